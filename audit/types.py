@@ -1,0 +1,212 @@
+"""Contracts of the suite: NamedTuples and aliases, and nothing else of ours.
+
+Every array field says its shape. Leading axes are batch axes; one example has none.
+The module imports neither JAX nor anything of the suite, so that the command line can
+read and check a plug-in's settings without paying for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Ge, Gt, Interval
+
+if TYPE_CHECKING:
+    from jax import Array
+    from numpy import ndarray
+
+    AnyArray = Array | ndarray
+
+# Settings: the annotation of a factory's keyword-only argument is its schema. Integers,
+# strings and booleans are static (a new value compiles anew); floats are traced.
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Interval(gt=0, le=1)]
+Count = Annotated[int, Ge(1)]
+Seed = Annotated[int, Interval(ge=0, lt=2**32)]
+
+Adjacency = Literal["replace_one", "add_remove"]
+Optimizer = Literal["sgd", "adam"]
+Updates = Any  # a pytree shaped like the parameters
+Side = Any  # whatever `prepare` made from public data, a pytree
+
+
+class Examples(NamedTuple):
+    """Records. Whether `y` is private is a field of `Task`."""
+
+    x: AnyArray  # [..., *features] in [0, 1], or the task's stated domain
+    y: AnyArray  # [...] integer (class) or float
+
+
+class TrainingSet(NamedTuple):
+    """What one run trains on; `vmap` it with `in_axes=TrainingSet(None, 0, None)`."""
+
+    fixed: Examples  # [N, ...] records shared by all lanes, never copied per lane
+    target: Examples | None  # the one unknown record, slot N; None in half-in designs
+    rows: AnyArray | None = None  # [n] fixed records this lane trains on; None = all
+
+
+class Batch(NamedTuple):
+    """Who takes part in one step. The target is row N."""
+
+    rows: Array | None  # [b] rows into (fixed, target); None = everybody, no gather
+    weight: Array | None  # [b] or [n], 0 = does not take part; None = all ones
+
+
+class StepView(NamedTuple):
+    """What one step shows to whoever is allowed to watch it."""
+
+    params: Any  # before the step
+    update: Updates  # the noised sum the step applied
+    batch: Batch | None  # only where the threat model sees it
+    t: Array  # [] step number, from 0
+
+
+class State(NamedTuple):
+    """The learner between two steps."""
+
+    params: Any
+    optimizer: Any
+    side: Side
+    t: Array
+
+
+class Release(NamedTuple):
+    """What leaves the learner."""
+
+    params: Any  # final parameters, or whatever the mechanism publishes
+    transcript: StepView | None = None  # [T, ...], only where asked for
+
+
+class Query(NamedTuple):
+    """One example's contribution to what is released.
+
+    `fn` is both what training sums and what accounting differentiates, so that what is
+    trained is what is accounted. The closed forms must equal it (laws in the tests).
+    """
+
+    fn: Callable  # (params, side, example) -> Updates, differentiable in example.x
+    norm_bound: Any  # sup ||fn(z)||_2: the add-or-remove sensitivity; inf = unbounded
+    sensitivity: Any  # sup ||fn(z) - fn(z')||_2: the replace-one sensitivity
+    smooth: bool = True  # differentiable everywhere; False = no Fisher reading
+    total: Callable | None = None  # (params, side, [b], weight [b]) -> sum_i w_i fn(z_i)
+    trace: Callable | None = None  # (params, side, [m]) -> ||d fn / d x||_F^2 [m]
+    score: Callable | None = None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
+
+
+class Sampler(NamedTuple):
+    """Who takes part in a step, and what that is worth in accounting.
+
+    `n` is the public number of records, the target included.
+    """
+
+    draw: Callable  # (run_key, t, n) -> Batch
+    denominator: Callable  # (n) -> float; Poisson: the expected size
+    fisher_factor: Callable  # (n, nu, weight) -> float; factor on one step's trace
+    rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
+    pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
+
+
+class Noise(NamedTuple):
+    """What is added."""
+
+    sample: Callable  # (key, vector) -> vector
+    at: Literal["sum", "example"]  # added to the sum, or drawn for every example
+    precision: Any  # Fisher information per unit squared motion; None = no noise
+    stddev: Any = None  # of an isotropic Gaussian; None for any other law
+    rdp: Callable | None = None  # (orders, sensitivity) -> [orders], one release
+
+
+class Defense(NamedTuple):
+    """The thin waist: all that the audit knows of a training algorithm.
+
+    None in an accounting field means "no bound", never zero.
+    """
+
+    prepare: Callable  # (key, public) -> side: public data only, once, for all lanes
+    init: Callable  # (key, side) -> State
+    step: Callable  # (key, State, TrainingSet) -> (State, StepView)
+    train: Callable  # (key, side, TrainingSet) -> Release; pure, vmappable
+    predict: Callable | None  # (side, Release, x [m]) -> logits [m, k]; None = no utility
+    fisher: Callable | None  # (key, side, TrainingSet, rows [m]) -> trace [m] on a run
+    log_likelihood: Callable | None  # (key, side, TrainingSet, [m]) -> [m], see bounds
+    rdp: Callable | None  # (n, orders, adjacency) -> [orders] or None
+    pld: Callable | None  # (n, adjacency) -> PrivacyLoss or None
+    traits: frozenset[str] = frozenset()  # {"stationary", "linear", "sum", ...}
+
+
+class ThreatModel(NamedTuple):
+    """Who the attacker is. The referee grants exactly the words said here."""
+
+    goal: Literal["reconstruction", "inversion", "membership", "attribute"]
+    sees: frozenset[str] = frozenset()  # of {"params", "transcript", "update", "batch"}
+    knows: frozenset[str] = frozenset()  # of {"fixed", "label", "init", "train", "public"}
+    assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
+
+
+class Knowledge(NamedTuple):
+    """What an attacker holds before the release; what it did not declare is None."""
+
+    task: Task
+    pool: Examples  # [m, ...] samples of the attacker's prior
+    pool_source: AnyArray  # [m] which original image a pool row comes from
+    fixed: Examples | None = None
+    init: Any = None  # the parameters every run starts from
+    public: Examples | None = None
+    train: Callable | None = None  # (key, TrainingSet of [m] targets) -> Release [m]
+    defense: Defense | None = None  # the algorithm with its settings ("train")
+
+
+class Observation(NamedTuple):
+    """What an attacker is shown of one run; what it did not declare is None."""
+
+    params: Any = None
+    transcript: Any = None
+    label: Any = None
+
+
+class Attack(NamedTuple):
+    """Fit before the release, guess after it."""
+
+    threat_model: ThreatModel
+    fit: Callable  # (key, Knowledge) -> (state, info): info is plain diagnostics
+    guess: Callable  # (state, key, Observation) -> [*features]
+    observe: Callable | None = None  # (state, carry, StepView) -> carry, inside the scan
+
+
+class Bound(NamedTuple):
+    """One lower bound on the mean squared error."""
+
+    name: str
+    value: AnyArray  # [targets], or [] when it is the same for all
+    holds_for: str  # which attackers, in words
+    theorem: str
+    ranked: bool = True  # False: printed with its assumption, never ranked
+
+
+class Task(NamedTuple):
+    """What is learnt. Functions and constants only: hashable, so it may be static."""
+
+    loss: Callable  # (params, example) -> []
+    logits: Callable  # (params, x [*features]) -> [classes]
+    init: Callable  # (key) -> params
+    features: tuple[int, ...]  # shape of one x
+    classes: int
+    domain: tuple[float, float] = (0.0, 1.0)
+    label_private: bool = False
+    linear: Callable | None = None  # params -> linear.Head where logits are affine in x
+
+
+class Splits(NamedTuple):
+    """Pairwise disjoint sets of records, checked when they are made."""
+
+    public: Examples  # anyone may use: pre-training, masks
+    fixed: Examples  # what the informed adversary knows
+    targets: Examples  # the records to be rebuilt, one a run
+    pool: Examples  # the adversary's prior: originals first, then augmented copies
+    test: Examples  # utility
+    pool_source: AnyArray  # [pool] index of the original a row comes from
+
+
+del Callable, Literal, NamedTuple, Annotated, Ge, Gt, Interval
