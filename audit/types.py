@@ -208,5 +208,3 @@ class Splits(NamedTuple):
     test: Examples  # utility
     pool_source: AnyArray  # [pool] index of the original a row comes from
 
-
-del Callable, Literal, NamedTuple, Annotated, Ge, Gt, Interval
