@@ -24,12 +24,22 @@ Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(gt=0, le=1)]
 Count = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 Adjacency = Literal["replace_one", "add_remove"]
 Optimizer = Literal["sgd", "adam"]
+Sampling = Literal["full", "uniform", "poisson", "shuffled"]
+Clipping = Literal["soft", "hard"]
 Updates = Any  # a pytree shaped like the parameters
 Side = Any  # whatever `prepare` made from public data, a pytree
+
+
+class Lanes(NamedTuple):
+    """Settings that cost or save time and cannot change the mathematics."""
+
+    tile: Count = 256  # lanes under one vmap; part of the store key (rounding)
+    memory_gib: Positive = 2.0  # what tiles in flight may take together
 
 
 class Examples(NamedTuple):
@@ -55,11 +65,11 @@ class Batch(NamedTuple):
 
 
 class StepView(NamedTuple):
-    """What one step shows to whoever is allowed to watch it."""
+    """One step as the accounting sees it; nobody outside the learner gets all of it."""
 
     params: Any  # before the step
     update: Updates  # the noised sum the step applied
-    batch: Batch | None  # only where the threat model sees it
+    batch: Batch
     t: Array  # [] step number, from 0
 
 
@@ -76,7 +86,6 @@ class Release(NamedTuple):
     """What leaves the learner."""
 
     params: Any  # final parameters, or whatever the mechanism publishes
-    transcript: StepView | None = None  # [T, ...], only where asked for
 
 
 class Query(NamedTuple):
@@ -103,7 +112,7 @@ class Sampler(NamedTuple):
 
     draw: Callable  # (run_key, t, n) -> Batch
     denominator: Callable  # (n) -> float; Poisson: the expected size
-    fisher_factor: Callable  # (n, nu, weight) -> float; factor on one step's trace
+    fisher_factor: Callable  # (noise, query, n, weight) -> factor on one step's trace
     rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
     pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
 
@@ -111,8 +120,7 @@ class Sampler(NamedTuple):
 class Noise(NamedTuple):
     """What is added."""
 
-    sample: Callable  # (key, vector) -> vector
-    at: Literal["sum", "example"]  # added to the sum, or drawn for every example
+    sample: Callable  # (key, pytree) -> pytree of the same shape
     precision: Any  # Fisher information per unit squared motion; None = no noise
     stddev: Any = None  # of an isotropic Gaussian; None for any other law
     rdp: Callable | None = None  # (orders, sensitivity) -> [orders], one release
@@ -130,7 +138,7 @@ class Defense(NamedTuple):
     train: Callable  # (key, side, TrainingSet) -> Release; pure, vmappable
     predict: Callable | None  # (side, Release, x [m]) -> logits [m, k]; None = no utility
     fisher: Callable | None  # (key, side, TrainingSet, rows [m]) -> trace [m] on a run
-    log_likelihood: Callable | None  # (key, side, TrainingSet, [m]) -> [m], see bounds
+    log_likelihood: Callable | None  # (key, side, TrainingSet, [m]) -> [m + 1]
     rdp: Callable | None  # (n, orders, adjacency) -> [orders] or None
     pld: Callable | None  # (n, adjacency) -> PrivacyLoss or None
     traits: frozenset[str] = frozenset()  # {"stationary", "linear", "sum", ...}
@@ -140,7 +148,7 @@ class ThreatModel(NamedTuple):
     """Who the attacker is. The referee grants exactly the words said here."""
 
     goal: Literal["reconstruction", "inversion", "membership", "attribute"]
-    sees: frozenset[str] = frozenset()  # of {"params", "transcript", "update", "batch"}
+    sees: frozenset[str] = frozenset()  # of {"params"}; oracles: {"target"}
     knows: frozenset[str] = frozenset()  # of {"fixed", "label", "init", "train", "public"}
     assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
 
@@ -155,24 +163,22 @@ class Knowledge(NamedTuple):
     init: Any = None  # the parameters every run starts from
     public: Examples | None = None
     train: Callable | None = None  # (key, TrainingSet of [m] targets) -> Release [m]
-    defense: Defense | None = None  # the algorithm with its settings ("train")
 
 
 class Observation(NamedTuple):
     """What an attacker is shown of one run; what it did not declare is None."""
 
     params: Any = None
-    transcript: Any = None
     label: Any = None
+    target: Any = None  # oracles only; an oracle is a reference, never ranked
 
 
 class Attack(NamedTuple):
     """Fit before the release, guess after it."""
 
     threat_model: ThreatModel
-    fit: Callable  # (key, Knowledge) -> (state, info): info is plain diagnostics
-    guess: Callable  # (state, key, Observation) -> [*features]
-    observe: Callable | None = None  # (state, carry, StepView) -> carry, inside the scan
+    fit: Callable  # (key, Knowledge) -> (state, info): a pytree; plain diagnostics
+    guess: Callable  # (state, key, Observation) -> [*features]; vmapped by the game
 
 
 class Bound(NamedTuple):
@@ -183,11 +189,13 @@ class Bound(NamedTuple):
     holds_for: str  # which attackers, in words
     theorem: str
     ranked: bool = True  # False: printed with its assumption, never ranked
+    log10: Any = None  # log10 of value where value underflows
 
 
 class Task(NamedTuple):
     """What is learnt. Functions and constants only: hashable, so it may be static."""
 
+    name: str  # model and shapes in words; part of the store key
     loss: Callable  # (params, example) -> []
     logits: Callable  # (params, x [*features]) -> [classes]
     init: Callable  # (key) -> params
@@ -195,7 +203,7 @@ class Task(NamedTuple):
     classes: int
     domain: tuple[float, float] = (0.0, 1.0)
     label_private: bool = False
-    linear: Callable | None = None  # params -> linear.Head where logits are affine in x
+    linear: Any = None  # (params -> linear.Head, Head -> params) if logits are affine
 
 
 class Splits(NamedTuple):

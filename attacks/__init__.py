@@ -1,0 +1,1 @@
+"""Attacks: one file each, `(task, *, settings) -> Attack`; the file names it."""

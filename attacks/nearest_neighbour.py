@@ -1,0 +1,36 @@
+"""An oracle, not an attack: the pool image nearest to the target (Balle et al., 2022)."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from audit.types import Attack, Examples, Knowledge, Observation, Task, ThreatModel
+
+
+def nearest_neighbour(task: Task) -> Attack:
+    """Return the pool image closest to the target, which the oracle is shown.
+
+    The yardstick of Balle et al.: an attack that beats it has told the target from
+    everything the attacker had. Augmented copies of pool images count as pool; whether
+    there were any is in the fit's diagnostics.
+    """
+    del task
+    threat_model = ThreatModel("reconstruction", sees=frozenset({"target"}))
+
+    def fit(key: Array, knowledge: Knowledge) -> tuple[Examples, dict]:
+        del key
+        originals = len(jnp.unique(jnp.asarray(knowledge.pool_source)))
+        size = len(knowledge.pool_source)
+        info = {"images": size, "originals": originals, "augmented": size > originals}
+        return Examples(jnp.asarray(knowledge.pool.x), knowledge.pool.y), info
+
+    def guess(pool: Examples, key: Array, seen: Observation) -> Array:
+        del key
+        x = pool.x.reshape(len(pool.x), -1)
+        target = seen.target.reshape(-1)
+        # ||a - t||^2 up to ||t||^2: one matrix product for all targets under vmap
+        distance = (x**2).sum(1) - 2 * x @ target
+        return pool.x[jnp.argmin(distance)]
+
+    return Attack(threat_model, fit, guess)

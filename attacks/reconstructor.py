@@ -1,0 +1,123 @@
+"""Reconstructor network: shadow releases in, target image out (Balle et al., 2022)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from audit import regressor
+from audit.rng import stream
+from audit.types import (
+    Attack,
+    Count,
+    Fraction,
+    Knowledge,
+    NonNegative,
+    Observation,
+    Positive,
+    Task,
+    ThreatModel,
+    TrainingSet,
+)
+
+
+class Fitted(NamedTuple):
+    """What the attacker brings to a release."""
+
+    scaler: regressor.Scaler
+    network: regressor.Regressor
+
+
+def reconstructor(
+    task: Task,
+    *,
+    width: Count = 512,
+    width_last: Count = 256,
+    learning_rate: Positive = 1e-3,
+    weight_decay: NonNegative = 1e-2,
+    batch_size: Count = 64,
+    epochs: Count = 100,
+    patience: Count = 100,
+    held_out: Fraction = 0.1,
+    clip_features: Positive = 5.0,
+    least_scale: Positive = 0.1,
+) -> Attack:
+    """Train shadow models on the pool, learn to invert them, apply it to the release.
+
+    Features are the released parameters, standardised over the shadows, and the label
+    one-hot. The network is a ReLU perceptron (Edmunds 2024, Tables B.3, B.4 and B.8),
+    its loss the squared error summed over pixels. It stops at the best epoch on a
+    held-out split of the shadows, which keeps augmented siblings of one pool image
+    together and never holds a scored target.
+
+    Args:
+      task: what was learnt; gives the image shape and the classes.
+      width: of the first hidden layer.
+      width_last: of the last hidden layer.
+      learning_rate: of Adam.
+      weight_decay: L2, added to the gradient.
+      batch_size: shadows a step.
+      epochs: at most.
+      patience: epochs without a better held-out error before it stops.
+      held_out: share of the pool's source images in the early-stopping split.
+      clip_features: standardised features are clipped to plus or minus this.
+      least_scale: floor of a feature's scale, as a share of the median scale.
+    """
+    threat_model = ThreatModel(
+        "reconstruction",
+        sees=frozenset({"params"}),
+        knows=frozenset({"fixed", "label", "train"}),
+    )
+
+    def features(scaler: regressor.Scaler, params: Array, label: Array) -> Array:
+        own = regressor.scale(scaler, params)
+        return jnp.concatenate([own, jax.nn.one_hot(label, task.classes)], -1)
+
+    def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
+        pool = knowledge.pool
+        shadows = knowledge.train(
+            stream(key, "shadow"), TrainingSet(knowledge.fixed, pool)
+        )
+        leaves = jax.tree.leaves(shadows.params)
+        params = np.concatenate([a.reshape(len(a), -1) for a in leaves], 1)
+        held = _held_out(stream(key, "held"), knowledge.pool_source, held_out)
+        scaler = regressor.fit_scaler(
+            params[~held], limit=clip_features, least=least_scale
+        )
+        x = np.asarray(features(scaler, params, pool.y))
+        y = np.asarray(pool.x).reshape(len(pool.x), -1)
+        network, info = regressor.fit(
+            stream(key, "network"),
+            x[~held],
+            y[~held],
+            x[held],
+            y[held],
+            hidden=(width, width_last),
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            batch_size=batch_size,
+            epochs=epochs,
+            patience=patience,
+        )
+        return Fitted(scaler, network), info | {"shadows": len(x)}
+
+    def guess(fitted: Fitted, key: Array, seen: Observation) -> Array:
+        del key
+        params = ravel_pytree(seen.params)[0]
+        row = features(fitted.scaler, params, seen.label)
+        image = regressor.predict(fitted.network, row)
+        return jnp.clip(image, *task.domain).reshape(task.features)
+
+    return Attack(threat_model, fit, guess)
+
+
+def _held_out(key: Array, source: np.ndarray, share: float) -> np.ndarray:
+    """Return which rows are held out [m]; siblings of one image go together."""
+    images = np.unique(np.asarray(source))
+    chosen = jax.random.permutation(key, len(images))[: max(1, int(share * len(images)))]
+    return np.isin(source, images[np.asarray(chosen)])

@@ -1,0 +1,180 @@
+"""Command line: `python -m audit run scenario=binary_mnist`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from audit.compose import Scenario
+    from audit.scorecard import Scorecard
+
+HELP = """\
+usage: python -m audit COMMAND [key=value ...]
+
+  run      run a scenario: train the defenses, attack them, print the scorecard
+  show     print a scenario with every setting resolved, and run nothing
+  list     the scenarios, defenses, attacks, models and data sets there are
+  bench    shadow models per second, beside this machine's matrix-product rate
+  doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
+
+words of run and show:
+  scenario=NAME                        which; `list` names them
+  data=auto|mnist|mnist5k|digits       auto: the first the scenario names and you have
+  defenses=[sgd,dpsgd]  attacks=[...]  the line-up
+  defense.NAME.SETTING=VALUE           a setting of one defense
+  attack.NAME.SETTING=VALUE            a setting of one attack
+  seed=3  runs=8  out=DIR  store=DIR  lanes.tile=256
+  -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
+  --config-dir DIR                     scenarios of your own
+
+A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed,
+2 something typed is wrong.
+"""
+RUNS = Path("results/runs")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or {"-h", "--help"} & set(words) or words[0] == "help":
+        print(HELP, end="")
+        return 0
+    commands = {
+        "run": _run, "show": _show, "list": _list, "bench": _bench, "doctor": _doctor,
+    }
+    from audit.registry import UserError, did_you_mean
+
+    try:
+        if words[0] not in commands:
+            hint = did_you_mean(words[0], commands)
+            raise UserError(f"unknown command {words[0]!r}{hint}")
+        return commands[words[0]](words[1:])
+    except _user_errors() as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; the same command finishes it", file=sys.stderr)
+        return 130
+
+
+def _user_errors() -> tuple[type[Exception], ...]:
+    from audit.data import DataError
+    from audit.registry import UserError
+    from audit.store import StoreError
+
+    return UserError, DataError, StoreError
+
+
+def _run(words: list[str]) -> int:
+    from audit.launch import launch
+
+    failed: list[int] = []
+
+    def job(scenario: Scenario, replay: str) -> None:
+        try:
+            failed.append(_audit(scenario, f"python -m audit run {replay}"))
+        except _user_errors() as error:
+            # Hydra prints a traceback for an exception, but lets an exit through
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+
+    launch(words, job)
+    return int(any(failed))
+
+
+def _audit(scenario: Scenario, command: str) -> int:
+    """Run one scenario into its folder; return how many trials failed."""
+    from audit import report
+    from audit.progress import Progress
+    from audit.run import audit
+    from audit.scorecard import provenance
+    from audit.setup import engine, open_folder, prepare_jax
+
+    began = time.perf_counter()
+    folder, digest = open_folder(scenario, RUNS)
+    prepare_jax()
+    print(report.banner(scenario))
+    with Progress() as progress:
+        card = audit(scenario, engine(scenario, folder, RUNS, progress))
+    where = provenance(command, time.perf_counter() - began, digest)
+    card = card._replace(provenance=where)
+    files = report.write(card, folder)
+    print(report.table(card))
+    print(f"\n{report.notes(card)}\n")
+    for file in files:
+        print(f"  {file}")
+    return _failures(card)
+
+
+def _failures(card: Scorecard) -> int:
+    failed = [t for t in card.trials if t["status"] == "failed"]
+    for t in failed:
+        where = f"{t['attack']} on {t['defense']}"
+        print(f"failed: {where}: {t['reason']}", file=sys.stderr)
+    return len(failed)
+
+
+def _show(words: list[str]) -> int:
+    from audit.launch import launch
+
+    def job(scenario: Scenario, replay: str) -> None:
+        from omegaconf import OmegaConf
+
+        print(f"# python -m audit run {replay}")
+        print(OmegaConf.to_yaml(scenario.resolved()), end="")
+
+    launch(words, job)
+    return 0
+
+
+def _list(words: list[str]) -> int:
+    from audit import data, registry
+    from audit.compose import scenario_names
+    from audit.launch import BUILT_IN
+
+    _no_words("list", words)
+    print("scenarios")
+    for name in scenario_names([BUILT_IN]):
+        title = (BUILT_IN / f"{name}.yaml").read_text().split("title: ")[1]
+        print(f"  {name:<20} {title.splitlines()[0]}")
+    for kind, title in (("defense", "defenses"), ("attack", "attacks"), ("model", "models")):
+        print(title)
+        for name in registry.names(kind):
+            print(f"  {name:<20} {registry.summary(kind, name)}")
+    print("data sets")
+    for name in data.names():
+        print(f"  {name:<20} {data.where(name) or 'not on this machine'}")
+    return 0
+
+
+def _bench(words: list[str]) -> int:
+    from audit import bench
+    from audit.setup import prepare_jax
+
+    _no_words("bench", words)
+    prepare_jax()
+    print(bench.render(bench.measure()))
+    return 0
+
+
+def _doctor(words: list[str]) -> int:
+    from audit import doctor
+
+    _no_words("doctor", words)
+    findings = doctor.diagnose()
+    print(doctor.render(findings))
+    return int(any(f.status == "problem" for f in findings))
+
+
+def _no_words(command: str, words: list[str]) -> None:
+    from audit.registry import UserError
+
+    if words:
+        raise UserError(f"{command} takes no words, got {words[0]!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The records of one step: who they are, and the sum of their contributions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from audit.types import Batch, Examples, Query, State, TrainingSet
+
+MICRO_BATCH = 32  # per-example contributions alive at a time without a closed form
+
+
+def count(data: TrainingSet) -> int:
+    """Return the number of records of one run, the target included."""
+    fixed = len(data.fixed.y) if data.rows is None else len(data.rows)
+    return fixed + (data.target is not None)
+
+
+def split(data: TrainingSet, batch: Batch) -> tuple:
+    """Return (fixed records, their weights, weight of the target)."""
+    slot = count(data) - 1 if data.target is not None else count(data)
+    if batch.rows is None:
+        fixed = data.fixed if data.rows is None else take(data.fixed, data.rows)
+        if batch.weight is None:
+            return fixed, None, jnp.ones(())
+        return fixed, batch.weight[:slot], batch.weight[slot:].sum()
+    is_target = batch.rows == slot
+    rows = jnp.where(is_target, 0, batch.rows)
+    rows = rows if data.rows is None else data.rows[rows]
+    weight = jnp.where(is_target, 0, batch.weight)
+    return take(data.fixed, rows), weight, (batch.weight * is_target).sum()
+
+
+def take(examples: Examples, rows: Any) -> Examples:
+    return jax.tree.map(lambda a: a[rows], examples)
+
+
+def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -> Any:
+    if query.total is not None:
+        return query.total(params, side, z, weight)
+    weight = jnp.ones(len(z.y)) if weight is None else weight
+    pad = -len(z.y) % MICRO_BATCH
+    z, weight = jax.tree.map(
+        lambda a: jnp.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)).reshape(
+            -1, MICRO_BATCH, *a.shape[1:]
+        ),
+        (z, weight),
+    )
+
+    def add(total: Any, part: tuple) -> tuple:
+        each = jax.vmap(query.fn, (None, None, 0))(params, side, part[0])
+        here = jax.tree.map(lambda g: jnp.tensordot(part[1], g, 1), each)
+        return jax.tree.map(jnp.add, total, here), None
+
+    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (z, weight))[0]
+
+
+def sum_all(query: Query, state: State, data: TrainingSet, batch: Batch) -> Any:
+    fixed, weight, target_weight = split(data, batch)
+    total = sum_fixed(query, state.params, state.side, fixed, weight)
+    if data.target is None:
+        return total
+    own = query.fn(state.params, state.side, data.target)
+    return jax.tree.map(lambda a, b: a + target_weight * b, total, own)
+
+
+def records(data: TrainingSet, rows: Any) -> Examples:
+    """Return the training records at `rows` [m]; slot N is the target."""
+    fixed = data.fixed if data.rows is None else take(data.fixed, data.rows)
+    if data.target is None:
+        return take(fixed, rows)
+    n = len(fixed.y)
+    at = jnp.minimum(rows, n - 1)
+
+    def pick(many: jax.Array, one: jax.Array) -> jax.Array:
+        is_target = (rows == n).reshape((-1,) + (1,) * jnp.ndim(one))
+        return jnp.where(is_target, one, many[at])
+
+    return jax.tree.map(pick, fixed, data.target)
+
+
+def weights(batch: Batch, rows: Any) -> jax.Array:
+    """Return with what weight each of `rows` [m] takes part in the batch."""
+    if batch.weight is None:
+        return jnp.ones(len(rows))
+    if batch.rows is None:
+        return batch.weight[rows]
+    return ((batch.rows == rows[:, None]) * batch.weight).sum(1)

@@ -1,0 +1,237 @@
+"""From a YAML file and a command line to a checked scenario.
+
+Hydra composes, pydantic validates, and the signature of a factory is the schema of its
+settings. Everything here runs before JAX is imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+from annotated_types import Len
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from audit import registry
+from audit.registry import Setting, UserError, did_you_mean
+from audit.types import Count, Fraction, Lanes, NonNegativeInt, Seed
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class SplitSizes(_Model):
+    """How many records go where; arguments of `data.split`."""
+
+    public: NonNegativeInt = 0
+    fixed: Count
+    pool: Count
+    targets: Count
+    test: Count | None = None  # None = the official test part
+    order: Literal["file", "shuffled"] = "file"
+    augment: NonNegativeInt = 0  # size of the pool after augmentation; 0 = none
+    seed: Seed = 0  # of the shuffle and the augmentation; independent of the run's seed
+
+
+class DataSet(_Model):
+    """What a scenario does on one data set."""
+
+    splits: SplitSizes
+    defense: dict[str, dict[str, Any]] = {}
+    attack: dict[str, dict[str, Any]] = {}
+
+
+class TaskSpec(_Model):
+    """What is learnt: a model of `audit.models` on some classes of the data."""
+
+    model: str
+    classes: Annotated[list[NonNegativeInt], Len(2)]
+    settings: dict[str, Any] = {}
+
+
+class ScenarioSpec(_Model):
+    """The schema of a scenario file plus the words of the command line."""
+
+    name: str
+    title: str
+    source: str
+    game: Literal["reconstruction"]
+    seed: Seed = 0
+    task: TaskSpec
+    data: str = "auto"
+    sets: Annotated[dict[str, DataSet], Len(1)]
+    runs: Count = 1
+    accounting_runs: Count = 1
+    delta: Fraction = 1e-9
+    training: dict[str, Any] = {}
+    defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
+    defense: dict[str, dict[str, Any]] = {}
+    attacks: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
+    attack: dict[str, dict[str, Any]] = {}
+    lanes: dict[str, Any] = {}
+    out: str | None = None
+    store: str | None = None
+
+
+class Entry(NamedTuple):
+    """One line of the line-up."""
+
+    label: str  # how the scorecard calls it
+    name: str  # the plug-in
+    passed: dict[str, Any]  # settings somebody gave
+    settings: dict[str, Any]  # all of them, defaults included
+
+
+class Scenario(NamedTuple):
+    """A checked scenario: every word in it exists and every value is in range."""
+
+    spec: ScenarioSpec
+    data: str  # the data set's name, "auto" resolved
+    splits: SplitSizes
+    defenses: tuple[Entry, ...]
+    attacks: tuple[Entry, ...]
+    lanes: Lanes
+
+    def resolved(self) -> dict[str, Any]:
+        """Return everything that can change a number, as plain JSON data."""
+        spec = self.spec
+
+        def line_up(entries: tuple[Entry, ...]) -> dict:
+            return {e.label: {"use": e.name, **e.settings} for e in entries}
+
+        return {
+            "scenario": spec.name,
+            "title": spec.title,
+            "source": spec.source,
+            "game": spec.game,
+            "seed": spec.seed,
+            "data": self.data,
+            "task": spec.task.model_dump(),
+            "splits": self.splits.model_dump(),
+            "runs": spec.runs,
+            "accounting_runs": spec.accounting_runs,
+            "delta": spec.delta,
+            "defense": line_up(self.defenses),
+            "attack": line_up(self.attacks),
+            "lanes": {"tile": self.lanes.tile},
+        }
+
+
+def scenario_names(folders: list[Path]) -> list[str]:
+    """Return the names of the scenario files in `folders`."""
+    files = [f for folder in folders for f in folder.glob("*.yaml")]
+    return sorted({f.stem for f in files if not f.stem.startswith("_")})
+
+
+def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
+    """Check a composed scenario.
+
+    Args:
+      name: of the scenario.
+      composed: plain containers, interpolations resolved.
+
+    Raises:
+      UserError: naming what was typed and what exists.
+    """
+    _known_words(composed, ScenarioSpec.model_fields, "")
+    try:
+        spec = ScenarioSpec(name=name, **composed)
+    except ValidationError as error:
+        raise UserError(registry.explain(error)) from None
+    data = _choose_data(spec)
+    here = spec.sets[data]
+    registry.source("model", spec.task.model)
+    registry.check("model", spec.task.model, spec.task.settings, "task.settings")
+    defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
+    _used(spec.training, defenses)
+    return Scenario(
+        spec=spec,
+        data=data,
+        splits=here.splits,
+        defenses=_entries("defense", defenses, spec.training),
+        attacks=_entries(
+            "attack", _line_up("attack", spec.attacks, spec.attack, here.attack), {}
+        ),
+        lanes=_lanes(spec.lanes),
+    )
+
+
+def _known_words(given: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+    for word in given:
+        if word not in known:
+            words = set(known) - {"name"} | {"scenario"}
+            raise UserError(f"unknown key {where}{word}{did_you_mean(word, words)}")
+
+
+def _choose_data(spec: ScenarioSpec) -> str:
+    from audit import data
+
+    known = data.names()
+    for name in spec.sets:
+        if name not in known:
+            raise UserError(f"unknown data set sets.{name}{did_you_mean(name, known)}")
+    if spec.data not in ("auto", *known):
+        hint = did_you_mean(spec.data, ["auto", *spec.sets])
+        raise UserError(f"unknown data set data={spec.data}{hint}")
+    if spec.data not in ("auto", *spec.sets):
+        raise UserError(
+            f"scenario {spec.name} has no splits for data={spec.data}; it has "
+            f"{', '.join(spec.sets)}"
+        )
+    return data.resolve(spec.data, list(spec.sets))
+
+
+def _line_up(
+    kind: str,
+    asked: list[str | dict[str, dict[str, Any]]],
+    settings: dict[str, dict[str, Any]],
+    of_data: dict[str, dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """Return label -> {use, given settings}; a later source wins."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for item in asked:
+        here = {item: {}} if isinstance(item, str) else item
+        for label, given in here.items():
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", label):
+                raise UserError(f"{kind} label {label!r}: letters, digits, _ and - only")
+            if label in chosen:
+                raise UserError(f"{kind} {label!r} stands twice in the line-up")
+            merged = {**of_data.get(label, {}), **given, **settings.get(label, {})}
+            chosen[label] = {"use": label, **merged}
+    plugins = registry.names(kind)
+    for label in settings:
+        if label not in chosen and label not in plugins and "use" not in settings[label]:
+            words = {*chosen, *plugins}
+            raise UserError(f"unknown {kind} {label!r}{did_you_mean(label, words)}")
+    return chosen
+
+
+def _used(training: dict[str, Any], line_up: dict[str, dict[str, Any]]) -> None:
+    known = {w for d in line_up.values() for w in registry.settings("defense", d["use"])}
+    for word in training:
+        if word not in known:
+            hint = did_you_mean(word, known)
+            raise UserError(f"no defense in the line-up has training.{word}{hint}")
+
+
+def _entries(
+    kind: str, line_up: dict[str, dict[str, Any]], common: dict[str, Any]
+) -> tuple[Entry, ...]:
+    entries = []
+    for label, given in line_up.items():
+        name = given["use"]
+        known = registry.settings(kind, name)
+        passed = {k: v for k, v in common.items() if k in known}
+        passed |= {k: v for k, v in given.items() if k != "use"}
+        settings = registry.check(kind, name, passed, f"{kind}.{label}")
+        entries.append(Entry(label, name, passed, settings))
+    return tuple(entries)
+
+
+def _lanes(given: dict[str, Any]) -> Lanes:
+    hints = get_type_hints(Lanes, include_extras=True)
+    known = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
+    return Lanes(**registry.validate(known, given, "lanes"))

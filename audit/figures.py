@@ -1,0 +1,147 @@
+"""Figures of one scorecard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audit import report
+from audit.scorecard import Scorecard
+
+INK, MUTED = "#222222", "#888888"
+# Okabe-Ito, told apart with any colour vision
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def reconstructions(card: Scorecard, path: Path) -> None:
+    """Draw targets, then one row a defense (its strongest attack), the floor last.
+
+    The layout of Edmunds (2024), Figure 3.3. Guesses are the first run's.
+    """
+    plt = _pyplot()
+    shown = report.targets_to_draw(card)
+    rows = [("target", "", card.arrays["target"])]
+    for label in card.defenses:
+        best = report.strongest(card, label)
+        if best is None:
+            continue
+        guesses = card.arrays[f"{label}/{best['attack']}/guess"]
+        said = f"{best['attack']}\nMSE {best['result']['mse']:.4f}"
+        rows.append((label, said, guesses))
+    rows.append(("floor", f"class mean\nMSE {card.floor['mse']:.4f}", _floor(card)))
+    size = (1.9 + 0.8 * len(shown), 0.85 * len(rows) + 0.4)
+    figure, axes = plt.subplots(len(rows), len(shown), figsize=size, squeeze=False)
+    for line, (label, said, images) in zip(axes, rows, strict=True):
+        for axis, i in zip(line, shown, strict=True):
+            _image(axis, images[i])
+        text = f"{label}\n{said}".strip()
+        line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8)
+    figure.subplots_adjust(
+        left=1.8 / size[0], right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.06
+    )
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _floor(card: Scorecard) -> np.ndarray:
+    for trial in card.trials:
+        if trial["use"] == "class_mean" and trial["status"] == "ok":
+            return card.arrays[f"{trial['defense']}/{trial['attack']}/guess"]
+    return card.arrays["floor_guess"]
+
+
+def _image(axis: Any, image: np.ndarray) -> None:
+    image = np.clip(np.asarray(image, np.float32), 0, 1)
+    grey = image.shape[-1] == 1
+    axis.imshow(image[..., 0] if grey else image, cmap="gray", vmin=0, vmax=1)
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def mse_vs_bound(card: Scorecard, path: Path) -> None:
+    """Scatter every target's error against its bounds, log-log, with the floor drawn.
+
+    One panel a bound that differs between targets; a bound that is one number for all is
+    a vertical line, or is named in the margin where it is off the scale.
+    """
+    plt = _pyplot()
+    names = [n for n in report.SHORT if any(_has(card, d, n) for d in card.defenses)]
+    figure, axes = plt.subplots(
+        1, max(1, len(names)), figsize=(4.2 * max(1, len(names)), 4.2), squeeze=False
+    )
+    handles: dict[str, Any] = {}
+    for axis, name in zip(axes[0], names, strict=False):
+        handles |= _panel(axis, card, name)
+    if not names:
+        axes[0, 0].text(0.5, 0.5, "no defense here has a bound", ha="center")
+        axes[0, 0].axis("off")
+    figure.legend(
+        handles.values(), handles, loc="lower center", ncols=6, frameon=False, fontsize=8
+    )
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _has(card: Scorecard, defense: str, bound: str) -> bool:
+    return f"{defense}/{bound}" in card.arrays
+
+
+def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
+    handles: dict[str, Any] = {}
+    own = [b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name]
+    for (label, _), colour in zip(card.defenses.items(), _cycle(), strict=False):
+        best = report.strongest(card, label)
+        if best is None or not _has(card, label, name):
+            continue
+        mse = card.arrays[f"{label}/{best['attack']}/mse"]
+        bound = np.broadcast_to(card.arrays[f"{label}/{name}"], mse.shape)
+        drawn = (bound > 1e-12) & np.isfinite(bound)
+        dots = axis.scatter(
+            bound[drawn], mse[drawn], s=8, alpha=0.6, color=colour, linewidths=0
+        )
+        handles[label] = dots
+        if not drawn.any():
+            _off_scale(axis, card, label, name, colour)
+    axis.set(xscale="log", yscale="log", ylabel="MSE of the strongest attack")
+    ranked = own[0]["ranked"] if own else True
+    marker = "" if ranked else ", an assumption"
+    axis.set_xlabel(f"{report.SHORT[name]} (bound on MSE)")
+    axis.set_title(f"{own[0]['holds_for']}{marker}", fontsize=8, color=INK, wrap=True)
+    floor = axis.axhline(card.floor["mse"], color=MUTED, linestyle="--", linewidth=1)
+    handles["floor: ignores the release"] = floor
+    low, high = (max(a, b) for a, b in zip(axis.get_xlim(), axis.get_ylim(), strict=True))
+    low = min(axis.get_xlim()[0], axis.get_ylim()[0])
+    (line,) = axis.plot([low, high], [low, high], color=INK, linewidth=1)
+    handles["MSE = bound"] = line
+    axis.grid(visible=True, which="major", color="#eeeeee")
+    axis.set_axisbelow(True)
+    return handles
+
+
+def _off_scale(axis: Any, card: Scorecard, label: str, name: str, colour: str) -> None:
+    """Name a bound that no axis can hold."""
+    bound = next(b for b in card.defenses[label]["bounds"] if b["name"] == name)
+    lines = len(axis.texts)
+    axis.text(
+        0.03, 0.95 - 0.07 * lines, f"{label}: {report.bound_text(bound)}",
+        transform=axis.transAxes, color=colour, fontsize=8, va="top",
+    )
+
+
+def _cycle() -> Any:
+    import itertools
+
+    return itertools.cycle(COLOURS)

@@ -1,0 +1,148 @@
+"""Games: who knows what, who plays, and how a guess is scored (Guo et al. 2022, Fig. 1).
+
+The referee trains the target's runs, grants each attacker exactly what its threat model
+declares, and never edits a guess. An attack that forgot a declaration finds None.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from audit import shadow
+from audit.rng import stream
+from audit.types import (
+    Attack,
+    Defense,
+    Examples,
+    Knowledge,
+    Observation,
+    Release,
+    Splits,
+    ThreatModel,
+    TrainingSet,
+)
+
+GOALS = {"reconstruction"}
+SEES = {"params", "target"}
+KNOWS = {"fixed", "label", "init", "train", "public"}
+
+
+class Played(NamedTuple):
+    """What one attack did in a reconstruction game."""
+
+    guesses: np.ndarray  # [targets, runs, *features]
+    info: dict  # the fit's diagnostics
+
+
+def mismatch(threat_model: ThreatModel, defense: Defense) -> str | None:
+    """Return why an attack does not apply to a defense, or None if it does.
+
+    Raises:
+      ValueError: if the threat model says a word no game can grant.
+    """
+    for said, known in (
+        ({threat_model.goal}, GOALS),
+        (threat_model.sees, SEES),
+        (threat_model.knows, KNOWS),
+    ):
+        if said - known:
+            raise ValueError(
+                f"threat model says {sorted(said - known)}; a game can grant "
+                f"{sorted(known)}"
+            )
+    missing = sorted(threat_model.assumes - defense.traits)
+    return f"the defense is not {', not '.join(missing)}" if missing else None
+
+
+def is_oracle(threat_model: ThreatModel) -> bool:
+    """Return whether the referee shows it the answer: a reference, never ranked."""
+    return "target" in threat_model.sees
+
+
+def grant(
+    threat_model: ThreatModel,
+    of: shadow.Learner,
+    splits: Splits,
+    engine: shadow.Engine,
+) -> Knowledge:
+    """Return what the attacker may know before the release, and nothing else."""
+
+    def train(key: jax.Array, data: TrainingSet) -> Release:
+        what = f"{of.label}: shadow models"
+        return shadow.sweep("train", of, key, data, engine=engine, what=what)
+
+    all_of_it = {
+        "fixed": splits.fixed,
+        "public": splits.public,
+        "init": getattr(of.side, "params", None),
+        "train": train,
+    }
+    granted = {k: v for k, v in all_of_it.items() if k in threat_model.knows}
+    return Knowledge(of.task, splits.pool, splits.pool_source, **granted)
+
+
+def repeated(targets: Examples, runs: int) -> Examples:
+    """Return every target `runs` times in a row: [T * runs, ...]."""
+    return jax.tree.map(lambda a: np.repeat(np.asarray(a), runs, 0), targets)
+
+
+def play_targets(
+    key: jax.Array,
+    of: shadow.Learner,
+    splits: Splits,
+    runs: int,
+    engine: shadow.Engine,
+) -> Release:
+    """Train on fixed + {target}, `runs` times for every target; noise always fresh.
+
+    Every attack is shown the same releases, so their errors are paired.
+
+    Returns:
+      Release with leading axis [targets * runs].
+    """
+    data = TrainingSet(splits.fixed, repeated(splits.targets, runs))
+    key = stream(key, "target runs")
+    what = f"{of.label}: target runs"
+    return shadow.sweep("train", of, key, data, engine=engine, what=what)
+
+
+def reconstruction_game(
+    key: jax.Array,
+    attack: Attack,
+    of: shadow.Learner,
+    releases: Release,
+    splits: Splits,
+    runs: int,
+    engine: shadow.Engine,
+) -> Played:
+    """Let one attack fit, then guess every target run.
+
+    Args:
+      key: of the attack; independent of the releases'.
+      attack: who plays.
+      of: the defense that made the releases.
+      releases: from `play_targets`.
+      splits: the data.
+      runs: releases per target.
+      engine: for the attacker's own shadow runs.
+    """
+    threat_model = attack.threat_model
+    state, info = attack.fit(
+        stream(key, "fit"), grant(threat_model, of, splits, engine)
+    )
+    targets = repeated(splits.targets, runs)
+    seen: dict[str, Any] = {
+        "params": releases.params if "params" in threat_model.sees else None,
+        "target": targets.x if "target" in threat_model.sees else None,
+        "label": targets.y if "label" in threat_model.knows else None,
+    }
+    m = len(targets.y)
+    keys = jax.random.split(stream(key, "guess"), m)
+    guesses = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))(
+        state, keys, Observation(**seen)
+    )
+    shape = (m // runs, runs, *of.task.features)
+    return Played(np.asarray(guesses).reshape(shape), info)

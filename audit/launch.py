@@ -1,0 +1,131 @@
+"""Words of the command line -> Hydra -> a checked scenario, once for every sweep point."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from audit import compose
+from audit.registry import UserError, did_you_mean
+
+# Hydra composes and sweeps; logging and output folders are ours.
+QUIET = (
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+    "hydra.output_subdir=null",
+    "hydra.run.dir=.",
+    "hydra.sweep.dir=results/runs/multirun",
+    "hydra.sweep.subdir=.",
+)
+BUILT_IN = Path(__file__).resolve().parent.parent / "scenarios"
+
+
+def folders(config_dir: str | None) -> list[Path]:
+    """Return where scenarios are looked for; the user's folder comes first."""
+    return [*([Path(config_dir)] if config_dir else []), BUILT_IN]
+
+
+def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> None:
+    """Compose the scenario the words describe and call `job` once for each sweep point.
+
+    Args:
+      words: e.g. ["scenario=binary_mnist", "defense.dpsgd.noise_multiplier=0.1"], with
+        Hydra's own flags (`-m`, `hydra/launcher=...`) and our `--config-dir DIR`.
+      job: gets the checked scenario and the words that replay it.
+
+    Raises:
+      UserError: naming the word that is wrong, before anything is trained.
+    """
+    import hydra
+
+    name, rest, config_dir = _parse(words)
+    places = [f for f in folders(config_dir) if (f / f"{name}.yaml").is_file()]
+    if not places:
+        known = compose.scenario_names(folders(config_dir))
+        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, known)}")
+    overrides = [_forced(word) for word in rest]
+    _check_grammar(overrides)
+
+    def point(config: Any) -> None:
+        job(_scenario(name, config), f"scenario={name}{_replay(config_dir, config)}")
+
+    main = hydra.main(str(places[0].resolve()), name, version_base="1.3")
+    with _argv([sys.argv[0], *overrides, *QUIET]):
+        try:
+            main(point)()
+        except UserError:
+            raise
+
+
+def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
+    name, config_dir, rest = None, None, []
+    stream = iter(words)
+    for word in stream:
+        if word == "--config-dir":
+            config_dir = next(stream, None)
+            if config_dir is None or not Path(config_dir).is_dir():
+                raise UserError(f"--config-dir {config_dir}: no such folder")
+        elif word.startswith("scenario="):
+            name = word.removeprefix("scenario=")
+        elif "=" in word or word in ("-m", "--multirun"):
+            rest.append(word)
+        else:
+            raise UserError(f"{word!r} is not of the form key=value")
+    if not name:
+        known = ", ".join(compose.scenario_names(folders(config_dir)))
+        raise UserError(f"which scenario? scenario=NAME, NAME one of {known}")
+    return name, rest, config_dir
+
+
+def _forced(word: str) -> str:
+    """Let a word add a key: what may exist is pydantic's to say, with a better error."""
+    plain = not word.startswith(("-", "+", "~", "hydra.", "hydra/"))
+    return f"++{word}" if plain else word
+
+
+def _check_grammar(overrides: list[str]) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    for word in overrides:
+        if word.startswith("-"):
+            continue
+        try:
+            parser.parse_override(word)
+        except HydraException as error:
+            why = str(error).split("\n")[0]
+            raise UserError(f"cannot read {word.removeprefix('++')!r}: {why}") from None
+
+
+def _scenario(name: str, config: Any) -> compose.Scenario:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        composed = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UserError(str(error).split("\n")[0]) from None
+    assert isinstance(composed, dict)
+    return compose.validate(name, composed)
+
+
+def _replay(config_dir: str | None, config: Any) -> str:
+    from hydra.core.hydra_config import HydraConfig
+
+    del config
+    words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
+    words += [f"--config-dir {config_dir}"] if config_dir else []
+    return "".join(f" {w}" for w in words)
+
+
+@contextlib.contextmanager
+def _argv(words: list[str]) -> Any:
+    kept, sys.argv = sys.argv, words
+    try:
+        yield
+    finally:
+        sys.argv = kept

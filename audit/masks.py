@@ -1,0 +1,31 @@
+"""Masks: which parameters are trained. A mask is public and the same for all runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+
+def _largest(scores: jax.Array, density: float) -> jax.Array:
+    # Python rounds halves to even: 785 parameters at .5 keep 392, as in the thesis
+    kept = jnp.argsort(-scores)[: round(density * scores.size)]
+    return jnp.zeros(scores.shape).at[kept].set(1)
+
+
+def magnitude(key: jax.Array, params: Any, density: float) -> Any:
+    """Keep the `density` largest parameters by absolute value, over all leaves."""
+    del key
+    flat, unravel = ravel_pytree(params)
+    return unravel(_largest(jnp.abs(flat), density))
+
+
+def random(key: jax.Array, params: Any, density: float) -> Any:
+    """Keep a uniform random `density` of the parameters, over all leaves."""
+    flat, unravel = ravel_pytree(params)
+    return unravel(_largest(jax.random.uniform(key, flat.shape), density))
+
+
+MASKS = {"magnitude": magnitude, "random": random}

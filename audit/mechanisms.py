@@ -1,0 +1,252 @@
+"""Builders: parts -> Defense.
+
+A defense is Query x Sampler x Noise. Each part acts in training and is read twice in
+accounting; the builders here do all three from the same objects, so that what is trained
+is what is accounted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from audit import fisher
+from audit.batches import MICRO_BATCH, count, records, split, sum_all, sum_fixed, weights
+from audit.queries import Side, masked, start
+from audit.rng import stream
+from audit.samplers import full_batch
+from audit.types import (
+    Defense,
+    Examples,
+    Noise,
+    Query,
+    Release,
+    Sampler,
+    State,
+    StepView,
+    Task,
+    TrainingSet,
+)
+
+TRACE_PROBES = 8  # Rademacher probes a step where no closed form exists
+
+
+def noisy_sgd(
+    task: Task,
+    query: Query,
+    sampler: Sampler,
+    noise: Noise,
+    *,
+    optimizer: optax.GradientTransformation,
+    steps: int,
+    prepare: Callable | None = None,
+) -> Defense:
+    """Iterate: draw a batch, sum the query over it, add noise, take an optimizer step.
+
+    Division by the batch size, the optimizer and the mask on the noise are
+    post-processing of the noised sum, which is what the accounting reads
+    (Guo et al. 2022, Theorems 3 and 4).
+
+    Args:
+      task: what is learnt.
+      query: one example's contribution; owns the sensitivity.
+      sampler: who takes part; owns the amplification.
+      noise: what is added; owns the precision.
+      optimizer: turns the noised mean into an update.
+      steps: how many.
+      prepare: (key, public) -> Side; default: the task's initialisation.
+
+    Returns:
+      A Defense whose `fisher` is None without noise or with a query that is not smooth,
+      and whose `rdp` and `pld` are None without noise or sensitivity.
+    """
+
+    def init(key: jax.Array, side: Side) -> State:
+        del key  # one public initialisation, shared by all lanes
+        return State(side.params, optimizer.init(side.params), side, jnp.zeros((), int))
+
+    def step(key: jax.Array, state: State, data: TrainingSet) -> tuple:
+        n = count(data)
+        batch = sampler.draw(key, state.t, n)
+        total = sum_all(query, state, data, batch)
+        step_key = stream(jax.random.fold_in(key, state.t), "noise")
+        noised = masked(state.side.mask, noise.sample(step_key, total))
+        mean = jax.tree.map(lambda u: u / sampler.denominator(n), noised)
+        updates, opt = optimizer.update(mean, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        view = StepView(state.params, noised, batch, state.t)
+        return State(params, opt, state.side, state.t + 1), view
+
+    def train(key: jax.Array, side: Side, data: TrainingSet) -> Release:
+        def body(state: State, _: None) -> tuple:
+            return step(key, state, data)[0], None
+
+        return Release(jax.lax.scan(body, init(key, side), length=steps)[0].params)
+
+    def predict(side: Side, release: Release, x: jax.Array) -> jax.Array:
+        del side
+        return jax.vmap(task.logits, (None, 0))(release.params, x)
+
+    return _account(
+        Defense(
+            prepare=start(task) if prepare is None else prepare,
+            init=init,
+            step=step,
+            train=train,
+            predict=predict,
+            fisher=None,
+            log_likelihood=None,
+            rdp=None,
+            pld=None,
+            traits=frozenset({"noisy_sgd"} | ({"linear"} if task.linear else set())),
+        ),
+        query,
+        sampler,
+        noise,
+        steps,
+    )
+
+
+def _account(
+    defense: Defense, query: Query, sampler: Sampler, noise: Noise, steps: int
+) -> Defense:
+    """Fill the accounting fields from the parts that trained."""
+    if noise.precision is None:
+        return defense
+
+    def along(key: jax.Array, side: Side, data: TrainingSet, see: Callable) -> Any:
+        """Sum `see(StepView)` over the steps of one run."""
+
+        def body(carry: tuple, _: None) -> tuple:
+            state, total = carry
+            state, view = defense.step(key, state, data)
+            return (state, jax.tree.map(jnp.add, total, see(view))), None
+
+        state = defense.init(key, side)
+        shape = jax.eval_shape(lambda s: see(defense.step(key, s, data)[1]), state)
+        zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shape)
+        return jax.lax.scan(body, (state, zero), length=steps)[0][1]
+
+    def fisher_trace(key: jax.Array, side: Side, data: TrainingSet, rows: Any) -> Any:
+        records, n = records(data, rows), count(data)
+
+        def see(view: StepView) -> jax.Array:
+            weight = weights(view.batch, rows)
+            factor = sampler.fisher_factor(noise, query, n, weight)
+            probe_key = stream(jax.random.fold_in(key, view.t), "probes")
+            trace = _trace(query, view.params, side, records, probe_key)
+            return factor * noise.precision * trace
+
+        return along(key, side, data, see)
+
+    def log_likelihood(
+        key: jax.Array, side: Side, data: TrainingSet, candidates: Examples
+    ) -> jax.Array:
+        own = jax.tree.map(lambda a: jnp.asarray(a)[None], data.target)
+
+        def see(view: StepView) -> jax.Array:
+            fixed, weight, present = split(data, view.batch)
+            known = sum_fixed(query, view.params, side, fixed, weight)
+            rest = jax.tree.map(jnp.subtract, view.update, masked(side.mask, known))
+            ratio = partial(_log_ratio, query, view.params, side, rest)
+            both = jnp.concatenate([ratio(candidates), ratio(own)])
+            return present * noise.precision * both
+
+        return along(key, side, data, see)
+
+    exact = noise.stddev is not None  # the log-ratio below is the Gaussian's
+    return defense._replace(
+        fisher=fisher_trace if query.smooth else None,
+        log_likelihood=log_likelihood if exact else None,
+        rdp=lambda n, orders, adj: sampler.rdp(noise, query, n, steps, orders, adj),
+        pld=lambda n, adj: sampler.pld(noise, query, n, steps, adj),
+    )
+
+
+def _trace(query: Query, params: Any, side: Side, z: Examples, key: Any) -> jax.Array:
+    if query.trace is not None:
+        return query.trace(params, side, z)
+
+    def one(key: jax.Array, z: Examples) -> jax.Array:
+        fn = lambda x: query.fn(params, side, z._replace(x=x))  # noqa: E731
+        return fisher.hutchinson(key, fn, z.x, TRACE_PROBES)[0]
+
+    return jax.vmap(one)(jax.random.split(key, len(z.y)), z)
+
+
+def _log_ratio(
+    query: Query, params: Any, side: Side, rest: Any, z: Examples
+) -> jax.Array:
+    """Return s^2 log N(rest; fn(z), s^2) up to what all z share: <r, f> - ||f||^2/2."""
+    if query.score is not None:
+        inner, square = query.score(params, side, z, rest)
+        return inner - square / 2
+
+    def one(z: Examples) -> jax.Array:
+        f = query.fn(params, side, z)
+        return optax.tree.vdot(rest, f) - optax.tree.vdot(f, f) / 2
+
+    return jax.lax.map(one, z, batch_size=MICRO_BATCH)
+
+
+def output_perturbation(
+    solve: Callable,
+    noise: Noise,
+    *,
+    norm_bound: Any,
+    sensitivity: Any,
+    predict: Callable | None = None,
+    trace: Callable | None = None,
+    prepare: Callable | None = None,
+    traits: frozenset[str] = frozenset(),
+) -> Defense:
+    """One release: solve(side, data) + noise.
+
+    Args:
+      solve: (side, TrainingSet) -> params, differentiable in the target's x.
+      noise: what is added.
+      norm_bound: add-or-remove L2 sensitivity of `solve`; inf = unbounded.
+      sensitivity: replace-one L2 sensitivity of `solve`; inf = unbounded.
+      predict: (side, Release, x [m]) -> logits, where the release is a model.
+      trace: (side, TrainingSet) -> ||d solve / d target.x||_F^2 in closed form;
+        default: an exact sweep of Jacobian-vector products.
+      prepare: (key, public) -> side; default: nothing.
+      traits: what attacks may assume.
+
+    Returns:
+      A Defense without steps. Its `fisher` is about the target alone.
+    """
+    query, once = Query(solve, norm_bound, sensitivity), full_batch()
+
+    def train(key: jax.Array, side: Any, data: TrainingSet) -> Release:
+        return Release(noise.sample(stream(key, "noise"), solve(side, data)))
+
+    def fisher_trace(key: jax.Array, side: Any, data: TrainingSet, rows: Any) -> Any:
+        del key, rows
+        if trace is not None:
+            return noise.precision * trace(side, data)[None]
+        target = data.target
+        assert target is not None, "output perturbation accounts for the target"
+
+        def about(x: jax.Array) -> Any:
+            return solve(side, data._replace(target=target._replace(x=x)))
+
+        return noise.precision * fisher.exact_trace(about, target.x)[None]
+
+    return Defense(
+        prepare=prepare or (lambda key, public: Side(None)),
+        init=None,
+        step=None,
+        train=train,
+        predict=predict,
+        fisher=fisher_trace,
+        log_likelihood=None,
+        rdp=lambda n, orders, adj: once.rdp(noise, query, n, 1, orders, adj),
+        pld=lambda n, adj: once.pld(noise, query, n, 1, adj),
+        traits=traits,
+    )

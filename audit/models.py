@@ -1,0 +1,141 @@
+"""Networks and the classification tasks made of them.
+
+Every model is a factory `(features, classes, *, settings) -> Task`; its name is the word
+a scenario says under `task.model`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from audit.linear import Head
+from audit.types import Count, Examples, Task
+
+ACTIVATIONS = {"relu": nn.relu, "elu": nn.elu, "tanh": nn.tanh}
+# Glorot-normal weights and N(0, .01^2) biases: the initialisation of Guo et al. (2022)
+# and Edmunds (2024), whose code builds on stax.
+WEIGHTS = nn.initializers.glorot_normal()
+BIASES = nn.initializers.normal(0.01)
+
+
+class _Linear(nn.Module):
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return _dense(self.outputs, "head")(x.reshape(-1))
+
+
+class _Mlp(nn.Module):
+    hidden: tuple[int, ...]
+    outputs: int
+    activation: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.reshape(-1)
+        for i, width in enumerate(self.hidden):
+            x = ACTIVATIONS[self.activation](_dense(width, f"hidden_{i}")(x))
+        return _dense(self.outputs, "head")(x)
+
+
+def _dense(width: int, name: str) -> nn.Dense:
+    return nn.Dense(width, kernel_init=WEIGHTS, bias_init=BIASES, name=name)
+
+
+def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
+    """Softmax cross-entropy of one example; logits [k], integer label []."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, label)
+
+
+def classification(
+    name: str,
+    module: nn.Module,
+    features: tuple[int, ...],
+    classes: int,
+    *,
+    padded: bool = False,
+    linear: Any = None,
+) -> Task:
+    """Return the task of classifying `features` with `module`.
+
+    Args:
+      name: of the model; the shapes are added to it.
+      module: one example [*features] -> outputs.
+      features: shape of one x.
+      classes: number of labels, 0 .. classes - 1.
+      padded: the module gives all logits but the last, which is constant 0.
+      linear: (params -> Head, Head -> params) where the logits are affine in x.
+    """
+
+    def logits(params: Any, x: jax.Array) -> jax.Array:
+        out = module.apply({"params": params}, x)
+        return jnp.append(out, jnp.zeros(1, out.dtype)) if padded else out
+
+    def loss(params: Any, example: Examples) -> jax.Array:
+        return cross_entropy(logits(params, example.x), example.y)
+
+    def init(key: jax.Array) -> Any:
+        return module.init(key, jnp.zeros(features))["params"]
+
+    shape = "x".join(map(str, features))
+    return Task(
+        name=f"{name} {shape} -> {classes}",
+        loss=loss,
+        logits=logits,
+        init=init,
+        features=features,
+        classes=classes,
+        linear=linear,
+    )
+
+
+def _to_head(params: Any) -> Head:
+    return Head(params["head"]["kernel"], params["head"]["bias"])
+
+
+def _from_head(head: Head) -> Any:
+    return {"head": {"kernel": head.kernel, "bias": head.bias}}
+
+
+def linear(features: tuple[int, ...], classes: int) -> Task:
+    """Softmax regression with a bias: `classes` logits W^T x + b."""
+    views = (_to_head, _from_head)
+    return classification("linear", _Linear(classes), features, classes, linear=views)
+
+
+def binary_linear(features: tuple[int, ...], classes: int) -> Task:
+    """One logit z for class 0 and a constant 0 for class 1 (Edmunds 2024, section 3.2).
+
+    Raises:
+      ValueError: if there are not exactly two classes.
+    """
+    if classes != 2:
+        raise ValueError(f"binary_linear has two classes, not {classes}: use linear")
+    return classification(
+        "binary_linear",
+        _Linear(1),
+        features,
+        classes,
+        padded=True,
+        linear=(_to_head, _from_head),
+    )
+
+
+def mlp(
+    features: tuple[int, ...],
+    classes: int,
+    *,
+    hidden: Count = 10,
+    layers: Count = 1,
+    activation: Literal["relu", "elu", "tanh"] = "elu",
+) -> Task:
+    """Fully connected network; the default is Balle et al.'s 784-10-10 ELU network."""
+    module = _Mlp((hidden,) * layers, classes, activation)
+    name = f"mlp({hidden}x{layers} {activation})"
+    return classification(name, module, features, classes)

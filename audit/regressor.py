@@ -1,0 +1,144 @@
+"""A small network from features to images, trained in one compiled scan per epoch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from audit.rng import stream
+
+
+class Scaler(NamedTuple):
+    """Column-wise standardisation that a nearly constant column cannot blow up."""
+
+    mean: Any  # [p]
+    inverse: Any  # [p] 1 / scale; 0 where the column never moved
+    limit: Any  # [] standardised values are clipped to +- limit
+
+
+class Regressor(NamedTuple):
+    """A fitted network."""
+
+    layers: Any  # list of (weights [i, o], biases [o])
+    centre: Any  # [o] mean training target, added to the output
+
+
+def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
+    """Standardise columns by their mean and standard deviation.
+
+    A pixel that is lit in one shadow image of thousands gives a column whose standard
+    deviation is almost zero; a target that lights it is then thousands of standard
+    deviations out, and the network's guess with it. So the scale of a column is at least
+    `least` times the median scale of the columns that move at all, and the result is
+    clipped.
+
+    Args:
+      features: [m, p] of the training shadows only.
+      limit: clip, in standard deviations.
+      least: floor of the scale, as a share of the median scale.
+    """
+    features = np.asarray(features, np.float64)
+    mean, scale = features.mean(0), features.std(0)
+    # below float32 resolution of the values themselves, a spread is rounding
+    moves = scale > 1e-6 * np.maximum(1e-3, np.abs(features).max(0))
+    floor = least * np.median(scale[moves]) if moves.any() else 1.0
+    inverse = np.where(moves, 1 / np.maximum(scale, floor), 0.0)
+    return Scaler(*(np.asarray(a, np.float32) for a in (mean, inverse, limit)))
+
+
+def scale(scaler: Scaler, features: jax.Array) -> jax.Array:
+    """Standardise features [..., p]."""
+    moved = (features - scaler.mean) * scaler.inverse
+    return jnp.clip(moved, -scaler.limit, scaler.limit)
+
+
+def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
+    """Return the network's output [..., o] for features [..., p]; ReLU in between."""
+    x = features
+    for i, (weights, biases) in enumerate(regressor.layers):
+        x = jax.nn.relu(x) if i else x
+        x = x @ weights + biases
+    return x + regressor.centre
+
+
+def _init(key: jax.Array, sizes: list[int]) -> list:
+    make = jax.nn.initializers.he_normal()
+    keys = jax.random.split(key, len(sizes) - 1)
+    return [
+        (make(k, (i, o)), jnp.zeros(o))
+        for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True)
+    ]
+
+
+def fit(
+    key: jax.Array,
+    features: Any,
+    targets: Any,
+    held_features: Any,
+    held_targets: Any,
+    *,
+    hidden: tuple[int, ...],
+    learning_rate: float,
+    weight_decay: float,
+    batch_size: int,
+    epochs: int,
+    patience: int,
+) -> tuple[Regressor, dict]:
+    """Minimise the summed squared error with Adam; keep the best held-out epoch.
+
+    Args:
+      key: initialisation and order.
+      features: [m, p], standardised.
+      targets: [m, o].
+      held_features: [v, p] the early-stopping split; never the scored targets.
+      held_targets: [v, o].
+      hidden: widths of the ReLU layers.
+      learning_rate: of Adam.
+      weight_decay: L2, added to the gradient before Adam.
+      batch_size: rows a step; the last partial batch of an epoch is dropped.
+      epochs: at most.
+      patience: stop after this many epochs without a better held-out error.
+
+    Returns:
+      The regressor, and {epoch, epochs, held_mse, train_mse}: plain floats.
+    """
+    features, targets = jnp.asarray(features), jnp.asarray(targets)
+    m, size = len(features), min(batch_size, len(features))
+    sizes = [features.shape[1], *hidden, targets.shape[1]]
+    centre = targets.mean(0)
+    optimizer = optax.chain(
+        optax.add_decayed_weights(weight_decay), optax.adam(learning_rate)
+    )
+
+    def loss(layers: Any, rows: jax.Array) -> jax.Array:
+        out = predict(Regressor(layers, centre), features[rows])
+        return ((out - targets[rows]) ** 2).sum(-1).mean()
+
+    def step(carry: tuple, rows: jax.Array) -> tuple:
+        layers, opt = carry
+        value, grads = jax.value_and_grad(loss)(layers, rows)
+        updates, opt = optimizer.update(grads, opt, layers)
+        return (optax.apply_updates(layers, updates), opt), value
+
+    @jax.jit
+    def epoch(carry: tuple, key: jax.Array) -> tuple:
+        order = jax.random.permutation(key, m)[: m // size * size]
+        carry, values = jax.lax.scan(step, carry, order.reshape(-1, size))
+        held = predict(Regressor(carry[0], centre), held_features)
+        return carry, values.mean() / sizes[-1], ((held - held_targets) ** 2).mean()
+
+    layers = _init(stream(key, "init"), sizes)
+    carry, best, info = (layers, optimizer.init(layers)), layers, {}
+    for i in range(epochs):
+        carry, train_mse, held_mse = epoch(carry, jax.random.fold_in(key, i))
+        if not info or float(held_mse) < info["held_mse"]:
+            best = carry[0]
+            info = {"epoch": i + 1, "held_mse": float(held_mse)}
+            info["train_mse"] = float(train_mse)
+        if i + 1 - info["epoch"] >= patience:
+            break
+    return Regressor(best, centre), info | {"epochs": i + 1}

@@ -1,0 +1,73 @@
+"""What a run needs before it starts: a folder, a store, a configured JAX."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audit import store as stores
+from audit.compose import Scenario
+from audit.registry import UserError
+
+if TYPE_CHECKING:
+    from audit.progress import Progress
+    from audit.shadow import Engine
+
+
+def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
+    """Make the run's folder and prove it can be written; return it and the digest.
+
+    The default name holds the digest of everything that can change a number, so the
+    same command finds the same folder, and two different runs never share one.
+
+    Raises:
+      UserError: if it cannot be written, or holds another run.
+    """
+    digest = stores.digest(scenario.resolved())
+    name = f"{scenario.spec.name}-{scenario.data}-{digest[:8]}"
+    folder = Path(scenario.spec.out) if scenario.spec.out else runs / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write out={folder}: {error.strerror}") from None
+    card = folder / "scorecard.json"
+    if card.exists() and _digest_of(card) != digest:
+        raise UserError(
+            f"out={folder} holds the scorecard of another run; name another folder or "
+            f"remove it"
+        )
+    return folder, digest
+
+
+def _digest_of(card: Path) -> str | None:
+    try:
+        return json.loads(card.read_text())["provenance"]["scenario_digest"]
+    except (ValueError, KeyError, OSError):
+        return None
+
+
+def engine(
+    scenario: Scenario, folder: Path, runs: Path, progress: Progress
+) -> Engine:
+    """Return tiles, store and progress for one scenario."""
+    from audit.shadow import Engine
+
+    spec = scenario.spec
+    place = Path(spec.store) if spec.store else (folder if spec.out else runs) / "store"
+    return Engine(scenario.lanes, stores.open_store(place), progress.report)
+
+
+def prepare_jax() -> None:
+    """Full float32 products on every backend, and compile each program once per machine."""
+    import jax
+    from platformdirs import user_cache_dir
+
+    jax.config.update("jax_default_matmul_precision", "highest")
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        cache = os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark")
+        jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "xla"))

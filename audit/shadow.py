@@ -1,0 +1,275 @@
+"""Thousands of runs of one defense: lanes under vmap, tiles of one fixed size, a store.
+
+A *lane* is one run. Lanes run in tiles of `Lanes.tile`, the last one padded, and every
+tile is the same compiled program; the key of lane i is fold_in(root, i). How many tiles
+are in flight, in what order, on how many devices and after how many interruptions
+therefore changes only how long it takes: within a backend, JAX version and tile size the
+bits are the same. The fixed set is shared: no lane copies it, and the first layer of all
+lanes of a tile is one large matrix product.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from audit import store as stores
+from audit.rng import stream
+from audit.types import Defense, Examples, Lanes, Task, TrainingSet
+
+
+class Engine(NamedTuple):
+    """Where and how runs are made; the same for every defense of an audit."""
+
+    lanes: Lanes = Lanes()
+    store: stores.Store | None = None
+    report: Callable[[str, int, int], None] = lambda what, done, total: None
+
+
+class Learner(NamedTuple):
+    """A defense with its settings and public side state, ready to be run."""
+
+    label: str  # how the line-up calls it
+    factory: Callable  # (task, *, settings) -> Defense
+    task: Task
+    static: tuple[tuple[str, Any], ...]  # int, str, bool: a new value compiles anew
+    floats: dict[str, float]  # traced: a new value does not
+    side: Any  # what `prepare` made of public data
+    defense: Defense  # built with host values, for accounting on the host
+    version: str  # hash of the code that can change results
+
+
+def learner(
+    factory: Callable,
+    task: Task,
+    settings: dict[str, Any],
+    *,
+    key: jax.Array,
+    public: Examples,
+    label: str = "",
+    version: str = "",
+) -> Learner:
+    """Build a defense and prepare its public side state once.
+
+    Args:
+      factory: the defense, `(task, *, settings) -> Defense`.
+      task: what is learnt.
+      settings: all of them, resolved.
+      key: for `prepare` (initialisation, masks); shared by every run.
+      public: x [m, *features], y [m]; may be empty.
+      label: for progress.
+      version: part of the store key.
+    """
+    floats = {k: v for k, v in settings.items() if isinstance(v, float)}
+    static = tuple(sorted((k, v) for k, v in settings.items() if k not in floats))
+    defense = factory(task, **settings)
+    side = jax.tree.map(np.asarray, defense.prepare(key, public))
+    name = label or factory.__name__
+    return Learner(name, factory, task, static, floats, side, defense, version)
+
+
+@functools.cache
+def _program(
+    method: str, factory: Callable, task: Task, static: tuple, devices: int
+) -> Callable:
+    """Return one defense method, vmapped over the lanes of a tile, on every device.
+
+    Floats are arguments, so that a sweep over noise levels compiles once.
+    """
+
+    def lane(floats: dict, side: Any, key: Any, fixed: Any, target: Any, extra: tuple):
+        run = getattr(factory(task, **dict(static), **floats), method)
+        return run(key, side, TrainingSet(fixed, target), *extra)
+
+    tile = jax.vmap(lane, in_axes=(None, None, 0, None, 0, None))
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("shadow",))
+    whole, part = PartitionSpec(), PartitionSpec("shadow")
+    return jax.jit(
+        jax.shard_map(
+            tile,
+            mesh=mesh,
+            in_specs=(whole, whole, part, whole, part, whole),
+            out_specs=part,
+            check_vma=False,
+        )
+    )
+
+
+def sweep(
+    method: str,
+    of: Learner,
+    key: jax.Array,
+    data: TrainingSet,
+    *extra: Any,
+    engine: Engine,
+    what: str = "",
+    precise: bool = False,
+) -> Any:
+    """Run one method of a defense once for every target.
+
+    Args:
+      method: "train", "fisher" or "log_likelihood".
+      of: whose.
+      key: root key; lane i runs with fold_in(key, i).
+      data: `fixed` shared by all lanes, `target` with leading axis m; `rows` None.
+      *extra: further arguments of the method, shared by all lanes.
+      engine: tile size, memory, store, progress.
+      what: for progress; default: the defense's label.
+      precise: in float64 (accounting).
+
+    Returns:
+      What the method returns, as NumPy arrays with leading axis m.
+
+    Raises:
+      MemoryError: if not even one tile fits.
+    """
+    with jax.enable_x64(precise):
+        dtype = np.float64 if precise else np.float32
+        shared, targets, extra = jax.tree.map(
+            lambda a: _cast(a, dtype), ((of.floats, of.side, data.fixed), data.target, extra)
+        )
+        return _Sweep(method, of, key, shared, targets, extra, engine, what).run()
+
+
+def _cast(a: Any, dtype: Any) -> np.ndarray:
+    a = np.asarray(a)
+    return a.astype(dtype) if np.issubdtype(a.dtype, np.floating) else a
+
+
+class _Sweep(NamedTuple):
+    """The tiles of one sweep."""
+
+    method: str
+    of: Learner
+    key: Any
+    shared: tuple  # (floats, side, fixed)
+    targets: Examples
+    extra: tuple
+    engine: Engine
+    what: str
+
+    def run(self) -> Any:
+        size, m = self.engine.lanes.tile, len(self.targets.y)
+        tiles = range(-(-m // size))
+        shards, done = self._stored(tiles)
+        self._report(done * size, m)
+        missing = [t for t in tiles if t not in shards]
+        for finished in self._compute(missing):
+            self._keep(finished)
+            shards.update(finished)
+            self._report(len(shards) * size, m)
+        leaves = zip(*(shards[t] for t in tiles), strict=True)
+        joined = [np.concatenate(parts)[:m] for parts in leaves]
+        return jax.tree.unflatten(jax.tree.structure(self._shape()), joined)
+
+    def _report(self, done: int, m: int) -> None:
+        self.engine.report(self.what or self.of.label, min(done, m), m)
+
+    def _program(self, devices: int = 1) -> Callable:
+        of = self.of
+        return _program(self.method, of.factory, of.task, of.static, devices)
+
+    def _arguments(self, tiles: list[int]) -> tuple:
+        size = self.engine.lanes.tile
+        lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
+        at = np.minimum(lanes, len(self.targets.y) - 1)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(self.key, lanes)
+        floats, side, fixed = self.shared
+        targets = jax.tree.map(lambda a: a[at], self.targets)
+        return floats, side, keys, fixed, targets, self.extra
+
+    def _shape(self) -> Any:
+        return jax.eval_shape(self._program(), *self._arguments([0]))
+
+    def _compute(self, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray]]]:
+        """Yield finished tiles, as many in flight as the memory budget holds."""
+        if not tiles:
+            return
+        devices = min(len(jax.devices()), len(tiles))
+        groups = [tiles[i : i + devices] for i in range(0, len(tiles), devices)]
+        program, flight = self._program(devices), self._in_flight(devices)
+        while groups:
+            now = groups[:flight]
+            padded = [g + [g[-1]] * (devices - len(g)) for g in now]
+            try:
+                outputs = [program(*self._arguments(g)) for g in padded]
+                leaves = [jax.device_get(jax.tree.leaves(o)) for o in outputs]
+            except jax.errors.JaxRuntimeError as error:
+                flight = _fewer(flight, error, self.engine.lanes)
+                continue
+            groups = groups[len(now) :]
+            size = self.engine.lanes.tile
+            yield {
+                t: [a[i * size : (i + 1) * size] for a in leaf]
+                for group, leaf in zip(now, leaves, strict=True)
+                for i, t in enumerate(group)
+            }
+
+    def _in_flight(self, devices: int) -> int:
+        """Return how many groups of tiles fit the budget, by the compiler's count."""
+        compiled = self._program(devices).lower(*self._arguments([0] * devices)).compile()
+        used = compiled.memory_analysis()
+        bytes_ = used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
+        budget = self.engine.lanes.memory_gib * 2**30
+        return int(min(8, max(1, budget // max(bytes_, 1))))
+
+    # The store ----------------------------------------------------------------------
+
+    def _address(self) -> str:
+        of = self.of
+        return stores.digest(
+            self.method,
+            of.factory.__name__,
+            of.version,
+            of.task.name,
+            dict(of.static),
+            self.shared,
+            self.targets,
+            self.extra,
+            jax.random.key_data(self.key),
+            self.engine.lanes.tile,
+            (jax.default_backend(), jax.__version__),
+        )
+
+    def _stored(self, tiles: range) -> tuple[dict[int, list[np.ndarray]], int]:
+        store = self.engine.store
+        if store is None:
+            return {}, 0
+        address = self._address()
+        found = {t: stores.get(store, address, _name(t)) for t in tiles}
+        shards = {
+            t: [f[f"leaf_{i}"] for i in range(len(f))] for t, f in found.items() if f
+        }
+        return shards, len(shards)
+
+    def _keep(self, finished: dict[int, list[np.ndarray]]) -> None:
+        store = self.engine.store
+        if store is None:
+            return
+        address = self._address()
+        for t, leaves in finished.items():
+            arrays = {f"leaf_{i}": a for i, a in enumerate(leaves)}
+            stores.put(store, address, _name(t), arrays)
+
+
+def _name(tile: int) -> str:
+    return f"tile-{tile:05d}"
+
+
+def _fewer(flight: int, error: Exception, lanes: Lanes) -> int:
+    """Return a smaller number of tiles in flight, or give up with advice."""
+    if "RESOURCE_EXHAUSTED" not in str(error):
+        raise error
+    if flight > 1:
+        return flight // 2
+    raise MemoryError(
+        f"one tile of {lanes.tile} lanes does not fit this device: "
+        f"set lanes.tile to {max(1, lanes.tile // 2)} or less"
+    ) from error

@@ -1,0 +1,1 @@
+"""Defenses: one file each, `(task, *, settings) -> Defense`; the file names it."""

@@ -1,0 +1,50 @@
+"""DP-SGD: clip each example's gradient, sum, add Gaussian noise (Abadi et al., 2016)."""
+
+from __future__ import annotations
+
+from audit.clip import CLIPS
+from audit.mechanisms import noisy_sgd
+from audit.noise import gaussian
+from audit.optimizers import OPTIMIZERS
+from audit.queries import gradient, start
+from audit.samplers import SAMPLERS
+from audit.types import Clipping, Count, Defense, NonNegativeInt, Optimizer, Positive, Sampling, Task
+
+
+def dpsgd(
+    task: Task,
+    *,
+    clip_norm: Positive = 1.0,
+    clip: Clipping = "soft",
+    noise_multiplier: Positive = 1.0,
+    learning_rate: Positive = 0.1,
+    optimizer: Optimizer = "sgd",
+    steps: Count = 100,
+    sampling: Sampling = "full",
+    batch_size: Count | None = None,
+    pretrain_epochs: NonNegativeInt = 0,
+) -> Defense:
+    """Train on noised sums of clipped gradients.
+
+    Args:
+      task: what is learnt.
+      clip_norm: C, in units of the gradient.
+      clip: `soft` is Guo et al.'s GELU clip, differentiable, norm at most 1.1153 C;
+        `hard` is min(1, C / norm), which has no Fisher bound (it is not smooth).
+      noise_multiplier: standard deviation of the noise over C, dimensionless.
+      learning_rate: of the optimizer.
+      optimizer: post-processing of the noised mean.
+      steps: how many.
+      sampling: who takes part in a step; owns the amplification.
+      batch_size: records a step; None with full batches.
+      pretrain_epochs: passes over the public data before the private ones.
+    """
+    return noisy_sgd(
+        task,
+        gradient(task, CLIPS[clip](clip_norm)),
+        SAMPLERS[sampling](batch_size),
+        gaussian(noise_multiplier * clip_norm),
+        optimizer=OPTIMIZERS[optimizer](learning_rate),
+        steps=steps,
+        prepare=start(task, pretrain_epochs),
+    )

@@ -1,0 +1,1 @@
+"""Scenarios: one YAML file each, named by the word after `scenario=`."""
