@@ -57,6 +57,22 @@ def mismatch(threat_model: ThreatModel, defense: Defense) -> str | None:
     return f"the defense is not {', not '.join(missing)}" if missing else None
 
 
+def sentence(threat_model: ThreatModel) -> str:
+    """Return a threat model in words."""
+    words = {
+        "params": "the released parameters",
+        "target": "the target itself (an oracle)",
+        "fixed": "all other records",
+        "label": "the target's label",
+        "init": "the initialisation",
+        "train": "the algorithm with its initialisation, never its noise",
+        "public": "the public data",
+    }
+    sees = ", ".join(words[w] for w in sorted(threat_model.sees)) or "nothing"
+    knows = ", ".join(words[w] for w in sorted(threat_model.knows)) or "nothing more"
+    return f"sees {sees}; knows {knows} and a pool of similar records"
+
+
 def is_oracle(threat_model: ThreatModel) -> bool:
     """Return whether the referee shows it the answer: a reference, never ranked."""
     return "target" in threat_model.sees

@@ -133,13 +133,13 @@ def _account(
         return jax.lax.scan(body, (state, zero), length=steps)[0][1]
 
     def fisher_trace(key: jax.Array, side: Side, data: TrainingSet, rows: Any) -> Any:
-        records, n = records(data, rows), count(data)
+        probed, n = records(data, rows), count(data)
 
         def see(view: StepView) -> jax.Array:
             weight = weights(view.batch, rows)
             factor = sampler.fisher_factor(noise, query, n, weight)
             probe_key = stream(jax.random.fold_in(key, view.t), "probes")
-            trace = _trace(query, view.params, side, records, probe_key)
+            trace = _trace(query, view.params, side, probed, probe_key)
             return factor * noise.precision * trace
 
         return along(key, side, data, see)

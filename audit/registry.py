@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pydantic
 
+from audit import store as stores
 from audit import types
 
 
@@ -33,6 +34,11 @@ class Setting(NamedTuple):
 
 
 KINDS = {"defense": "defenses", "attack": "attacks"}
+# Modules a training run goes through: a change of their code is a miss in the store.
+NUMERIC = (
+    "batches", "clip", "fisher", "linear", "masks", "mechanisms", "models", "noise",
+    "optimizers", "pretrain", "queries", "rng", "samplers", "shadow",
+)  # fmt: skip
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -73,6 +79,15 @@ def find(kind: str, name: str) -> Callable:
     path = source(kind, name)
     module = "audit.models" if kind == "model" else f"{KINDS[kind]}.{path.stem}"
     return getattr(importlib.import_module(module), name)
+
+
+def version(kind: str, name: str) -> str:
+    """Return a hash of the code that can change a plug-in's results.
+
+    The plug-in and every lower layer it may call; comments and docstrings do not count.
+    """
+    lower = [_folder("audit") / f"{module}.py" for module in NUMERIC]
+    return stores.code_version([source(kind, name), *lower])
 
 
 def summary(kind: str, name: str) -> str:

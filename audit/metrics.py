@@ -1,0 +1,80 @@
+"""How good a guess is: error with its parts, image similarity, accuracy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Decomposition(NamedTuple):
+    """Mean squared error of every target, and where it comes from."""
+
+    mse: np.ndarray  # [targets] mean over runs and coordinates
+    bias2: np.ndarray | None  # [targets] unbiased, so it may be slightly negative
+    variance: np.ndarray | None  # [targets] unbiased; mse = bias2 + variance
+
+
+def decompose(guesses: Any, targets: Any) -> Decomposition:
+    """Split each target's error into squared bias and variance over its runs.
+
+    Args:
+      guesses: [T, R, *features].
+      targets: [T, *features].
+
+    Returns:
+      bias2 and variance are None for one run.
+    """
+    guesses = np.asarray(guesses, float)
+    guesses = guesses.reshape(*guesses.shape[:2], -1)
+    error = guesses - np.asarray(targets, float).reshape(len(guesses), 1, -1)
+    mse = (error**2).mean((1, 2))
+    runs = guesses.shape[1]
+    if runs < 2:
+        return Decomposition(mse, None, None)
+    within = guesses.var(1, ddof=1).mean(1)
+    # E mse = bias^2 + variance, and `within` is unbiased for the variance
+    return Decomposition(mse, mse - within, within)
+
+
+def standard_error(values: Any) -> float:
+    """Return the standard error of a mean over independent values [n]; nan for one."""
+    values = np.asarray(values, float)
+    if len(values) < 2:
+        return float("nan")
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def ssim(a: Any, b: Any) -> tuple[np.ndarray, int]:
+    """Return the structural similarity [n] (Wang et al. 2004) and the window it used.
+
+    Args:
+      a: [n, H, W, C] in [0, 1].
+      b: the same shape.
+
+    Returns:
+      The window is 11 pixels, or the largest odd number that fits a smaller image.
+    """
+    import dm_pix
+
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    side = min(a.shape[1:3])
+    window = min(11, side if side % 2 else side - 1)
+    return np.asarray(dm_pix.ssim(a, b, filter_size=window)), window
+
+
+def psnr(a: Any, b: Any) -> np.ndarray:
+    """Return the peak signal-to-noise ratio in dB [n]; identical images are infinite.
+
+    Args:
+      a: [n, H, W, C] in [0, 1].
+      b: the same shape.
+    """
+    error = ((np.asarray(a, float) - np.asarray(b, float)) ** 2).mean((1, 2, 3))
+    with np.errstate(divide="ignore"):
+        return -10 * np.log10(error)
+
+
+def win_rate(mse: Any, oracle: Any) -> float:
+    """Return the share of targets with a smaller error than the oracle's; both [n]."""
+    return float((np.asarray(mse) < np.asarray(oracle)).mean())

