@@ -24,7 +24,7 @@ class Regressor(NamedTuple):
     """A fitted network."""
 
     layers: Any  # list of (weights [i, o], biases [o])
-    centre: Any  # [o] mean training target, added to the output
+    shrink: Any  # [] in [0, 1], multiplies the output
 
 
 def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
@@ -62,16 +62,25 @@ def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
     for i, (weights, biases) in enumerate(regressor.layers):
         x = jax.nn.relu(x) if i else x
         x = x @ weights + biases
-    return x + regressor.centre
+    return regressor.shrink * x
 
 
 def _init(key: jax.Array, sizes: list[int]) -> list:
+    """He-normal hidden layers and a zero last one: the first guess is zero."""
     make = jax.nn.initializers.he_normal()
     keys = jax.random.split(key, len(sizes) - 1)
-    return [
+    layers = [
         (make(k, (i, o)), jnp.zeros(o))
         for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True)
     ]
+    return [*layers[:-1], jax.tree.map(jnp.zeros_like, layers[-1])]
+
+
+def _shrunk(out: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the best factor in [0, 1] for `out`, and the error it leaves."""
+    factor = (out * targets).sum() / jnp.maximum((out**2).sum(), 1e-30)
+    factor = jnp.clip(factor, 0, 1)
+    return factor, ((factor * out - targets) ** 2).mean()
 
 
 def fit(
@@ -90,10 +99,13 @@ def fit(
 ) -> tuple[Regressor, dict]:
     """Minimise the summed squared error with Adam; keep the best held-out epoch.
 
+    On noisy releases a network overfits: its guesses vary more than what they track. So
+    its output is multiplied by the factor in [0, 1] that suits the held-out split best.
+
     Args:
       key: initialisation and order.
       features: [m, p], standardised.
-      targets: [m, o].
+      targets: [m, o], centred: zero is the guess without features.
       held_features: [v, p] the early-stopping split; never the scored targets.
       held_targets: [v, o].
       hidden: widths of the ReLU layers.
@@ -104,18 +116,17 @@ def fit(
       patience: stop after this many epochs without a better held-out error.
 
     Returns:
-      The regressor, and {epoch, epochs, held_mse, train_mse}: plain floats.
+      The regressor, and {epoch, epochs, held_mse, train_mse, shrink}: plain floats.
     """
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))
     sizes = [features.shape[1], *hidden, targets.shape[1]]
-    centre = targets.mean(0)
     optimizer = optax.chain(
         optax.add_decayed_weights(weight_decay), optax.adam(learning_rate)
     )
 
     def loss(layers: Any, rows: jax.Array) -> jax.Array:
-        out = predict(Regressor(layers, centre), features[rows])
+        out = predict(Regressor(layers, 1.0), features[rows])
         return ((out - targets[rows]) ** 2).sum(-1).mean()
 
     def step(carry: tuple, rows: jax.Array) -> tuple:
@@ -128,17 +139,18 @@ def fit(
     def epoch(carry: tuple, key: jax.Array) -> tuple:
         order = jax.random.permutation(key, m)[: m // size * size]
         carry, values = jax.lax.scan(step, carry, order.reshape(-1, size))
-        held = predict(Regressor(carry[0], centre), held_features)
-        return carry, values.mean() / sizes[-1], ((held - held_targets) ** 2).mean()
+        held = predict(Regressor(carry[0], 1.0), held_features)
+        return carry, values.mean() / sizes[-1], *_shrunk(held, held_targets)
 
     layers = _init(stream(key, "init"), sizes)
     carry, best, info = (layers, optimizer.init(layers)), layers, {}
     for i in range(epochs):
-        carry, train_mse, held_mse = epoch(carry, jax.random.fold_in(key, i))
-        if not info or float(held_mse) < info["held_mse"]:
+        carry, *said = epoch(carry, jax.random.fold_in(key, i))
+        train_mse, shrink, held_mse = map(float, said)
+        if not info or held_mse < info["held_mse"]:
             best = carry[0]
-            info = {"epoch": i + 1, "held_mse": float(held_mse)}
-            info["train_mse"] = float(train_mse)
+            info = {"epoch": i + 1, "held_mse": held_mse, "train_mse": train_mse}
+            info["shrink"] = shrink
         if i + 1 - info["epoch"] >= patience:
             break
-    return Regressor(best, centre), info | {"epochs": i + 1}
+    return Regressor(best, jnp.float32(info["shrink"])), info | {"epochs": i + 1}

@@ -6,6 +6,7 @@ Everything here is a function of the scorecard; nothing is computed again.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from audit.compose import Scenario
 from audit.scorecard import Scorecard
 
 WIDTH = 120
+NARROW = ("cramer_rao", "hammersley_chapman_robbins", "finite_prior")  # ranked bounds
 SHORT = {
     "cramer_rao": "1/dFIL",
     "hammersley_chapman_robbins": "HCR",
@@ -67,10 +69,10 @@ def _number(value: float | None, digits: int = 4) -> str:
     return text[1:] if text.startswith("0.") else text
 
 
-def _bounds_cells(own: dict[str, Any]) -> list[str]:
+def _bounds_cells(own: dict[str, Any], names: Iterable[str] = SHORT) -> list[str]:
     by_name = {b["name"]: b for b in own["bounds"]}
     return [
-        bound_text(by_name[name]) if name in by_name else "none" for name in SHORT
+        bound_text(by_name[name]) if name in by_name else "none" for name in names
     ]
 
 
@@ -94,17 +96,17 @@ def table(card: Scorecard) -> str:
     """Return the terminal table, one row a defense, at most 120 columns."""
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
     out.add_column("defense", no_wrap=True)
-    for name in ("accuracy", "strongest attack", "MSE", "LPIPS", "floor"):
-        out.add_column(name, justify="left" if name == "strongest attack" else "right")
-    for short in SHORT.values():
-        out.add_column(short, justify="right")
+    out.add_column("accuracy", justify="right")
+    out.add_column("strongest attack", no_wrap=True)
+    for name in ("MSE ± s.e.", "LPIPS", "floor", *(SHORT[n] for n in NARROW)):
+        out.add_column(name, justify="right", no_wrap=True)
     out.add_column("flags")
     common = set(common_flags(card))
     for label, own in card.defenses.items():
         best = strongest(card, label)
         cells = [label, _utility(own), *_attack_cells(best), _number(card.floor["mse"])]
         flags = _flag_names(best, common) if best else "no valid attack"
-        out.add_row(*cells, *_bounds_cells(own), flags)
+        out.add_row(*cells, *_bounds_cells(own, NARROW), flags)
     return _render(out)
 
 
