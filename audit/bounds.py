@@ -155,7 +155,9 @@ def format_bound(value: float, log10: float | None = None) -> str:
     log10 = math.log10(value) if log10 is None and value > 0 else log10
     if log10 is None:
         return "0"
-    if log10 < -4:
+    if log10 < -9:
         return f"10^{math.floor(log10 + 0.5)}"
+    if log10 < -3:
+        return f"{value:.1e}"
     text = f"{value:.3g}" if value >= 1 else f"{value:.4f}"
     return text.removeprefix("0") if value < 1 else text

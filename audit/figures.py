@@ -73,14 +73,13 @@ def _image(axis: Any, image: np.ndarray) -> None:
 def mse_vs_bound(card: Scorecard, path: Path) -> None:
     """Scatter every target's error against its bounds, log-log, with the floor drawn.
 
-    One panel a bound that differs between targets; a bound that is one number for all is
-    a vertical line, or is named in the margin where it is off the scale.
+    One panel a bound. Targets whose bound is below the panel stand at its left edge; a
+    bound too small for any axis is named instead.
     """
     plt = _pyplot()
     names = [n for n in report.SHORT if any(_has(card, d, n) for d in card.defenses)]
-    figure, axes = plt.subplots(
-        1, max(1, len(names)), figsize=(4.2 * max(1, len(names)), 4.2), squeeze=False
-    )
+    width = 4.0 * max(1, len(names))
+    figure, axes = plt.subplots(1, max(1, len(names)), figsize=(width, 4.2), squeeze=False)
     handles: dict[str, Any] = {}
     for axis, name in zip(axes[0], names, strict=False):
         handles |= _panel(axis, card, name)
@@ -95,36 +94,54 @@ def mse_vs_bound(card: Scorecard, path: Path) -> None:
     plt.close(figure)
 
 
+LEAST = 1e-5  # the smallest bound a panel shows in its place
+
+
 def _has(card: Scorecard, defense: str, bound: str) -> bool:
     return f"{defense}/{bound}" in card.arrays
 
 
+def _points(card: Scorecard, name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return defense -> (bound, error of the strongest attack), each [targets]."""
+    out = {}
+    for label in card.defenses:
+        best = report.strongest(card, label)
+        if best is not None and _has(card, label, name):
+            mse = card.arrays[f"{label}/{best['attack']}/mse"]
+            out[label] = np.broadcast_to(card.arrays[f"{label}/{name}"], mse.shape), mse
+    return out
+
+
 def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
     handles: dict[str, Any] = {}
-    own = [b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name]
-    for (label, _), colour in zip(card.defenses.items(), _cycle(), strict=False):
-        best = report.strongest(card, label)
-        if best is None or not _has(card, label, name):
+    points = _points(card, name)
+    errors = np.concatenate([mse for _, mse in points.values()] or [card.arrays["floor"]])
+    low, high = errors.min() / 2, max(errors.max(), card.floor["mse"]) * 2
+    seen = np.concatenate([b for b, _ in points.values()] or [np.array([])])
+    seen = seen[(seen > LEAST) & np.isfinite(seen)]
+    left = seen.min() / 2 if len(seen) else low
+    right = max(seen.max() * 2 if len(seen) else high, 2 * left)
+    colours = dict(zip(card.defenses, _cycle(), strict=False))
+    for label, (bound, mse) in points.items():
+        if bound.max() <= LEAST:
+            _off_scale(axis, card, label, name, colours[label])
             continue
-        mse = card.arrays[f"{label}/{best['attack']}/mse"]
-        bound = np.broadcast_to(card.arrays[f"{label}/{name}"], mse.shape)
-        drawn = (bound > 1e-12) & np.isfinite(bound)
-        dots = axis.scatter(
-            bound[drawn], mse[drawn], s=8, alpha=0.6, color=colour, linewidths=0
+        handles[label] = axis.scatter(
+            np.maximum(bound, left), mse, s=8, alpha=0.6, color=colours[label], linewidths=0
         )
-        handles[label] = dots
-        if not drawn.any():
-            _off_scale(axis, card, label, name, colour)
-    axis.set(xscale="log", yscale="log", ylabel="MSE of the strongest attack")
-    ranked = own[0]["ranked"] if own else True
-    marker = "" if ranked else ", an assumption"
+    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, high))
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.xaxis.set_major_locator(LogLocator(numticks=6))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylabel("MSE of the strongest attack")
     axis.set_xlabel(f"{report.SHORT[name]} (bound on MSE)")
-    axis.set_title(f"{own[0]['holds_for']}{marker}", fontsize=8, color=INK, wrap=True)
+    bounds = [b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name]
+    axis.set_title(bounds[0]["holds_for"], fontsize=8, color=INK)
     floor = axis.axhline(card.floor["mse"], color=MUTED, linestyle="--", linewidth=1)
     handles["floor: ignores the release"] = floor
-    low, high = (max(a, b) for a, b in zip(axis.get_xlim(), axis.get_ylim(), strict=True))
-    low = min(axis.get_xlim()[0], axis.get_ylim()[0])
-    (line,) = axis.plot([low, high], [low, high], color=INK, linewidth=1)
+    ends = [min(left, low), max(right, high)]
+    (line,) = axis.plot(ends, ends, color=INK, linewidth=1, scalex=False, scaley=False)
     handles["MSE = bound"] = line
     axis.grid(visible=True, which="major", color="#eeeeee")
     axis.set_axisbelow(True)
@@ -134,10 +151,14 @@ def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
 def _off_scale(axis: Any, card: Scorecard, label: str, name: str, colour: str) -> None:
     """Name a bound that no axis can hold."""
     bound = next(b for b in card.defenses[label]["bounds"] if b["name"] == name)
-    lines = len(axis.texts)
     axis.text(
-        0.03, 0.95 - 0.07 * lines, f"{label}: {report.bound_text(bound)}",
-        transform=axis.transAxes, color=colour, fontsize=8, va="top",
+        0.03,
+        0.95 - 0.07 * len(axis.texts),
+        f"{label}: {report.bound_text(bound)}",
+        transform=axis.transAxes,
+        color=colour,
+        fontsize=8,
+        va="top",
     )
 
 

@@ -62,9 +62,13 @@ def bound_text(bound: dict[str, Any]) -> str:
     return format_bound(float(bound["mean"]), bound["log10"])
 
 
-def _number(value: float | None, digits: int = 4) -> str:
+def number(value: float | str | None, digits: int = 4) -> str:
+    """Return a number as the tables print it: .0123, 3.2e-05, nan, or none."""
     if value is None:
         return "none"
+    value = float(value)
+    if value and abs(value) < 5 * 10.0**-digits:
+        return f"{value:.1e}"
     text = f"{value:.{digits}f}"
     return text[1:] if text.startswith("0.") else text
 
@@ -94,7 +98,9 @@ def common_flags(card: Scorecard) -> dict[str, str]:
 
 def table(card: Scorecard) -> str:
     """Return the terminal table, one row a defense, at most 120 columns."""
-    out = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    out = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
+    )
     out.add_column("defense", no_wrap=True)
     out.add_column("accuracy", justify="right")
     out.add_column("strongest attack", no_wrap=True)
@@ -104,14 +110,14 @@ def table(card: Scorecard) -> str:
     common = set(common_flags(card))
     for label, own in card.defenses.items():
         best = strongest(card, label)
-        cells = [label, _utility(own), *_attack_cells(best), _number(card.floor["mse"])]
+        cells = [label, _utility(own), *_attack_cells(best), number(card.floor["mse"])]
         flags = _flag_names(best, common) if best else "no valid attack"
         out.add_row(*cells, *_bounds_cells(own, NARROW), flags)
     return _render(out)
 
 
 def _utility(own: dict[str, Any]) -> str:
-    return _number(own["utility"] and own["utility"]["accuracy"])
+    return number(own["utility"] and own["utility"]["accuracy"])
 
 
 def _attack_cells(best: dict[str, Any] | None) -> list[str]:
@@ -119,8 +125,16 @@ def _attack_cells(best: dict[str, Any] | None) -> list[str]:
         return ["none", "none", "none"]
     result = best["result"]
     lpips = result["lpips"]
-    mse = f"{_number(result['mse'])} ± {_number(result['mse_se'])}"
-    return [best["attack"], mse, "unavailable" if lpips is None else _number(lpips, 3)]
+    shown = "unavailable" if lpips is None else f"{lpips:.3f}".removeprefix("0")
+    return [best["attack"], with_error(result["mse"], result["mse_se"]), shown]
+
+
+def with_error(value: float | str, error: float | str) -> str:
+    """Return "value ± error", both to the same digits."""
+    value, error = float(value), float(error)
+    if abs(value) < 1e-3:
+        return f"{value:.1e} ± {error:.0e}"
+    return " ± ".join(f"{v:.4f}".removeprefix("0") for v in (value, error))
 
 
 def _render(out: Table) -> str:
@@ -219,7 +233,7 @@ def _md_defenses(card: Scorecard) -> str:
     for label, own in card.defenses.items():
         best = strongest(card, label)
         flags = _flag_names(best, common) if best else "no valid attack"
-        floor = _number(card.floor["mse"])
+        floor = number(card.floor["mse"])
         cells = [label, _utility(own), *_attack_cells(best), floor]
         rows.append([*cells, *_bounds_cells(own), flags])
     return _md([*header, *SHORT.values(), "flags"], rows)
@@ -236,8 +250,8 @@ def _md_trials(card: Scorecard) -> str:
             rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
             continue
         r = t["result"]
-        cells = [f"{_number(r['mse'])} ± {_number(r['mse_se'])}"]
-        cells += [_number(r[k]) for k in ("mse_median", "bias2", "variance", "ssim")]
+        cells = [with_error(r["mse"], r["mse_se"])]
+        cells += [number(r[k]) for k in ("mse_median", "bias2", "variance", "ssim")]
         cells += [f"{float(r['psnr_median']):.1f}", _attack_cells(t)[2]]
         flags = ", ".join(f["name"] for f in t["flags"]) or "-"
         rows.append([t["defense"], t["attack"], *cells, t["threat_model"], flags])
