@@ -84,18 +84,20 @@ def _program(
     Floats are arguments, so that a sweep over noise levels compiles once.
     """
 
-    def lane(floats: dict, side: Any, key: Any, fixed: Any, target: Any, extra: tuple):
+    def lane(shared: tuple, root: Any, index: Any, target: Any) -> Any:
+        floats, side, fixed, extra = shared
         run = getattr(factory(task, **dict(static), **floats), method)
+        key = jax.random.fold_in(root, index)
         return run(key, side, TrainingSet(fixed, target), *extra)
 
-    tile = jax.vmap(lane, in_axes=(None, None, 0, None, 0, None))
+    tile = jax.vmap(lane, in_axes=(None, None, 0, 0))
     mesh = Mesh(np.array(jax.devices()[:devices]), ("shadow",))
     whole, part = PartitionSpec(), PartitionSpec("shadow")
     return jax.jit(
         jax.shard_map(
             tile,
             mesh=mesh,
-            in_specs=(whole, whole, part, whole, part, whole),
+            in_specs=(whole, whole, part, part),
             out_specs=part,
             check_vma=False,
         )
@@ -132,10 +134,11 @@ def sweep(
     """
     with jax.enable_x64(precise):
         dtype = np.float64 if precise else np.float32
-        shared, targets, extra = jax.tree.map(
-            lambda a: _cast(a, dtype), ((of.floats, of.side, data.fixed), data.target, extra)
+        shared, targets = jax.tree.map(
+            lambda a: _cast(a, dtype),
+            ((of.floats, of.side, data.fixed, extra), data.target),
         )
-        return _Sweep(method, of, key, shared, targets, extra, engine, what).run()
+        return _Sweep(method, of, key, shared, targets, engine, what).run()
 
 
 def _cast(a: Any, dtype: Any) -> np.ndarray:
@@ -149,9 +152,8 @@ class _Sweep(NamedTuple):
     method: str
     of: Learner
     key: Any
-    shared: tuple  # (floats, side, fixed)
+    shared: tuple  # (floats, side, fixed, extra)
     targets: Examples
-    extra: tuple
     engine: Engine
     what: str
 
@@ -179,11 +181,9 @@ class _Sweep(NamedTuple):
     def _arguments(self, tiles: list[int]) -> tuple:
         size = self.engine.lanes.tile
         lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
-        at = np.minimum(lanes, len(self.targets.y) - 1)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(self.key, lanes)
-        floats, side, fixed = self.shared
+        at = np.minimum(lanes, len(self.targets.y) - 1)  # the last tile is padded
         targets = jax.tree.map(lambda a: a[at], self.targets)
-        return floats, side, keys, fixed, targets, self.extra
+        return self.shared, self.key, lanes.astype(np.uint32), targets
 
     def _shape(self) -> Any:
         return jax.eval_shape(self._program(), *self._arguments([0]))
@@ -195,11 +195,12 @@ class _Sweep(NamedTuple):
         devices = min(len(jax.devices()), len(tiles))
         groups = [tiles[i : i + devices] for i in range(0, len(tiles), devices)]
         program, flight = self._program(devices), self._in_flight(devices)
+        shared = jax.device_put(self.shared)  # once, not with every tile
         while groups:
             now = groups[:flight]
             padded = [g + [g[-1]] * (devices - len(g)) for g in now]
             try:
-                outputs = [program(*self._arguments(g)) for g in padded]
+                outputs = [program(shared, *self._arguments(g)[1:]) for g in padded]
                 leaves = [jax.device_get(jax.tree.leaves(o)) for o in outputs]
             except jax.errors.JaxRuntimeError as error:
                 flight = _fewer(flight, error, self.engine.lanes)
@@ -232,7 +233,6 @@ class _Sweep(NamedTuple):
             dict(of.static),
             self.shared,
             self.targets,
-            self.extra,
             jax.random.key_data(self.key),
             self.engine.lanes.tile,
             (jax.default_backend(), jax.__version__),

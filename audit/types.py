@@ -38,7 +38,7 @@ Side = Any  # whatever `prepare` made from public data, a pytree
 class Lanes(NamedTuple):
     """Settings that cost or save time and cannot change the mathematics."""
 
-    tile: Count = 256  # lanes under one vmap; part of the store key (rounding)
+    tile: Count = 512  # lanes under one vmap; part of the store key (rounding)
     memory_gib: Positive = 2.0  # what tiles in flight may take together
 
 
