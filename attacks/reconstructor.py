@@ -126,5 +126,7 @@ def reconstructor(
 def _held_out(key: Array, source: np.ndarray, share: float) -> np.ndarray:
     """Return which rows are held out [m]; siblings of one image go together."""
     images = np.unique(np.asarray(source))
-    chosen = jax.random.permutation(key, len(images))[: max(1, int(share * len(images)))]
+    chosen = jax.random.permutation(key, len(images))[
+        : max(1, int(share * len(images)))
+    ]
     return np.isin(source, images[np.asarray(chosen)])

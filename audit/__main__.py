@@ -43,7 +43,11 @@ def main(argv: list[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     commands = {
-        "run": _run, "show": _show, "list": _list, "bench": _bench, "doctor": _doctor,
+        "run": _run,
+        "show": _show,
+        "list": _list,
+        "bench": _bench,
+        "doctor": _doctor,
     }
     from audit.registry import UserError, did_you_mean
 
@@ -140,7 +144,11 @@ def _list(words: list[str]) -> int:
     for name in scenario_names([BUILT_IN]):
         title = (BUILT_IN / f"{name}.yaml").read_text().split("title: ")[1]
         print(f"  {name:<20} {title.splitlines()[0]}")
-    for kind, title in (("defense", "defenses"), ("attack", "attacks"), ("model", "models")):
+    for kind, title in (
+        ("defense", "defenses"),
+        ("attack", "attacks"),
+        ("model", "models"),
+    ):
         print(title)
         for name in registry.names(kind):
             print(f"  {name:<20} {registry.summary(kind, name)}")

@@ -78,7 +78,7 @@ def _fisher(
 
 
 def _gaussian_prior(traces: np.ndarray, splits: Splits) -> Bound:
-    """van Trees for a Gaussian prior per class, its covariance that of the pool."""
+    """Van Trees for a Gaussian prior per class, its covariance that of the pool."""
     first = splits.pool_source == np.arange(len(splits.pool_source))
     pool, labels = splits.pool.x[first], splits.pool.y[first]
     total, bound = 0.0, None
@@ -103,7 +103,13 @@ def _finite_prior(
     data = TrainingSet(splits.fixed, splits.targets)
     what = f"{of.label}: finite prior"
     ratios = shadow.sweep(
-        "log_likelihood", of, key, data, candidates, engine=engine, what=what,
+        "log_likelihood",
+        of,
+        key,
+        data,
+        candidates,
+        engine=engine,
+        what=what,
         precise=True,
     )
     m, t = len(candidates.y), len(splits.targets.y)

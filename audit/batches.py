@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from audit.types import Batch, Examples, Query, State, TrainingSet
+from audit.types import Batch, Examples, Query, Side, State, TrainingSet
 
 MICRO_BATCH = 32  # per-example contributions alive at a time without a closed form
 
@@ -34,10 +34,15 @@ def split(data: TrainingSet, batch: Batch) -> tuple:
 
 
 def take(examples: Examples, rows: Any) -> Examples:
+    """Return the records at `rows` [b]."""
     return jax.tree.map(lambda a: a[rows], examples)
 
 
 def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -> Any:
+    """Return sum_i w_i fn(z_i) over shared records, by the query's closed form if any.
+
+    Without one, per-example contributions live MICRO_BATCH at a time.
+    """
     if query.total is not None:
         return query.total(params, side, z, weight)
     weight = jnp.ones(len(z.y)) if weight is None else weight
@@ -51,13 +56,16 @@ def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -
 
     def add(total: Any, part: tuple) -> tuple:
         each = jax.vmap(query.fn, (None, None, 0))(params, side, part[0])
-        here = jax.tree.map(lambda g: jnp.tensordot(part[1], g, 1), each)
+        here = jax.tree.map(
+            lambda g: jnp.tensordot(part[1].astype(g.dtype), g, 1), each
+        )
         return jax.tree.map(jnp.add, total, here), None
 
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (z, weight))[0]
 
 
 def sum_all(query: Query, state: State, data: TrainingSet, batch: Batch) -> Any:
+    """Return the sum of one step over the batch, the target included."""
     fixed, weight, target_weight = split(data, batch)
     total = sum_fixed(query, state.params, state.side, fixed, weight)
     if data.target is None:

@@ -159,7 +159,9 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     )
 
 
-def _known_words(given: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+def _known_words(
+    given: Mapping[str, Any], known: Mapping[str, Any], where: str
+) -> None:
     for word in given:
         if word not in known:
             words = set(known) - {"name"} | {"scenario"}
@@ -196,21 +198,29 @@ def _line_up(
         here = {item: {}} if isinstance(item, str) else item
         for label, given in here.items():
             if not re.fullmatch(r"[A-Za-z0-9_-]+", label):
-                raise UserError(f"{kind} label {label!r}: letters, digits, _ and - only")
+                raise UserError(
+                    f"{kind} label {label!r}: letters, digits, _ and - only"
+                )
             if label in chosen:
                 raise UserError(f"{kind} {label!r} stands twice in the line-up")
             merged = {**of_data.get(label, {}), **given, **settings.get(label, {})}
             chosen[label] = {"use": label, **merged}
     plugins = registry.names(kind)
     for label in settings:
-        if label not in chosen and label not in plugins and "use" not in settings[label]:
+        if (
+            label not in chosen
+            and label not in plugins
+            and "use" not in settings[label]
+        ):
             words = {*chosen, *plugins}
             raise UserError(f"unknown {kind} {label!r}{did_you_mean(label, words)}")
     return chosen
 
 
 def _used(training: dict[str, Any], line_up: dict[str, dict[str, Any]]) -> None:
-    known = {w for d in line_up.values() for w in registry.settings("defense", d["use"])}
+    known = {
+        w for d in line_up.values() for w in registry.settings("defense", d["use"])
+    }
     for word in training:
         if word not in known:
             hint = did_you_mean(word, known)

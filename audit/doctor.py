@@ -28,7 +28,9 @@ def diagnose() -> list[Finding]:
         try:
             findings += probe()
         except Exception as error:
-            findings.append(Finding(name, "problem", f"{type(error).__name__}: {error}"))
+            findings.append(
+                Finding(name, "problem", f"{type(error).__name__}: {error}")
+            )
     return findings
 
 
@@ -56,7 +58,9 @@ def _devices() -> Iterator[Finding]:
         text = f"{device.platform}: {device.device_kind}{memory}"
         yield Finding(f"device {device.id}", "ok", text)
     if jax.default_backend() == "cpu":
-        yield Finding("accelerator", "note", "none; pip install -e '.[cuda12]' for CUDA")
+        yield Finding(
+            "accelerator", "note", "none; pip install -e '.[cuda12]' for CUDA"
+        )
 
 
 def _memory() -> Iterator[Finding]:

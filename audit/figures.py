@@ -39,7 +39,7 @@ def reconstructions(card: Scorecard, path: Path) -> None:
         guesses = card.arrays[f"{label}/{best['attack']}/guess"]
         said = f"{best['attack']}\nMSE {best['result']['mse']:.4f}"
         rows.append((label, said, guesses))
-    rows.append(("floor", f"class mean\nMSE {card.floor['mse']:.4f}", _floor(card)))
+    rows.append(("floor", f"class mean\nMSE {card.floor['mse']:.4f}", card.arrays["floor_guess"]))
     size = (1.9 + 0.8 * len(shown), 0.85 * len(rows) + 0.4)
     figure, axes = plt.subplots(len(rows), len(shown), figsize=size, squeeze=False)
     for line, (label, said, images) in zip(axes, rows, strict=True):
@@ -52,13 +52,6 @@ def reconstructions(card: Scorecard, path: Path) -> None:
     )
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def _floor(card: Scorecard) -> np.ndarray:
-    for trial in card.trials:
-        if trial["use"] == "class_mean" and trial["status"] == "ok":
-            return card.arrays[f"{trial['defense']}/{trial['attack']}/guess"]
-    return card.arrays["floor_guess"]
 
 
 def _image(axis: Any, image: np.ndarray) -> None:
@@ -79,7 +72,9 @@ def mse_vs_bound(card: Scorecard, path: Path) -> None:
     plt = _pyplot()
     names = [n for n in report.SHORT if any(_has(card, d, n) for d in card.defenses)]
     width = 4.0 * max(1, len(names))
-    figure, axes = plt.subplots(1, max(1, len(names)), figsize=(width, 4.2), squeeze=False)
+    figure, axes = plt.subplots(
+        1, max(1, len(names)), figsize=(width, 4.2), squeeze=False
+    )
     handles: dict[str, Any] = {}
     for axis, name in zip(axes[0], names, strict=False):
         handles |= _panel(axis, card, name)
@@ -87,7 +82,12 @@ def mse_vs_bound(card: Scorecard, path: Path) -> None:
         axes[0, 0].text(0.5, 0.5, "no defense here has a bound", ha="center")
         axes[0, 0].axis("off")
     figure.legend(
-        handles.values(), handles, loc="lower center", ncols=6, frameon=False, fontsize=8
+        handles.values(),
+        handles,
+        loc="lower center",
+        ncols=6,
+        frameon=False,
+        fontsize=8,
     )
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(path, dpi=150)
@@ -115,7 +115,9 @@ def _points(card: Scorecard, name: str) -> dict[str, tuple[np.ndarray, np.ndarra
 def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
     handles: dict[str, Any] = {}
     points = _points(card, name)
-    errors = np.concatenate([mse for _, mse in points.values()] or [card.arrays["floor"]])
+    errors = np.concatenate(
+        [mse for _, mse in points.values()] or [card.arrays["floor"]]
+    )
     low, high = errors.min() / 2, max(errors.max(), card.floor["mse"]) * 2
     seen = np.concatenate([b for b, _ in points.values()] or [np.array([])])
     seen = seen[(seen > LEAST) & np.isfinite(seen)]
@@ -127,7 +129,12 @@ def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
             _off_scale(axis, card, label, name, colours[label])
             continue
         handles[label] = axis.scatter(
-            np.maximum(bound, left), mse, s=8, alpha=0.6, color=colours[label], linewidths=0
+            np.maximum(bound, left),
+            mse,
+            s=8,
+            alpha=0.6,
+            color=colours[label],
+            linewidths=0,
         )
     axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, high))
     from matplotlib.ticker import LogLocator, NullFormatter
@@ -136,7 +143,9 @@ def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylabel("MSE of the strongest attack")
     axis.set_xlabel(f"{report.SHORT[name]} (bound on MSE)")
-    bounds = [b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name]
+    bounds = [
+        b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name
+    ]
     axis.set_title(bounds[0]["holds_for"], fontsize=8, color=INK)
     floor = axis.axhline(card.floor["mse"], color=MUTED, linestyle="--", linewidth=1)
     handles["floor: ignores the release"] = floor

@@ -71,9 +71,9 @@ def hutchinson(
         draw = {"rademacher": jax.random.rademacher, "gaussian": jax.random.normal}[law]
         keys = jax.random.split(key, probes)
         directions = jax.vmap(lambda k: draw(k, (d,), x.dtype))(keys)
-    value = jax.vmap(
-        lambda u: _square(jax.jvp(fn, (x,), (u.reshape(x.shape),))[1])
-    )(directions)
+    value = jax.vmap(lambda u: _square(jax.jvp(fn, (x,), (u.reshape(x.shape),))[1]))(
+        directions
+    )
     spread = value.std(ddof=1) if probes > 1 else jnp.full((), jnp.nan)
     finite = jnp.sqrt((d - probes) / (d - 1)) if law == "coordinate" else 1.0
     return value.mean(), finite * spread / jnp.sqrt(probes)

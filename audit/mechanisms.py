@@ -16,7 +16,15 @@ import jax.numpy as jnp
 import optax
 
 from audit import fisher
-from audit.batches import MICRO_BATCH, count, records, split, sum_all, sum_fixed, weights
+from audit.batches import (
+    MICRO_BATCH,
+    count,
+    records,
+    split,
+    sum_all,
+    sum_fixed,
+    weights,
+)
 from audit.queries import Side, masked, start
 from audit.rng import stream
 from audit.samplers import full_batch

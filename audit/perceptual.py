@@ -13,6 +13,7 @@ import importlib.util
 import io
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,11 +157,11 @@ def load_weights() -> Weights:
 
 def _from_npz(path: Path) -> Weights:
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as held:
             kernels = [held[f"features.{i}.weight"] for i, *_ in LAYERS]
             biases = [held[f"features.{i}.bias"] for i, *_ in LAYERS]
             heads = [held[f"lin{i}"].reshape(-1) for i in range(len(LAYERS))]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise WeightsUnavailable(f"{path} is damaged ({error})") from None
     return Weights(
         tuple(k.transpose(2, 3, 1, 0) for k in kernels), tuple(biases), tuple(heads)

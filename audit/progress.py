@@ -86,7 +86,9 @@ class Progress:
         if done >= total:
             del self.stages[what]  # the name may be used again
 
-    def _line(self, what: str, stage: _Stage, done: int, total: int, now: float) -> None:
+    def _line(
+        self, what: str, stage: _Stage, done: int, total: int, now: float
+    ) -> None:
         made, seconds = done - stage.first, now - stage.began
         text = f"{what}: {done:,} of {total:,}"
         if stage.first:

@@ -34,6 +34,7 @@ def start(task: Task, pretrain_epochs: int = 0) -> Callable:
 
 
 def masked(mask: Any, tree: Any) -> Any:
+    """Return `tree` with frozen entries zero; a mask of None freezes nothing."""
     return tree if mask is None else jax.tree.map(jnp.multiply, mask, tree)
 
 
@@ -76,8 +77,6 @@ def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
 
     def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
         head = to_head(params)
-        return linear.clipped_score(
-            head, *flat(z), to_head(update), **arguments(side)
-        )
+        return linear.clipped_score(head, *flat(z), to_head(update), **arguments(side))
 
     return query._replace(total=total, trace=trace, score=score)

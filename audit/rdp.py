@@ -96,7 +96,9 @@ def _log_add_expm1(q: float, exponent: float) -> float:
     return float(np.logaddexp(0.0, 2 * np.log(q) + grown))
 
 
-def _accountant(orders: Any, q: float, shift: float, adjacency: Adjacency) -> np.ndarray:
+def _accountant(
+    orders: Any, q: float, shift: float, adjacency: Adjacency
+) -> np.ndarray:
     import dp_accounting as dp
 
     relation, sampled = {
@@ -118,7 +120,9 @@ def _accountant(orders: Any, q: float, shift: float, adjacency: Adjacency) -> np
 
 
 def epsilon(
-    orders: Sequence[float] | np.ndarray, curve: Sequence[float] | np.ndarray, delta: float
+    orders: Sequence[float] | np.ndarray,
+    curve: Sequence[float] | np.ndarray,
+    delta: float,
 ) -> float:
     """Return the smallest epsilon(delta) the curve's orders give (dp-accounting)."""
     import dp_accounting as dp
@@ -155,7 +159,9 @@ class GaussianPrivacy(NamedTuple):
         )
 
 
-def poisson_gaussian_pld(q: float, shift: float, steps: int, adjacency: Adjacency) -> Any:
+def poisson_gaussian_pld(
+    q: float, shift: float, steps: int, adjacency: Adjacency
+) -> Any:
     """Return dp-accounting's privacy-loss distribution of `steps` Poisson releases.
 
     Args:

@@ -37,7 +37,15 @@ def provenance(command: str, seconds: float, digest: str) -> dict[str, Any]:
     """Return where a scorecard comes from: command, code, versions, device."""
     import jax
 
-    packages = ("breachmark", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
+    packages = (
+        "breachmark",
+        "jax",
+        "jaxlib",
+        "flax",
+        "optax",
+        "numpy",
+        "dp-accounting",
+    )
     device = jax.devices()[0]
     return {
         "command": command,
@@ -66,7 +74,10 @@ def _git() -> dict[str, Any] | None:
         try:
             done = subprocess.run(
                 ["git", "-C", str(here), *words],
-                capture_output=True, text=True, timeout=5, check=False,
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
@@ -126,7 +137,7 @@ def load(folder: Path) -> Scorecard:
     return from_json((folder / "scorecard.json").read_text(), kept)
 
 
-class replacing:  # noqa: N801 - reads as a verb: `with replacing(path) as new:`
+class replacing:
     """Context of a temporary path that takes the place of `path` on success only."""
 
     def __init__(self, path: Path) -> None:

@@ -51,9 +51,7 @@ def _digest_of(card: Path) -> str | None:
         return None
 
 
-def engine(
-    scenario: Scenario, folder: Path, runs: Path, progress: Progress
-) -> Engine:
+def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> Engine:
     """Return tiles, store and progress for one scenario."""
     from audit.shadow import Engine
 

@@ -11,17 +11,14 @@ lanes of a tile is one large matrix product.
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from audit import store as stores
-from audit.rng import stream
 from audit.types import Defense, Examples, Lanes, Task, TrainingSet
 
 
@@ -215,7 +212,9 @@ class _Sweep(NamedTuple):
 
     def _in_flight(self, devices: int) -> int:
         """Return how many groups of tiles fit the budget, by the compiler's count."""
-        compiled = self._program(devices).lower(*self._arguments([0] * devices)).compile()
+        compiled = (
+            self._program(devices).lower(*self._arguments([0] * devices)).compile()
+        )
         used = compiled.memory_analysis()
         bytes_ = used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
         budget = self.engine.lanes.memory_gib * 2**30

@@ -99,9 +99,13 @@ class Query(NamedTuple):
     norm_bound: Any  # sup ||fn(z)||_2: the add-or-remove sensitivity; inf = unbounded
     sensitivity: Any  # sup ||fn(z) - fn(z')||_2: the replace-one sensitivity
     smooth: bool = True  # differentiable everywhere; False = no Fisher reading
-    total: Callable | None = None  # (params, side, [b], weight [b]) -> sum_i w_i fn(z_i)
+    total: Callable | None = (
+        None  # (params, side, [b], weight [b]) -> sum_i w_i fn(z_i)
+    )
     trace: Callable | None = None  # (params, side, [m]) -> ||d fn / d x||_F^2 [m]
-    score: Callable | None = None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
+    score: Callable | None = (
+        None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
+    )
 
 
 class Sampler(NamedTuple):
@@ -136,7 +140,9 @@ class Defense(NamedTuple):
     init: Callable  # (key, side) -> State
     step: Callable  # (key, State, TrainingSet) -> (State, StepView)
     train: Callable  # (key, side, TrainingSet) -> Release; pure, vmappable
-    predict: Callable | None  # (side, Release, x [m]) -> logits [m, k]; None = no utility
+    predict: (
+        Callable | None
+    )  # (side, Release, x [m]) -> logits [m, k]; None = no utility
     fisher: Callable | None  # (key, side, TrainingSet, rows [m]) -> trace [m] on a run
     log_likelihood: Callable | None  # (key, side, TrainingSet, [m]) -> [m + 1]
     rdp: Callable | None  # (n, orders, adjacency) -> [orders] or None
@@ -149,7 +155,9 @@ class ThreatModel(NamedTuple):
 
     goal: Literal["reconstruction", "inversion", "membership", "attribute"]
     sees: frozenset[str] = frozenset()  # of {"params"}; oracles: {"target"}
-    knows: frozenset[str] = frozenset()  # of {"fixed", "label", "init", "train", "public"}
+    knows: frozenset[str] = (
+        frozenset()
+    )  # of {"fixed", "label", "init", "train", "public"}
     assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
 
 
@@ -215,4 +223,3 @@ class Splits(NamedTuple):
     pool: Examples  # the adversary's prior: originals first, then augmented copies
     test: Examples  # utility
     pool_source: AnyArray  # [pool] index of the original a row comes from
-

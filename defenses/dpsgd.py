@@ -8,7 +8,16 @@ from audit.noise import gaussian
 from audit.optimizers import OPTIMIZERS
 from audit.queries import gradient, start
 from audit.samplers import SAMPLERS
-from audit.types import Clipping, Count, Defense, NonNegativeInt, Optimizer, Positive, Sampling, Task
+from audit.types import (
+    Clipping,
+    Count,
+    Defense,
+    NonNegativeInt,
+    Optimizer,
+    Positive,
+    Sampling,
+    Task,
+)
 
 
 def dpsgd(

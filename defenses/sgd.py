@@ -8,7 +8,15 @@ from audit.noise import none
 from audit.optimizers import OPTIMIZERS
 from audit.queries import gradient, start
 from audit.samplers import SAMPLERS
-from audit.types import Count, Defense, NonNegativeInt, Optimizer, Positive, Sampling, Task
+from audit.types import (
+    Count,
+    Defense,
+    NonNegativeInt,
+    Optimizer,
+    Positive,
+    Sampling,
+    Task,
+)
 
 
 def sgd(

@@ -19,3 +19,20 @@ def records(n, features=(6,), classes=3, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.uniform(size=(n, *features)).astype(np.float32)
     return Examples(x, rng.integers(0, classes, n).astype(np.int32))
+
+
+def double(tree):
+    """Cast every float of a tree to float64, as the accounting does."""
+    cast = lambda a: np.asarray(a, float) if np.asarray(a).dtype.kind == "f" else a  # noqa: E731
+    return jax.tree.map(cast, tree)
+
+
+@pytest.fixture(scope="session")
+def full_data():
+    """The folder with the full data sets, or skip with the reason."""
+    import os
+
+    named = os.environ.get("AUDIT_DATA")
+    if not named:
+        pytest.skip("AUDIT_DATA is not set: no full data sets here")
+    return named

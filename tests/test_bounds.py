@@ -119,7 +119,11 @@ def test_finite_prior_of_two_points_is_the_closed_form(mu):
     release = rng.normal(size=n)  # the target is at 0, the candidate at mu
     log_ratio = mu * release - mu**2 / 2
     got = bounds.finite_prior(
-        log_ratio[:, None], np.zeros(n), [[1.0]], np.zeros((n, 1)), np.ones((n, 1), bool)
+        log_ratio[:, None],
+        np.zeros(n),
+        [[1.0]],
+        np.zeros((n, 1)),
+        np.ones((n, 1), bool),
     ).value
     assert abs(got.mean() - B_OF_MU[mu]) < 4 * got.std() / np.sqrt(n)
 

@@ -40,7 +40,9 @@ def test_norms_stay_below_the_bound(name):
 def test_slope_is_the_derivative(x64, name):
     clip = CLIPS[name](3.0)
     s = jnp.concatenate([jnp.linspace(0.01, 2.99, 50), jnp.linspace(3.01, 60.0, 50)])
-    np.testing.assert_allclose(clip.slope(s), jax.vmap(jax.grad(clip.scale))(s), atol=1e-12)
+    np.testing.assert_allclose(
+        clip.slope(s), jax.vmap(jax.grad(clip.scale))(s), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("clip", [soft_clip(1.0), hard_clip(1.0)])
@@ -53,4 +55,6 @@ def test_zero_is_differentiable(clip):
 def test_tree_is_clipped_by_its_global_norm():
     tree = {"a": jnp.array([30.0]), "b": jnp.array([40.0])}
     clipped = clip_tree(hard_clip(5.0), tree)
-    np.testing.assert_allclose([clipped["a"][0], clipped["b"][0]], [3.0, 4.0], rtol=1e-6)
+    np.testing.assert_allclose(
+        [clipped["a"][0], clipped["b"][0]], [3.0, 4.0], rtol=1e-6
+    )

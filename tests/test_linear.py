@@ -72,10 +72,14 @@ def test_closed_forms_equal_autodiff(x64, shape, clip, masked, offset):
     unweighted = clipped_total(head, x, y, None, **kw)
     np.testing.assert_allclose(unweighted.kernel, each.kernel.sum(0), atol=1e-12)
 
-    update = jax.tree.map(lambda a: jnp.sin(1.0 + jnp.arange(a.size)).reshape(a.shape), head)
+    update = jax.tree.map(
+        lambda a: jnp.sin(1.0 + jnp.arange(a.size)).reshape(a.shape), head
+    )
     inner, square = clipped_score(head, x, y, update, **kw)
     vectors = flat(x, y)
-    np.testing.assert_allclose(inner, vectors @ ravel_pytree(update)[0], rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(
+        inner, vectors @ ravel_pytree(update)[0], rtol=1e-9, atol=1e-11
+    )
     np.testing.assert_allclose(square, (vectors**2).sum(1), rtol=1e-10)
 
 

@@ -107,14 +107,17 @@ def test_epsilons_of_edmunds_appendix_a(steps):
     got = rdp.epsilon(rdp.EDMUNDS_ORDERS, curve, 1e-9)
     assert abs(got - EDMUNDS[steps]) < 1e-3
     exact = GaussianPrivacy(np.sqrt(steps) * 1.115 / 0.05).get_epsilon_for_delta(1e-9)
-    finer = rdp.epsilon(rdp.ORDERS, steps * rdp.gaussian(rdp.ORDERS, 1.115 / 0.05), 1e-9)
+    finer = rdp.epsilon(
+        rdp.ORDERS, steps * rdp.gaussian(rdp.ORDERS, 1.115 / 0.05), 1e-9
+    )
     assert exact < finer < got
     if steps == 5:
         assert abs(exact - 1541.4) < 0.1
 
 
 @pytest.mark.parametrize(
-    ("n", "batch", "sigma", "want"), [(57_000, 512, 2.0, 0.6310), (25_000, 512, 1.0, 3.9551)]
+    ("n", "batch", "sigma", "want"),
+    [(57_000, 512, 2.0, 0.6310), (25_000, 512, 1.0, 3.9551)],
 )
 def test_epsilons_of_edmunds_tables(n, batch, sigma, want):
     """Tables 3.2 and 3.3: one Poisson epoch, the last short batch counted."""

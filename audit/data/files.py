@@ -1,0 +1,218 @@
+"""Data sets read from files: AUDIT_DATA, the cache, or a checked download."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import socket
+import struct
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from audit.data.contract import DataError, Dataset, cache_folder, unit
+
+IDX = {
+    "x_train": "train-images-idx3-ubyte.gz",
+    "y_train": "train-labels-idx1-ubyte.gz",
+    "x_test": "t10k-images-idx3-ubyte.gz",
+    "y_test": "t10k-labels-idx1-ubyte.gz",
+}
+MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
+SHA256 = {
+    "mnist/train-images-idx3-ubyte.gz": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "mnist/train-labels-idx1-ubyte.gz": (
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+    ),
+    "mnist/t10k-images-idx3-ubyte.gz": (
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+    ),
+    "mnist/t10k-labels-idx1-ubyte.gz": (
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+    ),
+    "fashion-mnist/train-images-idx3-ubyte.gz": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
+    ),
+    "fashion-mnist/train-labels-idx1-ubyte.gz": (
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+    ),
+    "fashion-mnist/t10k-images-idx3-ubyte.gz": (
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+    ),
+    "fashion-mnist/t10k-labels-idx1-ubyte.gz": (
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+    ),
+}
+
+
+def _user_folder() -> Path | None:
+    named = os.environ.get("AUDIT_DATA")
+    if not named:
+        return None
+    if not Path(named).is_dir():
+        raise DataError(f"AUDIT_DATA={named} is not a folder")
+    return Path(named)
+
+
+def locate(names: Sequence[str]) -> tuple[Path, str] | None:
+    """Return the folder that holds all these files, and what it is called."""
+    user = _user_folder()
+    places = [(user, "AUDIT_DATA")] if user else []
+    for folder, origin in [*places, (cache_folder(), "cache")]:
+        if all((folder / name).is_file() for name in names):
+            return folder, origin
+    return None
+
+
+def _fetch(names: Sequence[str], address: str, name: str, progress: bool) -> Path:
+    """Download files into the cache, checked; fail within seconds without a network."""
+    import pooch
+
+    host = address.split("/")[2]
+    where = "put the files into the folder AUDIT_DATA names, or into "
+    where += str(cache_folder())
+    try:
+        socket.create_connection((host, 443), timeout=1).close()
+    except OSError as error:
+        raise DataError(
+            f"{name} is not on this machine and {host} cannot be reached ({error}); "
+            f"{where} as {', '.join(names)}"
+        ) from None
+    for file in names:
+        try:
+            pooch.retrieve(
+                address + Path(file).name,
+                known_hash=f"sha256:{SHA256[file]}",
+                fname=Path(file).name,
+                path=cache_folder() / Path(file).parent,
+                progressbar=progress,
+            )
+        except Exception as error:
+            raise DataError(f"cannot download {file}: {error}; {where}") from None
+    return cache_folder()
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read one gzipped idx file of unsigned bytes.
+
+    Raises:
+      DataError: if it is truncated, damaged or something else.
+    """
+    try:
+        raw = gzip.decompress(path.read_bytes())
+        rank = raw[3]
+        shape = struct.unpack(f">{rank}I", raw[4 : 4 + 4 * rank])
+        if raw[:3] != b"\0\0\x08":
+            raise ValueError("not an idx file of bytes")
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        IndexError,
+        struct.error,
+        zlib.error,
+    ) as error:
+        raise DataError(
+            f"{path} is damaged ({error}); remove it and run again, or fetch it anew"
+        ) from None
+
+
+def idx_files(folder: str) -> list[str]:
+    """Return the four files of a set in MNIST's format."""
+    return [f"{folder}/{file}" for file in IDX.values()]
+
+
+def load_idx(name: str, folder: str, address: str, progress: bool) -> Dataset:
+    """Load a set in MNIST\'s format."""
+    found = locate(idx_files(folder))
+    if found is None:
+        found = _fetch(idx_files(folder), address, name, progress), "download"
+    place, origin = found
+    parts = {k: read_idx(place / folder / file) for k, file in IDX.items()}
+    for part in ("train", "test"):
+        x, y = parts[f"x_{part}"], parts[f"y_{part}"]
+        if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
+            raise DataError(
+                f"{place / folder}: {part} has images {x.shape} and labels {y.shape}"
+            )
+    images = {k: unit(parts[k])[..., None] for k in ("x_train", "x_test")}
+    labels = {k: parts[k].astype(np.int32) for k in ("y_train", "y_test")}
+    return Dataset(
+        name=name, origin=origin, note="the official files", **images, **labels
+    )
+
+
+def _sheet(path: Path, side: int = 32) -> np.ndarray:
+    """Read a lossless contact sheet: images row by row, [N, side, side, 3] bytes."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        a = np.asarray(Image.open(path).convert("RGB"))
+    except (OSError, UnidentifiedImageError) as error:
+        raise DataError(f"{path} is damaged ({error}); fetch it anew") from None
+    h, w, _ = a.shape
+    tiles = a.reshape(h // side, side, w // side, side, 3).swapaxes(1, 2)
+    return tiles.reshape(-1, side, side, 3)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz; never a pickle."""
+    try:
+        # opened here: NumPy leaks the handle of a file that is no zip
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {k: file[k] for k in file}
+    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is damaged ({error}); fetch it anew") from None
+
+
+def _only_local(name: str, files: list[str]) -> tuple[Path, str]:
+    found = locate(files)
+    if found is None:
+        raise DataError(
+            f"{name} is not on this machine: put {', '.join(files)} into the folder "
+            f"AUDIT_DATA names, or into {cache_folder()}"
+        )
+    return found
+
+
+def load_cifar(name: str, sheets: int, note: str, progress: bool) -> Dataset:
+    """Load CIFAR-10 or CIFAR-100 from contact sheets."""
+    del progress  # only local files
+    files = cifar_files(name, sheets)
+    place, origin = _only_local(name, files)
+    train = [_sheet(place / f) for f in files[:sheets]]
+    labels = read_npz(place / files[-1])
+    return Dataset(
+        name,
+        unit(np.concatenate(train)),
+        labels["y_train"].astype(np.int32),
+        unit(_sheet(place / files[sheets])),
+        labels["y_test"].astype(np.int32),
+        origin,
+        note,
+    )
+
+
+def cifar_files(name: str, sheets: int) -> list[str]:
+    """Return the files of a CIFAR set: sheets of training images, test, labels."""
+    train = [f"{name}/train_{i + 1}.webp" for i in range(sheets)]
+    return [*train, f"{name}/test.webp", f"{name}/labels.npz"]
+
+
+def load_lfw(progress: bool) -> Dataset:
+    """Load the 106 people of LFW with 14 pictures each."""
+    del progress
+    file = "lfw/lfw106_32x32.npz"
+    place, origin = _only_local("lfw", [file])
+    held = read_npz(place / file)
+    note = "106 people x 14 images; pictures of people stay out of committed reports"
+    return Dataset(
+        "lfw", unit(held["x"]), held["y"].astype(np.int32), None, None, origin, note
+    )

@@ -1,0 +1,174 @@
+"""Cut a data set into pairwise disjoint splits, and augment the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from audit.data.contract import DataError, Dataset, digest
+from audit.types import Examples, Splits
+
+
+def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
+    """Keep some classes, relabelled 0 .. k-1 in the order given.
+
+    Raises:
+      DataError: if a class does not exist, or is named twice.
+    """
+    known = np.unique(dataset.y_train).tolist()
+    if not set(classes) <= set(known) or len(set(classes)) < len(classes):
+        raise DataError(
+            f"classes {list(classes)}: {dataset.name} has {known}, each once"
+        )
+    relabel = np.full(max(known) + 1, -1, np.int32)
+    relabel[list(classes)] = np.arange(len(classes))
+
+    def keep(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        y = relabel[y]
+        return x[y >= 0], y[y >= 0]
+
+    x, y = keep(dataset.x_train, dataset.y_train)
+    dataset = dataset._replace(x_train=x, y_train=y)
+    if dataset.x_test is not None and dataset.y_test is not None:
+        x, y = keep(dataset.x_test, dataset.y_test)
+        dataset = dataset._replace(x_test=x, y_test=y)
+    return dataset
+
+
+def split(
+    dataset: Dataset,
+    *,
+    public: int,
+    fixed: int,
+    pool: int,
+    targets: int,
+    test: int | None = None,
+    order: Literal["file", "shuffled"] = "file",
+    augment: int = 0,
+    seed: int = 0,
+) -> Splits:
+    """Cut consecutive slices public, fixed, pool, targets of the training part.
+
+    Args:
+      dataset: what to cut.
+      public: records anyone may use.
+      fixed: records the informed adversary knows.
+      pool: distinct records of the adversary's prior.
+      targets: records to be rebuilt, the last slice (Edmunds 2024).
+      test: of the official test part, None = all of it; where a set has none, one more
+        slice of the same records.
+      order: of the records before cutting.
+      augment: size of the pool after augmentation; 0 = none. Only pool images are moved.
+      seed: of the shuffle and of the augmentation.
+
+    Raises:
+      DataError: if the data hold fewer records.
+    """
+    sizes = {"public": public, "fixed": fixed, "pool": pool, "targets": targets}
+    official = dataset.x_test is not None
+    if not official:
+        if test is None:
+            raise DataError(
+                f"{dataset.name} has no official test part: say how many test"
+            )
+        sizes["test"] = test
+    held = len(dataset.y_train)
+    if sum(sizes.values()) > held:
+        asked = " + ".join(f"{k}={v}" for k, v in sizes.items())
+        raise DataError(
+            f"{asked} = {sum(sizes.values())} records asked, {dataset.name} holds {held}"
+        )
+    rows = np.arange(held)
+    if order == "shuffled":
+        rows = np.random.default_rng(seed).permutation(rows)
+    ends = np.cumsum(list(sizes.values()))
+    parts = {
+        name: _take(dataset.x_train, dataset.y_train, own)
+        for name, own in zip(sizes, np.split(rows[: ends[-1]], ends[:-1]), strict=True)
+    }
+    if official:
+        parts["test"] = _test_part(dataset, test)
+    source = np.arange(pool, dtype=np.int32)
+    if augment > pool:
+        parts["pool"], source = _augmented(parts["pool"], augment, seed)
+    return Splits(pool_source=source, **parts)
+
+
+def _take(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> Examples:
+    return Examples(x[rows], y[rows])
+
+
+def _test_part(dataset: Dataset, test: int | None) -> Examples:
+    assert dataset.x_test is not None and dataset.y_test is not None
+    held = len(dataset.y_test)
+    if test is not None and test > held:
+        raise DataError(f"test={test} asked, {dataset.name}'s test part holds {held}")
+    return _take(
+        dataset.x_test, dataset.y_test, np.arange(held if test is None else test)
+    )
+
+
+def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarray]:
+    """Return the originals followed by small affine moves of them, and their sources."""
+    from scipy import ndimage
+
+    x, y = np.asarray(pool.x), np.asarray(pool.y)
+    rng = np.random.default_rng([seed, 1])
+    extra = np.arange(size - len(y)) % len(y)
+    height = x.shape[1]
+    centre = np.array([(height - 1) / 2, (x.shape[2] - 1) / 2])
+    turn = rng.uniform(-np.pi / 18, np.pi / 18, len(extra))  # +- 10 degrees
+    grow = rng.uniform(0.9, 1.1, (len(extra), 2))
+    shear = rng.uniform(-0.1, 0.1, len(extra))
+    move = rng.uniform(-1, 1, (len(extra), 2)) * 2 * height / 28  # +- 2 pixels of 28
+    cos, sin = np.cos(turn), np.sin(turn)
+    matrix = (
+        np.array([[cos, shear - sin], [sin, cos]]).transpose(2, 0, 1) / grow[..., None]
+    )
+    moved = np.empty((len(extra), *x.shape[1:]), np.float32)
+    for i, source in enumerate(extra):
+        offset = centre - matrix[i] @ (centre + move[i])
+        for c in range(x.shape[3]):
+            ndimage.affine_transform(
+                x[source, ..., c], matrix[i], offset, output=moved[i, ..., c], order=1
+            )
+    both = np.concatenate([x, np.clip(moved, 0, 1)])
+    source = np.concatenate([np.arange(len(y)), extra]).astype(np.int32)
+    return Examples(both, y[source]), source
+
+
+def check(splits: Splits, domain: tuple[float, float] = (0.0, 1.0)) -> None:
+    """Refuse pixels that are not numbers or lie outside the domain, and empty splits.
+
+    Raises:
+      DataError: naming the split and how many values.
+    """
+    for name in splits._fields[:-1]:
+        x = np.asarray(getattr(splits, name).x)
+        if len(x) == 0 and name != "public":
+            raise DataError(f"{name} is empty")
+        bad = int((~np.isfinite(x)).sum())
+        if bad:
+            raise DataError(f"{name} holds {bad} pixels that are not finite numbers")
+        out = int(((x < domain[0]) | (x > domain[1])).sum())
+        if out:
+            raise DataError(f"{name} holds {out} pixels outside {domain}")
+
+
+def duplicates(splits: Splits) -> int:
+    """Return how many targets stand, pixel for pixel, in fixed or pool as well.
+
+    The splits are disjoint as records; real data may hold one picture twice.
+    """
+    known = {
+        row.tobytes() for s in (splits.fixed, splits.pool) for row in np.asarray(s.x)
+    }
+    return sum(row.tobytes() in known for row in np.asarray(splits.targets.x))
+
+
+def splits_digest(splits: Splits) -> str:
+    """Return the sha256 of every array of the splits, in order."""
+    arrays = [a for s in splits[:-1] for a in s] + [splits.pool_source]
+    return digest(*arrays)

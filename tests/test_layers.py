@@ -1,0 +1,79 @@
+"""Imports point down only; plug-ins never import each other or the audit above them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LAYERS = [
+    {"types"},
+    {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual", "store"},
+    {"noise", "linear", "models", "masks", "optimizers", "pretrain", "regressor"},
+    {"samplers", "batches", "queries", "mechanisms", "shadow"},
+    {"defenses", "attacks"},
+    {"registry", "markdown", "rows", "compose", "games", "accounting", "scoring", "flags", "scorecard",
+     "run", "report", "figures", "bench", "doctor", "progress", "launch", "setup",
+     "__main__", "__init__"},
+]  # fmt: skip
+LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+FILES = [p for d in ("audit", "defenses", "attacks") for p in (ROOT / d).rglob("*.py")]
+
+
+def unit(path):
+    return path.stem if path.parent.name == "audit" else path.parent.name
+
+
+def public(path):
+    functions = [
+        n for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef)
+    ]
+    return [n for n in functions if not n.name.startswith("_")]
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{a.name}" for a in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_imports_point_down(path):
+    level = LEVEL[unit(path)]
+    for name in imported(path):
+        top, *rest = name.split(".")
+        if top in ("defenses", "attacks", "scenarios"):
+            pytest.fail(f"{path.name} imports {name}: plug-ins are found by name")
+        if top == "audit" and rest and rest[0] in LEVEL:
+            assert LEVEL[rest[0]] <= level, f"{path.name} imports {name}"
+        assert top != "torch"
+
+
+def test_every_module_has_a_layer():
+    assert {unit(p) for p in FILES} <= set(LEVEL)
+
+
+def test_the_schema_layer_does_not_import_jax():
+    """Settings are checked before JAX is paid for."""
+    light = ("types", "registry", "compose", "launch", "store", "__main__")
+    data = ("data/__init__", "data/contract", "data/files", "data/embedded")
+    for name in (*light, *data, "data/splits"):
+        for node in ast.parse((ROOT / "audit" / f"{name}.py").read_text()).body:
+            if isinstance(node, ast.Import):
+                assert not any(a.name.split(".")[0] == "jax" for a in node.names), name
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] != "jax", name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_files_stay_short(path):
+    assert len(path.read_text().splitlines()) <= 300
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_public_functions_say_what_they_do(path):
+    for node in public(path):
+        assert ast.get_docstring(node), f"{path.name}: {node.name} has no docstring"
