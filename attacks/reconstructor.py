@@ -111,7 +111,7 @@ def reconstructor(
             epochs=epochs,
             patience=patience,
         )
-        return Fitted(means, scaler, network), info | {"shadows": len(x)}
+        return Fitted(jnp.asarray(means), scaler, network), info | {"shadows": len(x)}
 
     def guess(fitted: Fitted, key: Array, seen: Observation) -> Array:
         del key

@@ -49,27 +49,21 @@ def main(argv: list[str] | None = None) -> int:
         "bench": _bench,
         "doctor": _doctor,
     }
-    from audit.registry import UserError, did_you_mean
+    from audit.launch import Refused
+    from audit.registry import did_you_mean
+    from audit.types import UserError
 
     try:
         if words[0] not in commands:
             hint = did_you_mean(words[0], commands)
             raise UserError(f"unknown command {words[0]!r}{hint}")
         return commands[words[0]](words[1:])
-    except _user_errors() as error:
+    except (UserError, Refused) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nstopped; the same command finishes it", file=sys.stderr)
         return 130
-
-
-def _user_errors() -> tuple[type[Exception], ...]:
-    from audit.data import DataError
-    from audit.registry import UserError
-    from audit.store import StoreError
-
-    return UserError, DataError, StoreError
 
 
 def _run(words: list[str]) -> int:
@@ -78,12 +72,7 @@ def _run(words: list[str]) -> int:
     failed: list[int] = []
 
     def job(scenario: Scenario, replay: str) -> None:
-        try:
-            failed.append(_audit(scenario, f"python -m audit run {replay}"))
-        except _user_errors() as error:
-            # Hydra prints a traceback for an exception, but lets an exit through
-            print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
+        failed.append(_audit(scenario, f"python -m audit run {replay}"))
 
     launch(words, job)
     return int(any(failed))
@@ -178,7 +167,7 @@ def _doctor(words: list[str]) -> int:
 
 
 def _no_words(command: str, words: list[str]) -> None:
-    from audit.registry import UserError
+    from audit.types import UserError
 
     if words:
         raise UserError(f"{command} takes no words, got {words[0]!r}")

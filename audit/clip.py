@@ -38,11 +38,10 @@ def soft_clip(clip_norm: Any) -> Clip:
     """
 
     def scale(s: Any) -> Any:
-        return 1 / (jax.nn.gelu(s / clip_norm - 1) + 1)
+        return 1 / (jax.nn.gelu(s / clip_norm - 1, approximate=True) + 1)
 
     def slope(s: Any) -> Any:
-        v = s / clip_norm - 1
-        return -_gelu_slope(v) / clip_norm / (jax.nn.gelu(v) + 1) ** 2
+        return -_gelu_slope(s / clip_norm - 1) / clip_norm * scale(s) ** 2
 
     return Clip(scale, slope, GELU_OVERSHOOT * clip_norm, smooth=True)
 
@@ -62,10 +61,10 @@ def hard_clip(clip_norm: Any) -> Clip:
     """
 
     def scale(s: Any) -> Any:
-        return jnp.minimum(1, clip_norm / jnp.maximum(s, 1e-30))
+        return clip_norm / jnp.maximum(s, clip_norm)  # min(1, C / s), defined at 0
 
     def slope(s: Any) -> Any:
-        return jnp.where(s > clip_norm, -clip_norm / jnp.maximum(s, 1e-30) ** 2, 0)
+        return jnp.where(s > clip_norm, -clip_norm / jnp.maximum(s, clip_norm) ** 2, 0)
 
     return Clip(scale, slope, clip_norm, smooth=False)
 

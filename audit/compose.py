@@ -15,8 +15,8 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from audit import registry
-from audit.registry import Setting, UserError, did_you_mean
-from audit.types import Count, Fraction, Lanes, NonNegativeInt, Seed
+from audit.registry import Setting, did_you_mean
+from audit.types import Count, Fraction, Lanes, NonNegativeInt, Seed, UserError
 
 
 class _Model(BaseModel):

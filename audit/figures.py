@@ -39,7 +39,13 @@ def reconstructions(card: Scorecard, path: Path) -> None:
         guesses = card.arrays[f"{label}/{best['attack']}/guess"]
         said = f"{best['attack']}\nMSE {best['result']['mse']:.4f}"
         rows.append((label, said, guesses))
-    rows.append(("floor", f"class mean\nMSE {card.floor['mse']:.4f}", card.arrays["floor_guess"]))
+    rows.append(
+        (
+            "floor",
+            f"class mean\nMSE {card.floor['mse']:.4f}",
+            card.arrays["floor_guess"],
+        )
+    )
     size = (1.9 + 0.8 * len(shown), 0.85 * len(rows) + 0.4)
     figure, axes = plt.subplots(len(rows), len(shown), figsize=size, squeeze=False)
     for line, (label, said, images) in zip(axes, rows, strict=True):

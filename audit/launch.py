@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from audit import compose
-from audit.registry import UserError, did_you_mean
+from audit.registry import did_you_mean
+from audit.types import UserError
 
 # Hydra composes and sweeps; logging and output folders are ours.
 QUIET = (
@@ -21,6 +22,10 @@ QUIET = (
     "hydra.sweep.subdir=.",
 )
 BUILT_IN = Path(__file__).resolve().parent.parent / "scenarios"
+
+
+class Refused(SystemExit):
+    """A user's error inside Hydra, which prints tracebacks but lets an exit through."""
 
 
 def folders(config_dir: str | None) -> list[Path]:
@@ -37,7 +42,7 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
       job: gets the checked scenario and the words that replay it.
 
     Raises:
-      UserError: naming the word that is wrong, before anything is trained.
+      UserError, Refused: naming the word that is wrong, before anything is trained.
     """
     import hydra
 
@@ -46,18 +51,19 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     if not places:
         known = compose.scenario_names(folders(config_dir))
         raise UserError(f"unknown scenario {name!r}{did_you_mean(name, known)}")
-    overrides = [_forced(word) for word in rest]
+    # argparse wants flags in front of the words
+    overrides = sorted((_forced(word) for word in rest), key=lambda w: w[0] != "-")
     _check_grammar(overrides)
 
     def point(config: Any) -> None:
-        job(_scenario(name, config), f"scenario={name}{_replay(config_dir, config)}")
+        try:
+            job(_scenario(name, config), f"scenario={name}{_replay(config_dir)}")
+        except UserError as error:
+            raise Refused(str(error)) from None
 
     main = hydra.main(str(places[0].resolve()), name, version_base="1.3")
     with _argv([sys.argv[0], *overrides, *QUIET]):
-        try:
-            main(point)()
-        except UserError:
-            raise
+        main(point)()
 
 
 def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
@@ -113,10 +119,9 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
     return compose.validate(name, composed)
 
 
-def _replay(config_dir: str | None, config: Any) -> str:
+def _replay(config_dir: str | None) -> str:
     from hydra.core.hydra_config import HydraConfig
 
-    del config
     words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
     words += [f"--config-dir {config_dir}"] if config_dir else []
     return "".join(f" {w}" for w in words)

@@ -1,15 +1,16 @@
 """Closed forms for models whose logits are affine in x: z = W^T x + b.
 
 With residual e = p - onehot(y) over the trainable logits F, S_F the rows F of
-diag(p) - p p^T, and xb = (x, 1), one example's gradient is g = mask o (xb e^T) + offset
+diag(p) - p p^T, and xb = (x, 1), one example's gradient is g = mask o (xb e^T + offset)
 and everything the suite asks of it costs one forward pass and k x k algebra:
 
     s = ||g||,   J = d g / d x,   q = J^T g,   gbar = phi(s) g
     ||d gbar / d x||_F^2 = phi^2 ||J||_F^2 + (2 phi phi'/s + phi'^2) ||q||^2
 
-The derivation is in docs/bounds/cramer_rao.md; tests compare with autodiff to 1e-10.
-Examples come as x [m, d] and y [m]. Nothing is vmapped over examples, so that under a
-vmap over lanes the products with a shared x become one large matrix product.
+Without a bias xb is x. The derivation is in docs/bounds/cramer_rao.md; tests compare
+with autodiff to 1e-10. Examples come as x [m, d] and y [m]. Nothing is vmapped over
+examples, so that under a vmap over lanes the products with a shared x become one large
+matrix product.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Head(NamedTuple):
     """Weights of the trainable logits; also shapes masks, offsets and updates."""
 
     kernel: Any  # [d, F]
-    bias: Any  # [F]
+    bias: Any  # [F]; None = the model has none
 
 
 def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
@@ -36,10 +37,10 @@ def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     the true class is minus the sum of the other probabilities, which keeps its relative
     precision when the example is fitted.
     """
-    z = x @ head.kernel + head.bias
+    z = _affine(head, x)
     trainable = z.shape[-1]
     if trainable == 1 and classes == 2:
-        # two logits, one of them 0: a sigmoid, one pass over the examples instead of six
+        # two logits, one of them 0: one pass over the examples instead of six
         sign = jnp.where(y == 0, -1, 1).astype(z.dtype)[..., None]
         one = jax.nn.sigmoid(z)
         return sign * jax.nn.sigmoid(sign * z), jnp.concatenate([one, 1 - one], -1)
@@ -52,26 +53,40 @@ def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     return e[..., :trainable], p
 
 
-def _square_norm(x: Any, e: Any, mask: Head | None, offset: Head | None) -> Any:
-    """Return ||mask o (xb e^T) + offset||^2 [m]; the offset lies inside the mask."""
+def _affine(head: Head, x: Any) -> Any:
+    z = x @ head.kernel
+    return z if head.bias is None else z + head.bias
+
+
+def _inputs(head: Head, x: Any) -> Any:
+    """Return ||xb||^2 [m]."""
+    square = (x**2).sum(-1)
+    return square if head.bias is None else square + 1
+
+
+def _dot(a: Head, b: Head) -> Any:
+    return sum(
+        (p * q).sum() for p, q in zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    )
+
+
+def _inside(mask: Head | None, tree: Any) -> Any:
+    if mask is None or tree is None:
+        return tree
+    return jax.tree.map(jnp.multiply, mask, tree)
+
+
+def _norm(
+    head: Head, x: Any, e: Any, mask: Head | None, offset: Head | None
+) -> jax.Array:
+    """Return ||mask o (xb e^T) + offset|| [m]; the offset lies inside the mask."""
     if mask is None:
-        square = ((x**2).sum(-1) + 1) * (e**2).sum(-1)
+        square = _inputs(head, x) * (e**2).sum(-1)
     else:
-        square = ((x**2 @ mask.kernel + mask.bias) * e**2).sum(-1)
-    if offset is None:
-        return square
-    cross = ((x @ offset.kernel + offset.bias) * e).sum(-1)
-    return square + 2 * cross + (offset.kernel**2).sum() + (offset.bias**2).sum()
-
-
-def _norm(square: Any) -> Any:
+        square = (_affine(mask, x**2) * e**2).sum(-1)
+    if offset is not None:
+        square += 2 * (_affine(offset, x) * e).sum(-1) + _dot(offset, offset)
     return jnp.sqrt(jnp.maximum(square, 0))
-
-
-def _inside(mask: Head | None, offset: Head | None) -> Head | None:
-    if mask is None or offset is None:
-        return offset
-    return Head(mask.kernel * offset.kernel, mask.bias * offset.bias)
 
 
 def clipped_total(
@@ -95,16 +110,15 @@ def clipped_total(
       clip: from `audit.clip`.
       classes: number of labels.
       mask: 0/1; None = everything is trained.
-      offset: constant added before clipping; None = none.
+      offset: constant added before clipping, inside the mask; None = none.
     """
     offset = _inside(mask, offset)
     e, _ = residual(head, x, y, classes)
-    phi = clip.scale(_norm(_square_norm(x, e, mask, offset)))
+    phi = clip.scale(_norm(head, x, e, mask, offset))
     phi = phi if weight is None else phi * weight
     scaled = phi[..., None] * e
-    total = Head(x.T @ scaled, scaled.sum(-2))
-    if mask is not None:
-        total = Head(mask.kernel * total.kernel, mask.bias * total.bias)
+    bias = None if head.bias is None else scaled.sum(-2)
+    total = _inside(mask, Head(x.T @ scaled, bias))
     if offset is not None:
         count = phi.sum(-1)
         total = jax.tree.map(lambda t, c: t + count * c, total, offset)
@@ -122,17 +136,25 @@ def clipped_score(
     mask: Head | None = None,
     offset: Head | None = None,
 ) -> tuple[Any, Any]:
-    """Return <update, gbar_i> and ||gbar_i||^2, each [m]. Arguments: `clipped_total`."""
+    """Return <update, gbar_i> and ||gbar_i||^2, each [m].
+
+    Args:
+      head: parameters.
+      x: [m, d].
+      y: [m] integer labels.
+      update: what the contributions are compared with.
+      clip: from `audit.clip`.
+      classes: number of labels.
+      mask: as in `clipped_total`.
+      offset: as in `clipped_total`.
+    """
     offset = _inside(mask, offset)
     e, _ = residual(head, x, y, classes)
-    s = _norm(_square_norm(x, e, mask, offset))
+    s = _norm(head, x, e, mask, offset)
     phi = clip.scale(s)
-    seen = _inside(mask, update) if mask is not None else update
-    assert seen is not None
-    inner = ((x @ seen.kernel + seen.bias) * e).sum(-1)
+    inner = (_affine(_inside(mask, update), x) * e).sum(-1)
     if offset is not None:
-        inner += (offset.kernel * update.kernel).sum()
-        inner += (offset.bias * update.bias).sum()
+        inner += _dot(offset, update)
     return phi * inner, (phi * s) ** 2
 
 
@@ -150,18 +172,27 @@ def clipped_trace(
     offset = _inside(mask, offset)
     e, p = residual(head, x, y, classes)
     raw, q = (_dense if mask is None else _masked)(head, x, e, p, mask, offset)
-    s = _norm(_square_norm(x, e, mask, offset))
-    safe = jnp.where(s > 0, s, 1)
-    phi, slope = clip.scale(s), clip.slope(s)
-    curved = jnp.where(s > 0, 2 * phi * slope / safe + slope**2, 0)
+    phi, curved = _curvature(clip, _norm(head, x, e, mask, offset))
     return phi**2 * raw + curved * q
 
 
+def _curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
+    """Return phi and 2 phi phi'/s + phi'^2; the latter multiplies q = 0 at s = 0."""
+    phi, slope = clip.scale(s), clip.slope(s)
+    safe = jnp.where(s > 0, s, 1)
+    return phi, jnp.where(s > 0, 2 * phi * slope / safe + slope**2, 0)
+
+
 def _covariance(e: Any, p: Any) -> Any:
-    """Return S_F [m, F, F]: rows and columns of diag(p) - p p^T of trainable logits."""
-    trainable = p[..., : e.shape[-1]]
-    outer = trainable[..., :, None] * trainable[..., None, :]
-    return trainable[..., None] * jnp.eye(e.shape[-1], dtype=p.dtype) - outer
+    """Return S_F [m, F, F]: rows and columns of diag(p) - p p^T of trainable logits.
+
+    The diagonal p (1 - p) is written |e| (1 - |e|), the same number: p - p^2 would lose
+    all digits of a fitted example's true class, and with them a third of its trace.
+    """
+    p = p[..., : e.shape[-1]]
+    outer = p[..., :, None] * p[..., None, :]
+    variance = jnp.abs(e) * (1 - jnp.abs(e))
+    return jnp.where(jnp.eye(e.shape[-1], dtype=bool), variance[..., None], -outer)
 
 
 def _dense(
@@ -176,14 +207,13 @@ def _dense(
     w = head.kernel
     cov = _covariance(e, p)
     gram = w.T @ w  # [F, F], once for all examples
-    ee, xx = (e**2).sum(-1), (x**2).sum(-1)
-    xb, v = xx + 1, x @ w
+    ee, xx, xb, v = (e**2).sum(-1), (x**2).sum(-1), _inputs(head, x), x @ w
     c = jnp.einsum("...ji,...j->...i", cov, e)
     mm = jnp.einsum("...ij,jk,...ik->...", cov, gram, cov)  # ||M||_F^2
     raw = x.shape[-1] * ee + 2 * (c * v).sum(-1) + xb * mm
     u = xb[..., None] * e
     if offset is not None:
-        u = u + x @ offset.kernel + offset.bias
+        u = u + _affine(offset, x)
     h = jnp.einsum("...ji,...j->...i", cov, u)  # M^T u = W h
     q = ee**2 * xx + 2 * ee * (h * v).sum(-1)
     q = q + jnp.einsum("...i,ij,...j->...", h, gram, h)
@@ -198,18 +228,46 @@ def _dense(
 def _masked(
     head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
 ) -> tuple[Any, Any]:
-    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of it frozen; O(d k)."""
+    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of it frozen; O(d k^2)."""
     assert mask is not None
-    m, mb = mask.kernel, mask.bias
+    m = mask.kernel
     jac = jnp.einsum("...ij,dj->...id", _covariance(e, p), head.kernel)  # M [.., F, d]
-    a = x**2 @ m + mb  # [m, F] squared norms of the masked xb, one a logit
+    a = _affine(mask, x**2)  # [m, F] squared norms of the masked xb, one a logit
     raw = (e**2 @ m.T).sum(-1)
     raw = raw + 2 * jnp.einsum("...d,dj,...j,...jd->...", x, m, e, jac)
     raw = raw + (a * (jac**2).sum(-1)).sum(-1)
     u = a * e
     if offset is not None:
-        u = u + x @ offset.kernel + offset.bias
+        u = u + _affine(offset, x)
     q = x * (e**2 @ m.T) + jnp.einsum("...jd,...j->...d", jac, u)
     if offset is not None:
         q = q + e @ offset.kernel.T
     return raw, (q**2).sum(-1)
+
+
+def spectrum(head: Head, x: Any, y: Any, *, clip: Clip, classes: int) -> Any:
+    """Return the eigenvalues [d], ascending, of Jbar^T Jbar for one example.
+
+    Jbar^T Jbar = phi^2 ||e||^2 Id + U T U^T with U = [x, M^T] of F + 1 columns, so that
+    all but F + 1 eigenvalues are phi^2 ||e||^2; the others come from the triangular
+    factor of U. Sum: `clipped_trace`. Largest: Hannun et al.'s (2021) squared loss.
+
+    Args:
+      head: parameters, all trained.
+      x: [d], one example.
+      y: [] integer label.
+      clip: from `audit.clip`.
+      classes: number of labels.
+    """
+    e, p = residual(head, x, y, classes)
+    phi, curved = _curvature(clip, _norm(head, x, e, None, None))
+    ee, xb = (e**2).sum(), _inputs(head, x)
+    eye = jnp.eye(e.size, dtype=e.dtype)
+    inner = jnp.block([[jnp.zeros((1, 1), e.dtype), e[None]], [e[:, None], xb * eye]])
+    c = jnp.concatenate([ee[None], xb * e])  # J^T g = U c
+    inner = phi**2 * inner + curved * jnp.outer(c, c)
+    u = jnp.concatenate([x[:, None], head.kernel @ _covariance(e, p).T], 1)
+    r = jnp.linalg.qr(u, mode="r")
+    bulk = phi**2 * ee
+    low = bulk + jnp.linalg.eigvalsh(r @ inner @ r.T)
+    return jnp.sort(jnp.concatenate([jnp.full(x.size - low.size, bulk), low]))

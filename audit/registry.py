@@ -20,10 +20,7 @@ import pydantic
 
 from audit import store as stores
 from audit import types
-
-
-class UserError(Exception):
-    """Something the user typed; its text names it and says what exists."""
+from audit.types import UserError
 
 
 class Setting(NamedTuple):
@@ -42,11 +39,11 @@ NUMERIC = (
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean X? it has A, B, C" for an error about `word`."""
+    """Return "; did you mean X?; there is A, B, C" for an error about `word`."""
     words = sorted(words)
     close = difflib.get_close_matches(str(word), words, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} there is {', '.join(words) or 'nothing'}"
+    return f"{hint}; there is {', '.join(words) or 'nothing'}"
 
 
 def _folder(package: str) -> Path:

@@ -17,7 +17,7 @@ class Scaler(NamedTuple):
 
     mean: Any  # [p]
     inverse: Any  # [p] 1 / scale; 0 where the column never moved
-    limit: Any  # [] standardised values are clipped to +- limit
+    limit: Any  # [p] standardised values are clipped to +- limit
 
 
 class Regressor(NamedTuple):
@@ -33,12 +33,12 @@ def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
     A pixel that is lit in one shadow image of thousands gives a column whose standard
     deviation is almost zero; a target that lights it is then thousands of standard
     deviations out, and the network's guess with it. So the scale of a column is at least
-    `least` times the median scale of the columns that move at all, and the result is
-    clipped.
+    `least` times the median scale of the columns that move at all, and values are
+    clipped in standard deviations of their own column.
 
     Args:
       features: [m, p] of the training shadows only.
-      limit: clip, in standard deviations.
+      limit: clip, in standard deviations of the column.
       least: floor of the scale, as a share of the median scale.
     """
     features = np.asarray(features, np.float64)
@@ -47,7 +47,8 @@ def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
     moves = scale > 1e-6 * np.maximum(1e-3, np.abs(features).max(0))
     floor = least * np.median(scale[moves]) if moves.any() else 1.0
     inverse = np.where(moves, 1 / np.maximum(scale, floor), 0.0)
-    return Scaler(*(np.asarray(a, np.float32) for a in (mean, inverse, limit)))
+    own_limit = limit * scale * inverse
+    return Scaler(*(np.asarray(a, np.float32) for a in (mean, inverse, own_limit)))
 
 
 def scale(scaler: Scaler, features: jax.Array) -> jax.Array:

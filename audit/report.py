@@ -103,10 +103,10 @@ def table(card: Scorecard) -> str:
     )
     out.add_column("defense", no_wrap=True)
     out.add_column("accuracy", justify="right")
-    out.add_column("strongest attack", no_wrap=True)
+    out.add_column("strongest", no_wrap=True)
     for name in ("MSE ± s.e.", "LPIPS", "floor", *(SHORT[n] for n in NARROW)):
         out.add_column(name, justify="right", no_wrap=True)
-    out.add_column("flags")
+    out.add_column("flags", overflow="fold")
     common = set(common_flags(card))
     for label, own in card.defenses.items():
         best = strongest(card, label)

@@ -28,11 +28,10 @@ from audit import (
 )
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
-from audit.registry import UserError
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
-from audit.types import Attack, Release, Task
+from audit.types import Attack, Release, Task, UserError
 
 FLOOR = Entry("class_mean", "class_mean", {}, {})
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from audit import store as stores
 from audit.compose import Scenario
-from audit.registry import UserError
+from audit.types import UserError
 
 if TYPE_CHECKING:
     from audit.progress import Progress

@@ -24,8 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.types import UserError
 
-class StoreError(Exception):
+
+class StoreError(UserError):
     """The folder cannot be written; the text names it."""
 
 

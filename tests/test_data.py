@@ -163,7 +163,9 @@ def test_splits_follow_their_own_seed():
 
 
 def test_more_than_the_data_hold():
-    with pytest.raises(DataError, match=r"targets=2000 .*records asked, digits holds 365"):
+    with pytest.raises(
+        DataError, match=r"targets=2000 .*records asked, digits holds 365"
+    ):
         data.split(binary(), **SIZES | {"targets": 2000})
     with pytest.raises(DataError, match="no official test part"):
         data.split(binary(), **SIZES | {"test": None})
@@ -198,7 +200,8 @@ def test_augmentation_moves_pool_images_only():
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(np.nan, "1 pixels that are not finite"), (1.5, "1 pixels outside")]
+    ("value", "said"),
+    [(np.nan, "1 pixels that are not finite"), (1.5, "1 pixels outside")],
 )
 def test_bad_pixels_are_counted_and_placed(value, said):
     splits = data.split(binary(), **SIZES)

@@ -13,7 +13,9 @@ from audit import perceptual
 from audit.perceptual import WeightsUnavailable, load_weights, lpips, lpips_images
 from tests.data.make_lpips_reference import inputs
 
-REFERENCE = json.loads(Path(__file__).with_name("data").joinpath("lpips_reference.json").read_text())
+REFERENCE = json.loads(
+    Path(__file__).with_name("data").joinpath("lpips_reference.json").read_text()
+)
 
 
 @pytest.fixture(scope="module")

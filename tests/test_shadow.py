@@ -111,7 +111,11 @@ def test_the_store_is_used_and_damage_is_rebuilt(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"noise_multiplier": 0.31}, {"steps": 4}, {"sampling": "poisson", "batch_size": 5}],
+    [
+        {"noise_multiplier": 0.31},
+        {"steps": 4},
+        {"sampling": "poisson", "batch_size": 5},
+    ],
 )
 def test_what_changes_results_misses_the_store(tmp_path, change):
     store = stores.open_store(tmp_path)

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from audit.types import UserError
 
-class DataError(Exception):
+
+class DataError(UserError):
     """Data that are missing, damaged or too few; the text says what to do."""
 
 
