@@ -1,4 +1,4 @@
-"""The floor: the guess of an attacker who ignores the release, its prior's class mean."""
+"""The floor: an attacker who ignores the release guesses its prior's class mean."""
 
 from __future__ import annotations
 

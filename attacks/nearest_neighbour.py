@@ -1,4 +1,4 @@
-"""An oracle, not an attack: the pool image nearest to the target (Balle et al., 2022)."""
+"""An oracle, not an attack: the pool image nearest the target (Balle et al. 2022)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +51,11 @@ def reconstructor(
     """Train shadow models on the pool, learn to invert them, apply it to the release.
 
     Features are the released parameters, standardised over the shadows, and the label
-    one-hot. The guess is the class mean plus the network's output, shrunk where releases
-    are noisy, so that it starts at the floor. The network is a ReLU perceptron (Edmunds 2024, Tables B.3, B.4 and B.8),
-    its loss the squared error summed over pixels. It stops at the best epoch on a
-    held-out split of the shadows, which keeps augmented siblings of one pool image
-    together and never holds a scored target.
+    one-hot. The guess is the class mean plus the network's output, shrunk where
+    releases are noisy, so that it starts at the floor. The network is a ReLU perceptron
+    (Edmunds 2024, Tables B.3, B.4 and B.8), its loss the squared error summed over
+    pixels. It stops at the best epoch on a held-out split of the shadows, which keeps
+    augmented siblings of one pool image together and never holds a scored target.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
@@ -76,11 +76,13 @@ def reconstructor(
         knows=frozenset({"fixed", "label", "train"}),
     )
 
-    def features(scaler: regressor.Scaler, params: Array, label: Array) -> Array:
+    def features(scaler: regressor.Scaler, params: Any, label: Any) -> Array:
         own = regressor.scale(scaler, params)
         return jnp.concatenate([own, jax.nn.one_hot(label, task.classes)], -1)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
+        assert knowledge.train is not None, "granted: declared above"
+        assert knowledge.fixed is not None, "granted: declared above"
         pool = knowledge.pool
         shadows = knowledge.train(
             stream(key, "shadow"), TrainingSet(knowledge.fixed, pool)

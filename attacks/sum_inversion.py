@@ -9,7 +9,8 @@ from jax import Array
 from audit.clip import clip_tree, soft_clip
 from audit.types import Attack, Knowledge, Observation, Positive, Task, ThreatModel
 
-# Bisections of the clipped norm. 24 halvings of [0, 1.5 C] are below float32 resolution.
+# Bisections of the clipped norm. 24 halvings of [0, 1.5 C] are below float32
+# resolution.
 HALVINGS = 24
 # u / (GELU(u - 1) + 1) rises up to u = 1.5489; records beyond it cannot be told apart.
 MONOTONE_UP_TO = 1.54
@@ -18,9 +19,9 @@ MONOTONE_UP_TO = 1.54
 def sum_inversion(task: Task, *, clip_norm: Positive = 20.0) -> Attack:
     """Guess clip^-1(release - sum of the known clipped records).
 
-    Maximum likelihood for Gaussian noise. It is unbiased to first order in the noise and
-    attains the Cramer-Rao bound there, so its error over 1/dFIL is a calibration of the
-    whole suite.
+    Maximum likelihood for Gaussian noise. It is unbiased to first order in the noise
+    and attains the Cramer-Rao bound there, so its error over 1/dFIL is a calibration of
+    the whole suite.
 
     Args:
       task: gives the image shape.
@@ -36,6 +37,7 @@ def sum_inversion(task: Task, *, clip_norm: Positive = 20.0) -> Attack:
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Array, dict]:
         del key
+        assert knowledge.fixed is not None, "granted: declared above"
         each = jax.vmap(lambda x: clip_tree(clip, x))(jnp.asarray(knowledge.fixed.x))
         return each.sum(0), {}
 

@@ -123,10 +123,10 @@ def _finite_prior(
 
 
 def epsilon(of: shadow.Learner, n: int, delta: float) -> dict[str, Any] | None:
-    """Return epsilon(delta) under both adjacencies, each by every accountant that has it.
+    """Account for epsilon at `delta`, both adjacencies, every accountant that can.
 
-    `tight` is the privacy-loss distribution (exact for full-batch Gaussian noise), `rdp`
-    the conversion of the Renyi curve. None where no accountant has a theorem.
+    `tight` is the privacy-loss distribution (exact for full-batch Gaussian noise),
+    `rdp` the conversion of the Renyi curve. None where no accountant has a theorem.
     """
     defense = of.defense
     if defense.rdp is None and defense.pld is None:
@@ -135,9 +135,14 @@ def epsilon(of: shadow.Learner, n: int, delta: float) -> dict[str, Any] | None:
     for adjacency in ADJACENCIES:
         curve = defense.rdp and defense.rdp(n, rdp.ORDERS, adjacency)
         loss = defense.pld and defense.pld(n, adjacency)
-        usable = curve is not None and np.isfinite(curve).all()
         values[adjacency] = {
-            "rdp": rdp.epsilon(rdp.ORDERS, curve, delta) if usable else None,
+            "rdp": _from_curve(curve, delta),
             "tight": float(loss.get_epsilon_for_delta(delta)) if loss else None,
         }
     return values
+
+
+def _from_curve(curve: np.ndarray | None, delta: float) -> float | None:
+    if curve is None or not np.isfinite(curve).all():
+        return None
+    return rdp.epsilon(rdp.ORDERS, curve, delta)

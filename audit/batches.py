@@ -26,6 +26,7 @@ def split(data: TrainingSet, batch: Batch) -> tuple:
         if batch.weight is None:
             return fixed, None, jnp.ones(())
         return fixed, batch.weight[:slot], batch.weight[slot:].sum()
+    assert batch.weight is not None, "a batch of rows has weights"
     is_target = batch.rows == slot
     rows = jnp.where(is_target, 0, batch.rows)
     rows = rows if data.rows is None else data.rows[rows]

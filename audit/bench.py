@@ -2,9 +2,9 @@
 
 The size is Edmunds' (2024): 1,001 records of 784 pixels, 785 parameters, 5 full-batch
 steps. One model costs 4 n (d+1) T operations in its matrix products alone; the share of
-the product rate that it reaches is the figure to watch, because both are measured in one
-run on one machine. The rival is our own plain loop: one model at a time, per-example
-gradients by autodiff, jitted. It must give the same weights.
+the product rate that it reaches is the figure to watch, because both are measured in
+one run on one machine. The rival is our own plain loop: one model at a time,
+per-example gradients by autodiff, jitted. It must give the same weights.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 
 from audit import models, registry, shadow
 from audit.clip import clip_tree, soft_clip
@@ -61,7 +62,7 @@ def problem() -> tuple[Task, TrainingSet]:
 
 def learner(name: str, task: Task) -> shadow.Learner:
     """Return one defense at the benchmark's size."""
-    settings = registry.check("defense", name, dict(SETTINGS[name]), f"defense.{name}")
+    settings = registry.check("defense", name, dict(SETTINGS[name]), name)
     nothing = Examples(np.zeros((0, *PIXELS), np.float32), np.zeros(0, np.int32))
     factory = registry.find("defense", name)
     key = jax.random.key(0)
@@ -69,7 +70,7 @@ def learner(name: str, task: Task) -> shadow.Learner:
 
 
 def plain_loop(task: Task, of: shadow.Learner) -> Callable:
-    """Return (key, TrainingSet of one lane) -> params: DP-SGD, written the plain way."""
+    """Return (key, fixed, target) -> params: DP-SGD, written the plain way."""
     clip = soft_clip(of.floats["clip_norm"])
     stddev = of.floats["noise_multiplier"] * of.floats["clip_norm"]
     adam = optax.adam(of.floats["learning_rate"])
@@ -78,9 +79,7 @@ def plain_loop(task: Task, of: shadow.Learner) -> Callable:
     def step(key: jax.Array, t: int, params: Any, opt: Any, z: Examples) -> tuple:
         grads = jax.vmap(jax.grad(task.loss), (None, 0))(params, z)
         clipped = jax.vmap(lambda g: clip_tree(clip, g))(grads)
-        total, unravel = jax.flatten_util.ravel_pytree(
-            jax.tree.map(lambda g: g.sum(0), clipped)
-        )
+        total, unravel = ravel_pytree(jax.tree.map(lambda g: g.sum(0), clipped))
         key = stream(jax.random.fold_in(key, t), "noise")
         noised = total + stddev * jax.random.normal(key, total.shape)
         updates, opt = adam.update(unravel(noised / len(z.y)), opt, params)
@@ -139,9 +138,10 @@ def measure(lanes: Lanes | None = None) -> Benchmark:
     lanes_out = shadow.sweep("train", dpsgd, root, data, engine=engine).params
     difference = _largest_gap(lanes_out, looped())
     device = jax.devices()[0]
+    precision = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
     return Benchmark(
         f"{device.platform}: {device.device_kind}, jax {jax.__version__}, float32 "
-        f"products at {jax.config.jax_default_matmul_precision or 'default'} precision",
+        f"products at {precision} precision",
         gflops,
         (*speeds, Speed("plain loop (dpsgd)", slow, None, 1.0)),
         difference,
@@ -165,7 +165,7 @@ def _speed(
 
 
 def _largest_gap(lanes: Any, looped: list[Any]) -> float:
-    """Return the largest ||a - b|| / ||b|| over models; Adam magnifies single weights."""
+    """Return the largest ||a - b|| / ||b|| over models."""
 
     def flat(leaves: list[Any]) -> np.ndarray:
         rows = [np.asarray(a)[: len(looped)].reshape(len(looped), -1) for a in leaves]

@@ -1,8 +1,8 @@
 """Lower bounds on an attacker's mean squared error; each says for whom it holds.
 
-MSE is the mean over coordinates of the squared error, data in the task's domain. A bound
-that binds unbiased attackers says nothing about the others, and may well lie above the
-floor; one that binds every attacker does so under a prior it names.
+MSE is the mean over coordinates of the squared error, data in the task's domain. A
+bound that binds unbiased attackers says nothing about the others, and may well lie
+above the floor; one that binds every attacker does so under a prior it names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def cramer_rao(dfil: Any) -> Bound:
     """1 / dFIL, the trace form of the Cramer-Rao bound (Guo et al. 2022, Theorem 2).
 
     Args:
-      dfil: [targets] Tr I / d, already averaged over trajectories: the bound is one over
+      dfil: [targets] Tr I / d, already averaged over trajectories: the bound is
+        one over
         the mean, the mean of one over is larger and not a bound.
     """
     dfil = np.asarray(dfil, float)
@@ -83,8 +84,8 @@ def van_trees(mean_fisher_trace: float, prior_variances: Any) -> Bound:
         (1/d) sum_i 1 / max(J_i, c),     sum_i max(c - J_i, 0) = Tr I.
 
     Holds for any attacker *if the prior is as stated*. Images are not Gaussian, and the
-    information of a prior estimated from data is always too small, so on data this is an
-    assumption to print, not a bound to rank.
+    information of a prior estimated from data is always too small, so on data this is
+    an assumption to print, not a bound to rank.
 
     Args:
       mean_fisher_trace: E Tr I over targets.
@@ -112,11 +113,11 @@ def finite_prior(
 ) -> Bound:
     """Exact Bayes risk when a genie hides the target among the pool.
 
-    The attacker is told the candidate set and sees every noisy sum; its best guess is the
-    posterior mean and its risk sum_k w_k ||z_k - zhat||^2 / d. Extra information cannot
-    hurt, so for targets and candidates drawn from one prior no attacker, biased or not,
-    does better on average. The bound is on the average over targets; one target's value
-    is a contribution, not a bound for that target.
+    The attacker is told the candidate set and sees every noisy sum; its best guess is
+    the posterior mean and its risk sum_k w_k ||z_k - zhat||^2 / d. Extra information
+    cannot hurt, so for targets and candidates drawn from one prior no attacker, biased
+    or not, does better on average. The bound is on the average over targets; one
+    target's value is a contribution, not a bound for that target.
 
     Args:
       log_ratio: [T, M] log-likelihood of target t's run if candidate k had been in it.

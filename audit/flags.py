@@ -1,7 +1,8 @@
 """Trust flags: what a reader must know before believing a row.
 
 Three levels: a *note* belongs to the scenario, a *warning* weakens the row, an *error*
-voids it. Each flag is one small function of a row; `docs/flags.md` has a paragraph each.
+voids it. Each flag is one small function of a row; `docs/flags.md` has a paragraph
+each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Games: who knows what, who plays, and how a guess is scored (Guo et al. 2022, Fig. 1).
+"""Games: who knows what, who plays, how guesses are scored (Guo et al. 2022, Fig. 1).
 
 The referee trains the target's runs, grants each attacker exactly what its threat model
 declares, and never edits a guess. An attack that forgot a declaration finds None.
@@ -90,7 +90,7 @@ def grant(
         what = f"{of.label}: shadow models"
         return shadow.sweep("train", of, key, data, engine=engine, what=what)
 
-    all_of_it = {
+    all_of_it: dict[str, Any] = {
         "fixed": splits.fixed,
         "public": splits.public,
         "init": getattr(of.side, "params", None),

@@ -1,4 +1,4 @@
-"""Words of the command line -> Hydra -> a checked scenario, once for every sweep point."""
+"""Words of the command line -> Hydra -> a checked scenario, for every sweep point."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
 
 
 def _forced(word: str) -> str:
-    """Let a word add a key: what may exist is pydantic's to say, with a better error."""
+    """Let a word add a key: what may exist is pydantic's to say, more clearly."""
     plain = not word.startswith(("-", "+", "~", "hydra.", "hydra/"))
     return f"++{word}" if plain else word
 
@@ -116,7 +116,7 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
     except OmegaConfBaseException as error:
         raise UserError(str(error).split("\n")[0]) from None
     assert isinstance(composed, dict)
-    return compose.validate(name, composed)
+    return compose.validate(name, {str(k): v for k, v in composed.items()})
 
 
 def _replay(config_dir: str | None) -> str:

@@ -114,7 +114,7 @@ def _md_dfil(card: Scorecard) -> str:
         if own["dfil"]
     ]
     said = (
-        "dFIL is the trace of the Fisher information about one record over its dimension;"
+        "dFIL is the trace of the Fisher information about a record over its dimension;"
         " Edmunds (2024) prints its square root under the same name."
     )
     return f"{_md(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."

@@ -1,8 +1,8 @@
 """Builders: parts -> Defense.
 
 A defense is Query x Sampler x Noise. Each part acts in training and is read twice in
-accounting; the builders here do all three from the same objects, so that what is trained
-is what is accounted.
+accounting; the builders here do all three from the same objects, so that what is
+trained is what is accounted.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def _account(
     defense: Defense, query: Query, sampler: Sampler, noise: Noise, steps: int
 ) -> Defense:
     """Fill the accounting fields from the parts that trained."""
-    if noise.precision is None:
+    init, step = defense.init, defense.step
+    if noise.precision is None or init is None or step is None:
         return defense
 
     def along(key: jax.Array, side: Side, data: TrainingSet, see: Callable) -> Any:
@@ -132,11 +133,11 @@ def _account(
 
         def body(carry: tuple, _: None) -> tuple:
             state, total = carry
-            state, view = defense.step(key, state, data)
+            state, view = step(key, state, data)
             return (state, jax.tree.map(jnp.add, total, see(view))), None
 
-        state = defense.init(key, side)
-        shape = jax.eval_shape(lambda s: see(defense.step(key, s, data)[1]), state)
+        state = init(key, side)
+        shape = jax.eval_shape(lambda s: see(step(key, s, data)[1]), state)
         zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shape)
         return jax.lax.scan(body, (state, zero), length=steps)[0][1]
 

@@ -1,7 +1,7 @@
 """Networks and the classification tasks made of them.
 
-Every model is a factory `(features, classes, *, settings) -> Task`; its name is the word
-a scenario says under `task.model`.
+Every model is a factory `(features, classes, *, settings) -> Task`; its name is the
+word a scenario says under `task.model`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def classification(
     """
 
     def logits(params: Any, x: jax.Array) -> jax.Array:
-        out = module.apply({"params": params}, x)
+        out: Any = module.apply({"params": params}, x)
         return jnp.append(out, jnp.zeros(1, out.dtype)) if padded else out
 
     def loss(params: Any, example: Examples) -> jax.Array:

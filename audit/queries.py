@@ -1,4 +1,4 @@
-"""Queries: one example's contribution, the same function for training and accounting."""
+"""Queries: one example's contribution, one function for training and accounting."""
 
 from __future__ import annotations
 
@@ -63,20 +63,21 @@ def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
         mask = None if side.mask is None else to_head(side.mask)
         return {"clip": clip, "classes": task.classes, "mask": mask}
 
-    def flat(z: Examples) -> tuple:
+    def flat(z: Examples) -> tuple[Any, Any]:
         return z.x.reshape(len(z.y), -1), z.y
 
     def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
-        head = to_head(params)
-        return from_head(
-            linear.clipped_total(head, *flat(z), weight, **arguments(side))
-        )
+        x, y = flat(z)
+        own = arguments(side)
+        return from_head(linear.clipped_total(to_head(params), x, y, weight, **own))
 
     def trace(params: Any, side: Side, z: Examples) -> jax.Array:
-        return linear.clipped_trace(to_head(params), *flat(z), **arguments(side))
+        x, y = flat(z)
+        return linear.clipped_trace(to_head(params), x, y, **arguments(side))
 
     def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
-        head = to_head(params)
-        return linear.clipped_score(head, *flat(z), to_head(update), **arguments(side))
+        x, y = flat(z)
+        own = arguments(side)
+        return linear.clipped_score(to_head(params), x, y, to_head(update), **own)
 
     return query._replace(total=total, trace=trace, score=score)

@@ -124,7 +124,7 @@ def epsilon(
     curve: Sequence[float] | np.ndarray,
     delta: float,
 ) -> float:
-    """Return the smallest epsilon(delta) the curve's orders give (dp-accounting)."""
+    """Convert a curve to the smallest epsilon its orders give (dp-accounting's)."""
     import dp_accounting as dp
 
     return float(dp.rdp.compute_epsilon(list(orders), list(curve), delta)[0])

@@ -48,7 +48,8 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 def _folder(package: str) -> Path:
     spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.submodule_search_locations, package
+    assert spec is not None, package
+    assert spec.submodule_search_locations, package
     return Path(spec.submodule_search_locations[0])
 
 

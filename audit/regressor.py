@@ -32,8 +32,8 @@ def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
 
     A pixel that is lit in one shadow image of thousands gives a column whose standard
     deviation is almost zero; a target that lights it is then thousands of standard
-    deviations out, and the network's guess with it. So the scale of a column is at least
-    `least` times the median scale of the columns that move at all, and values are
+    deviations out, and the network's guess with it. So the scale of a column is at
+    least `least` times the median scale of the columns that move at all, and values are
     clipped in standard deviations of their own column.
 
     Args:
@@ -139,12 +139,14 @@ def fit(
     @jax.jit
     def epoch(carry: tuple, key: jax.Array) -> tuple:
         order = jax.random.permutation(key, m)[: m // size * size]
-        carry, values = jax.lax.scan(step, carry, order.reshape(-1, size))
+        each: jax.Array
+        carry, each = jax.lax.scan(step, carry, order.reshape(-1, size))
         held = predict(Regressor(carry[0], 1.0), held_features)
-        return carry, values.mean() / sizes[-1], *_shrunk(held, held_targets)
+        return carry, jnp.mean(each) / sizes[-1], *_shrunk(held, held_targets)
 
     layers = _init(stream(key, "init"), sizes)
-    carry, best, info = (layers, optimizer.init(layers)), layers, {}
+    carry, best = (layers, optimizer.init(layers)), layers
+    info: dict[str, float] = {}
     for i in range(epochs):
         carry, *said = epoch(carry, jax.random.fold_in(key, i))
         train_mse, shrink, held_mse = map(float, said)

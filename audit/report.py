@@ -42,7 +42,7 @@ def banner(scenario: Scenario) -> str:
     return "\n".join([*lines, sizes])
 
 
-# Rows -----------------------------------------------------------------------------------
+# Rows ---------------------------------------------------------------------------------
 
 
 def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
@@ -173,7 +173,7 @@ def notes(card: Scorecard) -> str:
     return "\n".join(lines)
 
 
-# Files ----------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------
 
 
 def write(card: Scorecard, folder: Path) -> list[Path]:

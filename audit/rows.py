@@ -60,7 +60,8 @@ def _accuracy(of: shadow.Learner) -> Any:
 def _in_parts(releases: Release, size: int) -> list[Release]:
     m = len(jax.tree.leaves(releases)[0])
     return [
-        jax.tree.map(lambda a: a[i : i + size], releases) for i in range(0, m, size)
+        jax.tree.map(lambda a, i=i: a[i : i + size], releases)
+        for i in range(0, m, size)
     ]
 
 

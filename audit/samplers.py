@@ -34,13 +34,15 @@ def sensitivity(query: Query, adjacency: Adjacency) -> Any:
     return {"replace_one": query.sensitivity, "add_remove": query.norm_bound}[adjacency]
 
 
-def _composed(noise: Noise, query: Query, releases: int, orders: Any, adj: Adjacency):
+def _composed(
+    noise: Noise, query: Query, releases: int, orders: Any, adj: Adjacency
+) -> Any:
     if noise.rdp is None:
         return None
     return releases * noise.rdp(np.asarray(orders), sensitivity(query, adj))
 
 
-def _gaussian_pld(noise: Noise, query: Query, releases: int, adj: Adjacency):
+def _gaussian_pld(noise: Noise, query: Query, releases: int, adj: Adjacency) -> Any:
     if noise.stddev is None:
         return None
     shift = sensitivity(query, adj) / noise.stddev
@@ -104,8 +106,8 @@ def poisson(batch_size: int | None) -> Sampler:
     """Each record independently with probability q = batch_size / n.
 
     Drawn as a mask over all records, never truncated, so the law is exactly the one
-    that is accounted; a step costs a full-batch step. The sum is divided by the expected
-    size.
+    that is accounted; a step costs a full-batch step. The sum is divided by the
+    expected size.
     """
     batch_size = _needed(batch_size, "poisson")
 

@@ -125,7 +125,7 @@ def from_json(text: str, arrays: dict[str, np.ndarray] | None = None) -> Scoreca
 def save(card: Scorecard, folder: Path) -> None:
     """Write scorecard.json and scorecard.npz, each whole or not at all."""
     with replacing(folder / "scorecard.npz") as path, path.open("wb") as file:
-        np.savez_compressed(file, **card.arrays)
+        np.savez_compressed(file, **card.arrays)  # type: ignore[arg-type]
     with replacing(folder / "scorecard.json") as path:
         path.write_text(to_json(card) + "\n")
 

@@ -28,7 +28,10 @@ def errors(guesses: np.ndarray, targets: np.ndarray) -> tuple[dict, dict]:
         "targets": len(targets),
         "runs": guesses.shape[1],
     }
-    arrays = {"mse": parts.mse, "guess": guesses[:, 0].astype(np.float16)}
+    arrays: dict[str, Any] = {
+        "mse": parts.mse,
+        "guess": guesses[:, 0].astype(np.float16),
+    }
     if parts.bias2 is not None:
         arrays |= {"bias2": parts.bias2, "variance": parts.variance}
     return summary, arrays

@@ -61,7 +61,7 @@ def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> 
 
 
 def prepare_jax() -> None:
-    """Full float32 products on every backend, and compile each program once per machine."""
+    """Ask for full float32 products, and compile each program once per machine."""
     import jax
     from platformdirs import user_cache_dir
 

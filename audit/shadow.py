@@ -3,9 +3,9 @@
 A *lane* is one run. Lanes run in tiles of `Lanes.tile`, the last one padded, and every
 tile is the same compiled program; the key of lane i is fold_in(root, i). How many tiles
 are in flight, in what order, on how many devices and after how many interruptions
-therefore changes only how long it takes: within a backend, JAX version and tile size the
-bits are the same. The fixed set is shared: no lane copies it, and the first layer of all
-lanes of a tile is one large matrix product.
+therefore changes only how long it takes: within a backend, JAX version and tile size
+the bits are the same. The fixed set is shared: no lane copies it, and the first layer
+of all lanes of a tile is one large matrix product.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def learner(
 @functools.cache
 def _program(
     method: str, factory: Callable, task: Task, static: tuple, devices: int
-) -> Callable:
+) -> Any:
     """Return one defense method, vmapped over the lanes of a tile, on every device.
 
     Floats are arguments, so that a sweep over noise levels compiles once.
@@ -171,7 +171,7 @@ class _Sweep(NamedTuple):
     def _report(self, done: int, m: int) -> None:
         self.engine.report(self.what or self.of.label, min(done, m), m)
 
-    def _program(self, devices: int = 1) -> Callable:
+    def _program(self, devices: int = 1) -> Any:
         of = self.of
         return _program(self.method, of.factory, of.task, of.static, devices)
 

@@ -49,7 +49,7 @@ def open_store(folder: Path) -> Store:
             pass
     except OSError as error:
         raise StoreError(
-            f"cannot write store={folder}: {error.strerror}; name another with store=DIR"
+            f"cannot write store={folder}: {error.strerror}; use another store=DIR"
         ) from None
     return Store(folder)
 

@@ -14,9 +14,8 @@ from annotated_types import Ge, Gt, Interval
 
 if TYPE_CHECKING:
     from jax import Array
-    from numpy import ndarray
 
-    AnyArray = Array | ndarray
+    AnyArray = Any  # a NumPy or JAX array; inside a transformation, a tracer
 
 # Settings: the annotation of a factory's keyword-only argument is its schema. Integers,
 # strings and booleans are static (a new value compiles anew); floats are traced.
@@ -141,8 +140,8 @@ class Defense(NamedTuple):
     """
 
     prepare: Callable  # (key, public) -> side: public data only, once, for all lanes
-    init: Callable  # (key, side) -> State
-    step: Callable  # (key, State, TrainingSet) -> (State, StepView)
+    init: Callable | None  # (key, side) -> State; None = nothing iterates
+    step: Callable | None  # (key, State, TrainingSet) -> (State, StepView)
     train: Callable  # (key, side, TrainingSet) -> Release; pure, vmappable
     predict: (
         Callable | None

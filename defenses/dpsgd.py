@@ -1,4 +1,4 @@
-"""DP-SGD: clip each example's gradient, sum, add Gaussian noise (Abadi et al., 2016)."""
+"""DP-SGD: clip each example's gradient, sum, add Gaussian noise (Abadi et al. 2016)."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ def noisy_sum(
     """Release sum_i clip(x_i) + N(0, noise_stddev^2 I).
 
     A calibration target rather than a defense: the Fisher information and the best
-    unbiased attack (`sum_inversion`) are both closed-form, so a scorecard of it that does
-    not read 1.00 between them is wrong.
+    unbiased attack (`sum_inversion`) are both closed-form, so a scorecard of it that
+    does not read 1.00 between them is wrong.
 
     Args:
       task: unused, there is nothing to learn.
@@ -36,9 +36,10 @@ def noisy_sum(
         return fixed if data.target is None else fixed + clip_tree(clip, data.target.x)
 
     def trace(side: Any, data: TrainingSet) -> jax.Array:
-        """||d clip(x)/dx||_F^2 of phi(s) x with s = ||x||: J = phi I + (phi'/s) x x^T."""
+        """Return ||J||_F^2, J = phi Id + (phi'/s) x x^T of phi(s) x, s = ||x||."""
         del side
-        x = data.target.x
+        assert data.target is not None
+        x = jnp.asarray(data.target.x)
         s = jnp.sqrt((x**2).sum())
         phi, slope = clip.scale(s), clip.slope(s)
         return x.size * phi**2 + 2 * phi * slope * s + (slope * s) ** 2

@@ -67,11 +67,12 @@ def test_van_trees_is_the_least_over_all_information(trace):
         share = np.exp(logits - logits.max())
         return (1 / (precision + trace * share / share.sum())).mean()
 
+    options = {"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000}
+    starts = ([0.0, 0, 0], [5.0, 0, -5], [9.0, 9, -9])
     best = min(
-        scipy.optimize.minimize(risk, start, method="Nelder-Mead",
-                                options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20000}).fun
-        for start in ([0.0, 0, 0], [5.0, 0, -5], [9.0, 9, -9])
-    )  # fmt: skip
+        scipy.optimize.minimize(risk, s, method="Nelder-Mead", options=options).fun
+        for s in starts
+    )
     np.testing.assert_allclose(got, best, rtol=1e-5)
     rng = np.random.default_rng(0)
     for _ in range(200):

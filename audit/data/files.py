@@ -130,7 +130,7 @@ def idx_files(folder: str) -> list[str]:
 
 
 def load_idx(name: str, folder: str, address: str, progress: bool) -> Dataset:
-    """Load a set in MNIST\'s format."""
+    """Load a set in MNIST's format."""
     found = locate(idx_files(folder))
     if found is None:
         found = _fetch(idx_files(folder), address, name, progress), "download"

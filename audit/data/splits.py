@@ -60,7 +60,7 @@ def split(
       test: of the official test part, None = all of it; where a set has none, one more
         slice of the same records.
       order: of the records before cutting.
-      augment: size of the pool after augmentation; 0 = none. Only pool images are moved.
+      augment: size of the pool after augmentation; 0 = none. Only pool images move.
       seed: of the shuffle and of the augmentation.
 
     Raises:
@@ -78,7 +78,8 @@ def split(
     if sum(sizes.values()) > held:
         asked = " + ".join(f"{k}={v}" for k, v in sizes.items())
         raise DataError(
-            f"{asked} = {sum(sizes.values())} records asked, {dataset.name} holds {held}"
+            f"{asked} = {sum(sizes.values())} records asked, "
+            f"{dataset.name} holds {held}"
         )
     rows = np.arange(held)
     if order == "shuffled":
@@ -101,7 +102,8 @@ def _take(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> Examples:
 
 
 def _test_part(dataset: Dataset, test: int | None) -> Examples:
-    assert dataset.x_test is not None and dataset.y_test is not None
+    assert dataset.x_test is not None
+    assert dataset.y_test is not None
     held = len(dataset.y_test)
     if test is not None and test > held:
         raise DataError(f"test={test} asked, {dataset.name}'s test part holds {held}")
@@ -111,7 +113,7 @@ def _test_part(dataset: Dataset, test: int | None) -> Examples:
 
 
 def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarray]:
-    """Return the originals followed by small affine moves of them, and their sources."""
+    """Return the originals followed by small affine moves of them, and sources."""
     from scipy import ndimage
 
     x, y = np.asarray(pool.x), np.asarray(pool.y)
@@ -135,8 +137,8 @@ def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarr
                 x[source, ..., c], matrix[i], offset, output=moved[i, ..., c], order=1
             )
     both = np.concatenate([x, np.clip(moved, 0, 1)])
-    source = np.concatenate([np.arange(len(y)), extra]).astype(np.int32)
-    return Examples(both, y[source]), source
+    sources = np.concatenate([np.arange(len(y)), extra]).astype(np.int32)
+    return Examples(both, y[sources]), sources
 
 
 def check(splits: Splits, domain: tuple[float, float] = (0.0, 1.0)) -> None:
