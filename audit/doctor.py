@@ -7,17 +7,21 @@ import importlib.util
 import os
 import platform
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 WIDTH = 120
+
+Status = Literal["ok", "note", "problem"]
 
 
 class Finding(NamedTuple):
     """One line of the doctor."""
 
     name: str
-    status: Literal["ok", "note", "problem"]
+    status: Status
     text: str
 
 
@@ -26,11 +30,11 @@ def diagnose() -> list[Finding]:
     findings: list[Finding] = []
     for name, probe in PROBES.items():
         try:
-            findings += probe()
-        except Exception as error:
-            findings.append(
-                Finding(name, "problem", f"{type(error).__name__}: {error}")
-            )
+            for finding in probe():
+                findings.append(finding)  # what it found before it broke is kept
+        except Exception as error:  # a doctor must see the other patients, too
+            text = f"{type(error).__name__}: {error}"
+            findings.append(Finding(name, "problem", text))
     return findings
 
 
@@ -41,18 +45,29 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    for package in ("breachmark", "jax", "jaxlib", "flax", "optax", "dp-accounting"):
-        try:
-            yield Finding(package, "ok", importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(package, "problem", "not installed: pip install -e .")
+    version = _version("breachmark")
+    checkout = "run from a checkout, not installed"
+    yield Finding("breachmark", "ok" if version else "note", version or checkout)
+    for package in ("jax", "jaxlib", "flax", "optax", "dp-accounting"):
+        version = _version(package)
+        absent = "not installed: pip install -e ."
+        yield Finding(package, "ok" if version else "problem", version or absent)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _devices() -> Iterator[Finding]:
     import jax
 
-    for device in jax.devices():
-        held = device.memory_stats() or {}
+    devices = jax.devices()
+    yield Finding("backend", "ok", f"{jax.default_backend()}, devices: {len(devices)}")
+    for device in devices:
+        held = device.memory_stats() or {}  # None on a CPU
         limit = held.get("bytes_limit")
         memory = f", {limit / 2**30:.1f} GiB" if limit else ""
         text = f"{device.platform}: {device.device_kind}{memory}"
@@ -64,22 +79,29 @@ def _devices() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    page = os.sysconf("SC_PAGE_SIZE") / 2**30
-    total = os.sysconf("SC_PHYS_PAGES") * page
-    free = os.sysconf("SC_AVPHYS_PAGES") * page
-    status: Literal["ok", "note"] = "ok" if total >= 4 else "note"
-    yield Finding("memory", status, f"{total:.1f} GiB, {free:.1f} free")
-    yield Finding("cpus", "ok", str(os.cpu_count()))
+    yield Finding("cpus", "ok", str(os.cpu_count() or "unknown"))
+    total, free = _gib("SC_PHYS_PAGES"), _gib("SC_AVPHYS_PAGES")
+    if total is None:
+        yield Finding("memory", "note", "unknown on this system")
+        return
+    text = f"{total:.1f} GiB, {'unknown' if free is None else f'{free:.1f}'} free"
+    yield Finding("memory", "ok" if total >= 4 else "note", text)
+
+
+def _gib(pages: str) -> float | None:
+    """Return so many pages in GiB; None where the system does not count them."""
+    if not {pages, "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
+        return None
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
 def _data() -> Iterator[Finding]:
     from audit import data
 
+    missing = f"not here; AUDIT_DATA={os.environ.get('AUDIT_DATA') or '(unset)'}"
     for name in data.names():
         origin = data.where(name)
-        missing = f"not here; AUDIT_DATA={os.environ.get('AUDIT_DATA') or '(unset)'}"
-        status: Literal["ok", "note"] = "ok" if origin else "note"
-        yield Finding(f"data {name}", status, origin or missing)
+        yield Finding(f"data {name}", "ok" if origin else "note", origin or missing)
 
 
 def _lpips() -> Iterator[Finding]:
@@ -98,28 +120,47 @@ def _cache() -> Iterator[Finding]:
     from audit import data
 
     folder = data.cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    yield _writable("cache", folder)
     compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR") or folder / "xla"
-    yield Finding("cache", "ok", str(folder))
-    yield Finding("compilation cache", "ok", str(compiled))
+    yield _writable("compilation cache", Path(compiled))
+
+
+def _writable(name: str, folder: Path) -> Finding:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        advice = "name another with AUDIT_CACHE=DIR"
+        return Finding(name, "problem", f"{folder}: {error.strerror}; {advice}")
+    return Finding(name, "ok", str(folder))
 
 
 def _extras() -> Iterator[Finding]:
-    extras = {
-        "launch": "hydra_plugins.hydra_joblib_launcher",
-        "lpips": "lpips",
-    }
-    for extra, module in extras.items():
-        try:
-            found = importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
-            found = False
-        text = "installed" if found else f"not installed; pip install -e '.[{extra}]'"
-        yield Finding(f"extra {extra}", "ok" if found else "note", text)
+    for extra, modules in EXTRAS.items():
+        absent = [module for module in modules if not _found(module)]
+        text = f"no {', '.join(absent)}; pip install -e '.[{extra}]'"
+        yield Finding(
+            f"extra {extra}",
+            "note" if absent else "ok",
+            text if absent else "installed",
+        )
 
 
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package it would be in
+        return False
+
+
+EXTRAS = {
+    "launch": (
+        "hydra_plugins.hydra_joblib_launcher",
+        "hydra_plugins.hydra_submitit_launcher",
+    ),
+    "lpips": ("lpips",),
+}
 PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
     "python": _python,
     "packages": _packages,
@@ -133,9 +174,17 @@ PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
 
 
 def render(findings: list[Finding]) -> str:
-    """Return the findings as aligned text, at most 120 columns."""
-    name = max(len(f.name) for f in findings)
-    lines = [f"{f.status:<8} {f.name:<{name}}  {f.text}" for f in findings]
-    return "\n".join(
-        line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines
+    """Return the findings as aligned text, wrapped at 120 columns."""
+    width = max((len(f.name) for f in findings), default=0)
+    return "\n".join(_wrapped(f, width) for f in findings)
+
+
+def _wrapped(finding: Finding, width: int) -> str:
+    head = f"{finding.status:<8} {finding.name:<{width}}  "
+    return textwrap.fill(
+        finding.text,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
     )

@@ -57,7 +57,9 @@ def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> 
 
     spec = scenario.spec
     place = Path(spec.store) if spec.store else (folder if spec.out else runs) / "store"
-    return Engine(scenario.lanes, stores.open_store(place), progress.report)
+    return Engine(
+        scenario.lanes, stores.open_store(place, progress.note), progress.report
+    )
 
 
 def prepare_jax() -> None:

@@ -157,11 +157,12 @@ class _Sweep(NamedTuple):
     def run(self) -> Any:
         size, m = self.engine.lanes.tile, len(self.targets.y)
         tiles = range(-(-m // size))
-        shards, done = self._stored(tiles)
-        self._report(done * size, m)
+        address = self._address()
+        shards = self._stored(tiles, address)
+        self._report(len(shards) * size, m)
         missing = [t for t in tiles if t not in shards]
         for finished in self._compute(missing):
-            self._keep(finished)
+            self._keep(finished, address)
             shards.update(finished)
             self._report(len(shards) * size, m)
         leaves = zip(*(shards[t] for t in tiles), strict=True)
@@ -223,36 +224,39 @@ class _Sweep(NamedTuple):
     # The store ----------------------------------------------------------------------
 
     def _address(self) -> str:
-        of = self.of
-        return stores.digest(
-            self.method,
-            of.factory.__name__,
-            of.version,
-            of.task.name,
-            dict(of.static),
-            self.shared,
-            self.targets,
-            jax.random.key_data(self.key),
-            self.engine.lanes.tile,
-            (jax.default_backend(), jax.__version__),
-        )
+        """Return the key of everything that can change these runs, described once."""
+        of, store = self.of, self.engine.store
+        if store is None:
+            return ""
+        made_of = {
+            "method": self.method,
+            "defense": of.factory.__name__,
+            "code": of.version,
+            "task": of.task.name,
+            "static": dict(of.static),
+            "floats, side, fixed, extra": self.shared,
+            "targets": self.targets,
+            "key": self.key,
+            "tile": self.engine.lanes.tile,
+            "backend": (jax.default_backend(), jax.__version__),
+        }
+        address = stores.digest(made_of)
+        stores.describe(store, address, made_of)
+        return address
 
-    def _stored(self, tiles: range) -> tuple[dict[int, list[np.ndarray]], int]:
+    def _stored(self, tiles: range, address: str) -> dict[int, list[np.ndarray]]:
         store = self.engine.store
         if store is None:
-            return {}, 0
-        address = self._address()
+            return {}
         found = {t: stores.get(store, address, _name(t)) for t in tiles}
-        shards = {
+        return {
             t: [f[f"leaf_{i}"] for i in range(len(f))] for t, f in found.items() if f
         }
-        return shards, len(shards)
 
-    def _keep(self, finished: dict[int, list[np.ndarray]]) -> None:
+    def _keep(self, finished: dict[int, list[np.ndarray]], address: str) -> None:
         store = self.engine.store
         if store is None:
             return
-        address = self._address()
         for t, leaves in finished.items():
             arrays = {f"leaf_{i}": a for i, a in enumerate(leaves)}
             stores.put(store, address, _name(t), arrays)

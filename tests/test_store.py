@@ -1,7 +1,9 @@
 """The store: whole shards or none, and keys that miss exactly when they should."""
 
+import io
 import json
 import multiprocessing
+import os
 
 import jax
 import numpy as np
@@ -18,8 +20,13 @@ KEY = "ab" + "0" * 62
 
 
 @pytest.fixture
-def store(tmp_path):
-    return stores.open_store(tmp_path / "store")
+def problems():
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, problems):
+    return stores.open_store(tmp_path / "store", problems.append)
 
 
 def same(found):
@@ -48,33 +55,109 @@ def truncate(path):
 
 def flip(path):
     raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1
+    raw[20] ^= 1  # of the manifest: a digit of the sha256
     path.write_bytes(bytes(raw))
 
 
-@pytest.mark.parametrize("damage", [truncate, flip])
+def empty(path):
+    path.write_bytes(b"")
+
+
+def replace(path):
+    path.write_text(json.dumps(["something", "else"]))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty, replace])
 @pytest.mark.parametrize("which", [0, 1])
-def test_damage_is_missing_and_can_be_written_again(store, which, damage):
+def test_damage_is_told_and_can_be_written_again(store, problems, which, damage):
     stores.put(store, KEY, "tile", ARRAYS)
     damage(files(store)[which])
-    found = stores.get(store, KEY, "tile")
-    if found is not None:  # a flipped bit in the manifest's shapes is harmless
-        same(found)
-        return
+    assert stores.get(store, KEY, "tile") is None
+    assert len(problems) == 1
+    assert f"{files(store)[0]} is damaged" in problems[0]
+    assert not any(path.exists() for path in files(store))
     stores.put(store, KEY, "tile", ARRAYS)
     same(stores.get(store, KEY, "tile"))
 
 
-def test_killed_between_shard_and_manifest(store):
+@pytest.mark.parametrize("which", [0, 1])
+def test_half_a_shard_is_missing_and_no_problem(store, problems, which):
     stores.put(store, KEY, "tile", ARRAYS)
-    files(store)[1].unlink()
+    files(store)[which].unlink()
+    assert stores.get(store, KEY, "tile") is None
+    assert not problems
+
+
+def test_killed_between_shard_and_manifest(store, monkeypatch):
+    def killed(source, target, real=os.replace):
+        if target.suffix == ".json":
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("audit.store.os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            stores.put(store, KEY, "tile", ARRAYS)
+    assert [path.exists() for path in files(store)] == [True, False]
+    assert stores.get(store, KEY, "tile") is None
+    stores.put(store, KEY, "tile", ARRAYS)
+    same(stores.get(store, KEY, "tile"))
+    assert not list(store.folder.rglob(".*"))
+
+
+def test_what_cannot_be_read_is_told_and_not_removed(store, problems):
+    files(store)[1].mkdir(parents=True)
+    assert stores.get(store, KEY, "tile") is None
+    assert len(problems) == 1
+    assert "cannot read" in problems[0]
+    assert files(store)[1].exists()
+
+
+def test_a_pickle_is_never_read(store, problems):
+    stores.put(store, KEY, "tile", ARRAYS)
+    raw = io.BytesIO()
+    np.savez(raw, a=np.array([{"any": "object"}], dtype=object))
+    shard, manifest = files(store)
+    shard.write_bytes(raw.getvalue())
+    seen = stores.hashlib.sha256(raw.getvalue()).hexdigest()
+    manifest.write_text(json.dumps({"sha256": seen}))
+    assert stores.get(store, KEY, "tile") is None
+    assert len(problems) == 1
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([{}], dtype=object), np.asarray(jax.numpy.ones(2, "bfloat16"))]
+)
+def test_what_npz_cannot_hold_is_refused(store, array):
+    with pytest.raises(TypeError, match="cannot store 'a'"):
+        stores.put(store, KEY, "tile", {"a": array})
     assert stores.get(store, KEY, "tile") is None
 
 
-def test_a_manifest_of_something_else(store):
+def test_the_same_arrays_are_the_same_bytes(store):
+    raw = []
+    for _ in range(2):
+        stores.put(store, KEY, "tile", ARRAYS)
+        raw.append(files(store)[0].read_bytes())
+    assert raw[0] == raw[1]
+
+
+def test_a_manifest_says_what_is_inside_and_who_made_it(store):
     stores.put(store, KEY, "tile", ARRAYS)
-    files(store)[1].write_text(json.dumps(["not", "a", "manifest"]))
-    assert stores.get(store, KEY, "tile") is None
+    said = json.loads(files(store)[1].read_text())
+    assert said["arrays"]["c"] == ["float32", [0, 4]]
+    assert said["made_by"]["jax"] == jax.__version__
+
+
+def test_descriptions_are_for_people_and_written_once(store):
+    made_of = {"seed": 1, "targets": np.ones((2, 3), np.float32)}
+    stores.describe(store, KEY, made_of)
+    stores.describe(store, KEY, {"seed": 2})
+    said = json.loads((store.folder / "ab" / KEY / "key.json").read_text())
+    assert said["seed"] == 1
+    assert said["targets"].startswith("float32[2, 3] ")
+    with pytest.raises(ValueError, match="'key'"):
+        stores.get(store, KEY, "key")
 
 
 def _write(folder):
@@ -99,11 +182,25 @@ def test_unwritable_folder_is_named(tmp_path):
         stores.open_store(blocked / "below")
 
 
+def test_a_full_disk_is_named_and_leaves_nothing(store, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("audit.store.os.fsync", full)
+    with pytest.raises(stores.StoreError, match=r"No space left.*store=DIR"):
+        stores.put(store, KEY, "tile", ARRAYS)
+    assert not [path for path in store.folder.rglob("*") if path.is_file()]
+
+
 def test_digests_tell_apart_what_differs():
     seen = [
-        1, 1.0, True, "1", None, [1], {"1": 1}, np.ones(1), np.ones(1, int),
-        np.ones((1, 1)),
-        [1, [2]], [[1], 2], {"a": 1, "b": 2}, {"a": 2, "b": 1},
+        1, 1.0, True, "1", None, [1], {"1": 1}, {1: 1}, [1, [2]], [[1], 2], [], {}, "",
+        ["a", "b"], ["ab"], ["a;str:'b'"], {"a": 1, "b": 2}, {"a": 2, "b": 1},
+        np.ones(1), np.ones(1, int), np.ones((1, 1)), np.array(1.0), np.ones(1, ">f8"),
+        np.asarray(jax.numpy.zeros(2, "bfloat16")), np.zeros(2, "f2"),
+        np.zeros(2, "V2"), -0.0, 0.0, [[1, 2]],
+        jax.random.key(0), jax.random.key(1), jax.random.key(0, impl="rbg"),
+        jax.random.key_data(jax.random.key(0)),
     ]  # fmt: skip
     assert len({stores.digest(v) for v in seen}) == len(seen)
 
@@ -111,13 +208,26 @@ def test_digests_tell_apart_what_differs():
 def test_digests_ignore_order_of_words_and_container():
     assert stores.digest({"a": 1, "b": 2}) == stores.digest({"b": 2, "a": 1})
     assert stores.digest((1, 2)) == stores.digest([1, 2])
+    assert stores.digest({"a": 1, 2: 3}) == stores.digest({2: 3, "a": 1})
     assert stores.digest(np.ones(3, np.float32)) == stores.digest(jax.numpy.ones(3))
+    assert stores.digest(np.float32(1)) == stores.digest(np.ones((), np.float32))
+    turned = np.arange(6).reshape(2, 3).T
+    assert stores.digest(turned) == stores.digest(turned.copy())
+    assert stores.digest(jax.random.key(3)) == stores.digest(jax.random.key(3))
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()])])
-def test_undigestible_is_named(value):
-    with pytest.raises(TypeError, match="cannot digest"):
-        stores.digest(value)
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (object(), "object"),
+        ({1, 2}, "set"),
+        (b"raw", "bytes"),
+        (np.array([{}]), "array of object"),
+    ],
+)
+def test_undigestible_is_named(value, named):
+    with pytest.raises(TypeError, match=f"cannot digest an? {named}"):
+        stores.digest({"deep": [value]})
 
 
 CODE = '"""Doc."""\nX = 1\n\ndef f(x):\n    """Say."""\n    return x + 1  # why\n'
@@ -131,6 +241,9 @@ CODE = '"""Doc."""\nX = 1\n\ndef f(x):\n    """Say."""\n    return x + 1  # why\
         ('"""Doc."""', "", True),
         ("x + 1", "x + 2", False),
         ("X = 1", "X = 1.0", False),
+        ("X = 1", "X=1\n\n'What it is.'", True),
+        ("X = 1", "X = '1'", False),
+        ("def f", "def g", False),
     ],
 )
 def test_code_versions_see_code_and_not_prose(tmp_path, old, new, same):
@@ -140,3 +253,16 @@ def test_code_versions_see_code_and_not_prose(tmp_path, old, new, same):
         path.write_text(text)
     equal = stores.code_version([before]) == stores.code_version([after])
     assert equal == same
+
+
+def test_code_versions_do_not_see_where_files_lie(tmp_path):
+    paths = {}
+    for folder, names in (("a", ("m", "n")), ("z", ("m",)), ("b", ("n",))):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            paths[folder, name] = tmp_path / folder / f"{name}.py"
+            paths[folder, name].write_text(f"X = {name!r}\n")
+    here, there = [("a", "m"), ("a", "n")], [("z", "m"), ("b", "n")]
+    versions = [stores.code_version(map(paths.get, keys)) for keys in (here, there)]
+    assert versions[0] == versions[1]
+    assert versions[0] != stores.code_version([paths["a", "m"]])
