@@ -8,6 +8,7 @@ above the floor; one that binds every attacker does so under a prior it names.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,71 +16,104 @@ from scipy import special
 
 from audit.types import Bound
 
+_NODES = 4001  # of the quadratures
+
 
 def cramer_rao(dfil: Any) -> Bound:
     """1 / dFIL, the trace form of the Cramer-Rao bound (Guo et al. 2022, Theorem 2).
 
     Args:
-      dfil: [targets] Tr I / d, already averaged over trajectories: the bound is
-        one over
-        the mean, the mean of one over is larger and not a bound.
+      dfil: [targets] Tr I / d, already averaged over trajectories: the bound is one
+        over the mean; the mean of one over is larger and no bound. 0 gives inf.
     """
-    dfil = np.asarray(dfil, float)
     with np.errstate(divide="ignore"):
-        value = 1 / dfil
+        value = 1 / np.asarray(dfil, float)
     return Bound("cramer_rao", value, "unbiased attackers", "Guo et al. 2022, Thm 2")
 
 
 def hammersley_chapman_robbins(
     rdp2: float, domain: tuple[float, float] = (0.0, 1.0)
 ) -> Bound:
-    """(diameter^2 / 4) / (e^eps - 1) from Renyi order 2 (Guo et al. 2022, Theorem 1).
+    """(width / 2)^2 / (e^eps - 1) from Renyi order 2 (Guo et al. 2022, Theorem 1).
+
+    For the worst record: somewhere in the domain every record can move by half its
+    width along each coordinate.
 
     Args:
       rdp2: eps(2) under replace-one; add-or-remove does not imply this bound.
       domain: of every coordinate.
+
+    Returns:
+      One value for all targets, and its log10, finite where the value underflows.
     """
-    width = domain[1] - domain[0]
-    log = math.log(width**2 / 4) - _log_expm1(rdp2)
+    log = log10_hammersley_chapman_robbins(rdp2, (domain[1] - domain[0]) / 2)
     return Bound(
         "hammersley_chapman_robbins",
-        np.asarray(math.exp(log) if log > -745 else 0.0),
+        _power_of_ten(log),
         "unbiased attackers",
         "Guo et al. 2022, Thm 1",
-        log10=log / math.log(10),
+        log10=log,
     )
 
 
 def hammersley_chapman_robbins_at(
-    rdp2: float, x: Any, domain: tuple[float, float] = (0.0, 1.0)
-) -> float:
-    """The same for one record: the way to the far wall replaces half the diameter.
+    rdp2: float, targets: Any, domain: tuple[float, float] = (0.0, 1.0)
+) -> Bound:
+    """The same for given records: the way to the far wall, max(x - low, high - x).
 
-    Up to four times larger; nearly that for images of zeros and ones.
+    Up to four times larger, and nearly that for images of zeros and ones. Derived in
+    docs/ from the proof of Theorem 1, whose step may be any the domain has room for.
 
     Args:
       rdp2: eps(2) under replace-one.
-      x: the record, any shape.
+      targets: [..., d] records.
       domain: of every coordinate.
+
+    Returns:
+      [...] values and their log10.
     """
-    x = np.asarray(x, float)
-    far = np.maximum(x - domain[0], domain[1] - x)
-    return float((far**2).mean() * math.exp(-_log_expm1(rdp2)))
+    x = np.asarray(targets, float)
+    room = np.maximum(x - domain[0], domain[1] - x)
+    root_mean_square = np.sqrt((room**2).mean(-1))
+    log = log10_hammersley_chapman_robbins(rdp2, root_mean_square)
+    return Bound(
+        "hammersley_chapman_robbins_at",
+        _power_of_ten(log),
+        "unbiased attackers",
+        "Guo et al. 2022, proof of Thm 1",
+        log10=log,
+    )
 
 
-def _log_expm1(x: float) -> float:
-    if x <= 0:
-        return -math.inf
-    return x + math.log(-math.expm1(-x))
+def log10_hammersley_chapman_robbins(rdp2: float, step: Any) -> Any:
+    """Return log10 of step^2 / (e^eps - 1), which underflows from eps = 745 on.
+
+    Args:
+      rdp2: eps(2) at least 0; 0 gives inf, inf gives -inf.
+      step: how far every coordinate can move, any shape; its root mean square.
+    """
+    if not rdp2 >= 0:
+        raise ValueError(f"rdp2={rdp2}: a Renyi divergence is at least 0")
+    with np.errstate(divide="ignore"):
+        # log(e^eps - 1) without its overflow
+        log_expm1 = rdp2 + np.log(-np.expm1(-rdp2))
+    return (2 * np.log(step) - log_expm1) / math.log(10)
+
+
+def _power_of_ten(log10: Any) -> np.ndarray:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.power(10.0, log10))
 
 
 def van_trees(mean_fisher_trace: float, prior_variances: Any) -> Bound:
     """Bayesian Cramer-Rao for a stated Gaussian prior N(m, Sigma), only Tr I known.
 
-    Van Trees' inequality gives MSE >= Tr (I + Sigma^-1)^-1 / d with I averaged over the
-    prior. Over all I with the given trace the right side is least when I shares the
-    eigenvectors of Sigma^-1 (Schur-Horn and the convexity of t -> 1/t) and levels the
-    spectrum from below: with precisions J_i = 1 / lambda_i it is
+    Van Trees' inequality is MSE >= Tr (I + J)^-1 / d with I averaged over the prior and
+    J = Sigma^-1. Write it in the eigenbasis of Sigma, J_i = 1 / lambda_i. There
+    Tr (I + J)^-1 >= sum_i 1 / (I_ii + J_i), since (A^-1)_ii >= 1 / A_ii for every
+    positive A; so the least over all I of one trace is that over diagonal I. There it
+    is convex, t -> 1/t being so, and its optimality condition is one level c for all
+    coordinates that get any information, none for those above it (water filling):
 
         (1/d) sum_i 1 / max(J_i, c),     sum_i max(c - J_i, 0) = Tr I.
 
@@ -92,7 +126,7 @@ def van_trees(mean_fisher_trace: float, prior_variances: Any) -> Bound:
       prior_variances: [d] eigenvalues of Sigma, at least 0; a zero contributes 0.
     """
     variances = np.asarray(prior_variances, float)
-    precision = np.sort(1 / variances[variances > 0])
+    precision = np.sort(1 / variances[variances > np.finfo(float).tiny])
     count = np.arange(1, len(precision) + 1)
     # water level if exactly the k smallest precisions are raised
     levels = (mean_fisher_trace + np.cumsum(precision)) / count
@@ -102,59 +136,156 @@ def van_trees(mean_fisher_trace: float, prior_variances: Any) -> Bound:
     return Bound(
         "van_trees",
         np.asarray(value),
-        "any attacker, if the prior were Gaussian",
+        "any attacker, if the prior is Gaussian as stated",
         "van Trees 1968; Maeng et al. 2023",
         ranked=False,
     )
 
 
 def finite_prior(
-    log_ratio: Any, own: Any, candidates: Any, targets: Any, allowed: Any
+    log_likelihood: Any, own: Any, candidates: Any, targets: Any, same_label: Any
 ) -> Bound:
-    """Exact Bayes risk when a genie hides the target among the pool.
+    """Exact Bayes risk when a genie hides the target among the pool (derived in docs/).
 
     The attacker is told the candidate set and sees every noisy sum; its best guess is
-    the posterior mean and its risk sum_k w_k ||z_k - zhat||^2 / d. Extra information
-    cannot hurt, so for targets and candidates drawn from one prior no attacker, biased
-    or not, does better on average. The bound is on the average over targets; one
-    target's value is a contribution, not a bound for that target.
+    the posterior mean zhat = sum_k w_k z_k and its risk
+    sum_k w_k ||z_k - zhat||^2 / d = (sum_k w_k ||z_k||^2 - ||zhat||^2) / d. Extra
+    information cannot hurt, so for targets and candidates drawn from one prior no
+    attacker, biased or not, does better on average. The bound is on the average over
+    targets; one target's value is a contribution, not a bound for that target.
 
     Args:
-      log_ratio: [T, M] log-likelihood of target t's run if candidate k had been in it.
+      log_likelihood: [T, M] of target t's run if candidate k had been in it, up to what
+        all candidates of a target share.
       own: [T] the same for the target itself, which completes the candidate set.
-      candidates: [M, d].
+      candidates: [M, d] pool images.
       targets: [T, d].
-      allowed: [T, M] candidates of the target's class (its label is known).
+      same_label: [T, M] candidates of the target's class (its label is known).
     """
-    log_ratio, own = np.asarray(log_ratio, float), np.asarray(own, float)
-    candidates = np.asarray(candidates, float)
-    targets = np.asarray(targets, float)
-    centre = candidates.mean(0)
+    own, candidates, targets = (
+        np.asarray(a, float) for a in (own, candidates, targets)
+    )
+    scores = np.where(same_label, np.asarray(log_likelihood, float), -np.inf)
+    centre = candidates.mean(0)  # the difference of squares below cancels less
     z, x = candidates - centre, targets - centre
-    scores = np.where(allowed, log_ratio, -np.inf)
     weight = special.softmax(np.concatenate([scores, own[:, None]], 1), 1)
     shared, alone = weight[:, :-1], weight[:, -1:]
     guess = shared @ z + alone * x
     second = shared @ (z**2).sum(1) + alone[:, 0] * (x**2).sum(1)
     risk = np.maximum(second - (guess**2).sum(1), 0) / targets.shape[1]
-    sizes = np.asarray(allowed).sum(1) + 1
-    who = f"any attacker, prior = {sizes.min()}+ pool images of the class"
-    return Bound("finite_prior", risk, who, "exact Bayes risk, docs/bounds")
+    fewest = np.sum(same_label, 1).min() + 1
+    who = f"any attacker, prior = {fewest}+ pool images of the target's class"
+    return Bound("finite_prior", risk, who, "exact Bayes risk, derived in docs/")
 
 
-def format_bound(value: float, log10: float | None = None) -> str:
-    """Return a bound for a table; what underflows is a power of ten.
+def two_point(
+    mu: float, domain: tuple[float, float] = (0.0, 1.0)
+) -> tuple[Bound, Bound]:
+    """Minimax bounds over the cube from a mu-GDP guarantee (derived in docs/).
+
+    For neighbours p = N(0, 1), q = N(mu, 1) let B = (1/2) int pq / (p + q), which is
+    e^(-mu^2 / 8) E sech(mu xi / 2) / 4 with xi ~ N(0, 1). On average over the corners
+    of the unit cube MSE >= B for any attacker (Assouad: one coordinate at a time, the
+    risk of telling its two values apart), and MSE >= B / (1 - 4B) for unbiased ones
+    (Vincze-Le Cam; tends to the exact 1 / mu^2 for small mu).
 
     Args:
-      value: mean squared error, or 0 where it underflowed.
-      log10: of the value, where known.
+      mu: replace-one shift of all releases together, finite.
+      domain: of every coordinate.
+
+    Returns:
+      For any attacker, and for unbiased ones. Both speak of corners, not of images:
+      with no leakage the first says 1/4, above the floor. Hence never ranked.
     """
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf"
-    log10 = math.log10(value) if log10 is None and value > 0 else log10
-    if log10 is None:
+    if not 0 <= mu < math.inf:
+        raise ValueError(f"mu={mu}: a shift is finite and at least 0")
+    sech = _normal_mean(lambda x: 1 / np.cosh(mu * x / 2), min(12.0, 80 / max(mu, 1)))
+    # 1 - 4B, without cancellation where nearly nothing leaks
+    told = _normal_mean(
+        lambda x: -np.expm1(-(mu**2) / 8 - _log_cosh(mu * x / 2)), reach=12.0
+    )
+    log10 = math.log10(sech / 4) - mu**2 / 8 / math.log(10)
+    return _two_point(log10, told, domain)
+
+
+def two_point_of(
+    loss: Any, domain: tuple[float, float] = (0.0, 1.0)
+) -> tuple[Bound, Bound]:
+    """The same from any privacy loss, through its hockey-stick curve delta(eps).
+
+    An f-divergence is an integral of hockey sticks (Sason and Verdu 2016); for this one
+    4B >= 8 int_0^(1/2) u (1 - delta(log(1/u - 1))) du. Pessimistic deltas are safe.
+
+    Args:
+      loss: replace-one; anything whose `get_delta_for_epsilon` takes an array.
+      domain: of every coordinate.
+
+    Returns:
+      As `two_point`; a B below 1e-9, where delta rounds to one, is given as 0.
+    """
+    eps = np.concatenate([[0.0], np.geomspace(1e-7, 45, _NODES)])
+    u = special.expit(-eps)
+    weight = _trapezoid(eps) * u**2 * (1 - u)  # u du
+    weight /= weight.sum()
+    delta = np.asarray(loss.get_delta_for_epsilon(eps), float)
+    corner = weight @ (1 - delta) / 4
+    log10 = math.log10(corner) if corner > 1e-9 else -math.inf
+    return _two_point(log10, weight @ delta, domain)
+
+
+def _two_point(
+    log10: float, told: float, domain: tuple[float, float]
+) -> tuple[Bound, Bound]:
+    log10 += 2 * math.log10(domain[1] - domain[0])
+    log_told = math.log10(told) if told > 0 else -math.inf
+    return (
+        _over_the_cube("two_point", "any attacker", log10),
+        _over_the_cube("two_point_unbiased", "unbiased attackers", log10 - log_told),
+    )
+
+
+def _over_the_cube(name: str, who: str, log10: float) -> Bound:
+    return Bound(
+        name,
+        _power_of_ten(log10),
+        f"{who}, minimax over the cube",
+        "two-point bound, derived in docs/",
+        ranked=False,
+        log10=log10,
+    )
+
+
+def _normal_mean(fn: Callable, reach: float) -> float:
+    """Return E fn(xi), xi ~ N(0, 1), from the nodes within reach of 0."""
+    x = np.linspace(-reach, reach, _NODES)
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return float(_trapezoid(x) @ (density * fn(x)))
+
+
+def _log_cosh(x: np.ndarray) -> np.ndarray:
+    return np.abs(x) + np.log1p(np.expm1(-2 * np.abs(x)) / 2)
+
+
+def _trapezoid(x: np.ndarray) -> np.ndarray:
+    """Return the weights of the trapezoid rule on sorted nodes."""
+    step = np.diff(x)
+    return (np.append(step, 0) + np.insert(step, 0, 0)) / 2
+
+
+def format_bound(value: float | None, log10: float | None = None) -> str:
+    """Return a bound for a table: ".0421", "3.2e-05", "10^-4322", "inf" or "none".
+
+    Args:
+      value: mean squared error; 0 where it underflowed, None where there is no bound.
+      log10: of the value, read where that is 0.
+    """
+    if value is None:
+        return "none"
+    if not math.isfinite(value):
+        return str(value)
+    if value > 0:
+        log10 = math.log10(value)
+    if log10 is None or log10 == -math.inf:
         return "0"
     if log10 < -9:
         return f"10^{math.floor(log10 + 0.5)}"

@@ -1,130 +1,212 @@
-"""Renyi curves and privacy losses of Gaussian releases; conversions to epsilon(delta).
+"""Renyi curves and privacy losses of Gaussian releases; conversions to epsilon.
 
-Accounting is float64 NumPy on the host. A *shift* is an L2 sensitivity over the noise's
-standard deviation, dimensionless; each function says under which adjacency it is meant.
-Subsampling under add-or-remove and all conversions are dp-accounting's.
+Accounting is float64 NumPy on the host. A *shift* is an L2 sensitivity over the
+noise's standard deviation, dimensionless; of which sensitivity, each function says:
+
+==============================  ===================================================
+function                        its shift
+==============================  ===================================================
+`gaussian`, `GaussianPrivacy`   of the adjacency the curve is read under
+`without_replacement_gaussian`  replace-one: how far the sum moves, <= 2 norm bounds
+`poisson_gaussian`, `..._pld`   one record's norm bound, whatever the adjacency
+==============================  ===================================================
+
+Under Poisson sampling the adjacency is no factor on the shift: a replaced record takes
+one mixture to another. dp-accounting's own conventions differ (its loss distributions
+double a replace-one shift, its Renyi accountant does not).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from scipy import optimize, special
 
 from audit.types import Adjacency
 
+Orders = Sequence[float] | np.ndarray
+
 # The orders of Edmunds (2024) and of Guo et al.'s code.
 EDMUNDS_ORDERS = np.array([1 + k / 10 for k in range(1, 100)] + list(range(11, 64)))
 # Large noise wants large orders, next to none wants orders just above 1.
 ORDERS = np.unique(
     np.concatenate(
-        [1 + np.geomspace(0.01, 60, 300), EDMUNDS_ORDERS, np.geomspace(64, 4096, 25)]
+        [
+            1 + np.geomspace(0.01, 60, 300),
+            EDMUNDS_ORDERS,
+            np.geomspace(64, 4096, 25).round(),
+        ]
     )
 )
 
+_NODES = 4001  # of the quadrature
+_NEGLIGIBLE = 60.0  # nats below the peak: e^-60 = 9e-27
 
-def gaussian(orders: Any, shift: Any) -> Any:
-    """Return D_alpha = alpha shift^2 / 2 of one Gaussian release (Mironov 2017)."""
-    return orders * shift**2 / 2
+
+def gaussian(orders: Orders, shift: float) -> np.ndarray:
+    """Return D_alpha = alpha shift^2 / 2 of one Gaussian release (Mironov 2017).
+
+    Args:
+      orders: alpha, above 1.
+      shift: of the adjacency the curve is read under; 0 gives zeros, inf gives inf.
+    """
+    return np.asarray(orders, float) * np.asarray(shift, float) ** 2 / 2
 
 
 def poisson_gaussian(
-    orders: Sequence[float] | np.ndarray, q: float, shift: float, adjacency: Adjacency
+    orders: Orders, q: float, shift: float, adjacency: Adjacency
 ) -> np.ndarray:
     """Return the curve of one Poisson-sampled Gaussian release.
 
+    With M(s) = (1-q) N(0, 1) + q N(s, 1) it is D_alpha of M(shift) against
+
+      N(0, 1)    add-or-remove; the exact worst case (Mironov, Talwar and Zhang 2019)
+      M(-shift)  replace-one; antipodal contributions are the worst case by numerical
+                 verification, without a proof
+
+    by quadrature. dp-accounting agrees at whole orders; at fractional ones its series
+    is an upper bound, loose by as much as two thirds, or does not converge.
+
     Args:
-      orders: above 1.
+      orders: alpha, above 1.
       q: sampling probability.
-      shift: norm bound of one contribution over the noise's standard deviation; under
-        either adjacency (replace-one moves the record from +shift to -shift).
-      adjacency: add-or-remove is dp-accounting's exact computation; replace-one is the
-        divergence between the two mixtures with antipodal contributions, the worst
-        case by numerical verification, integrated to 1e-9 relative.
+      shift: norm bound of one record's contribution over the noise's standard
+        deviation, under either adjacency.
+      adjacency: which neighbours.
+
+    Returns:
+      [orders], to about 1e-9 relative.
     """
-    if adjacency == "add_remove":
-        return _accountant(orders, q, shift, adjacency)
-    return np.array([_antipodal(float(a), q, shift) for a in np.asarray(orders)])
+    orders = _above_one(orders)
+    norms = {"add_remove": 1, "replace_one": 2}[_checked(adjacency)]
+    plain = gaussian(orders, norms * shift)
+    if q >= 1 or not 0 < shift < np.inf:
+        return plain
+    if q <= 0:
+        return np.zeros_like(plain)
+    mirror = (1 - norms) * shift
+    curve = [_mixture_divergence(a, q, shift, mirror) for a in orders.flat]
+    return np.reshape(curve, orders.shape)
 
 
-def _antipodal(order: float, q: float, shift: float) -> float:
-    """Return D_order of (1-q) N(0,1) + q N(shift,1) against its mirror image."""
-    if q >= 1:
-        return gaussian(order, 2 * shift)
-    # the integrand's mass lies between the two modes and order * shift beyond them
-    edge = (2 * order + 1) * shift + 12
-    x = np.linspace(-edge, edge, 40_001)
-    log_p, log_q = (_log_mixture(x, q, s) for s in (shift, -shift))
-    inside = order * log_p + (1 - order) * log_q + np.log(x[1] - x[0])
-    return max(0.0, float(special.logsumexp(inside)) / (order - 1))
+def _mixture_divergence(order: float, q: float, up: float, down: float) -> float:
+    """Return D_order of M(up) against M(down), see `poisson_gaussian`; down <= 0 < up.
+
+    With r the density ratio it is log(1 + E h(r)) / (order - 1), the expectation under
+    M(down), where h(r) = r^order - 1 - order (r - 1) >= 0: nothing cancels, however
+    little leaks.
+    """
+    # M(down) has its mass between down and 0; of r^order M(down) the logarithm's
+    # derivative lies between -x and 2 order up - x
+    low, high = down - 12.0, 2 * order * up + 12.0
+    for _ in range(4):  # zoom on what is not negligible, wherever it is
+        x = np.linspace(low, high, _NODES)
+        step = x[1] - x[0]
+        above, below = _log_mixture_ratio(x, q, up), _log_mixture_ratio(x, q, down)
+        log_base = below - x**2 / 2 - np.log(2 * np.pi) / 2
+        height = log_base + np.maximum(order * (above - below), 0)  # bounds log h
+        # half a step from a peak of curvature 1 the height is step^2 / 8 less
+        near = np.flatnonzero(height > height.max() - _NEGLIGIBLE - step**2)
+        low, high = x[max(near[0] - 1, 0)], x[min(near[-1] + 1, _NODES - 1)]
+    log_excess = special.logsumexp(log_base + _log_h(order, above - below))
+    return float(np.logaddexp(0.0, log_excess + np.log(step)) / (order - 1))
 
 
-def _log_mixture(x: np.ndarray, q: float, shift: float) -> np.ndarray:
-    quiet = np.log1p(-q) - x**2 / 2
-    loud = np.log(q) - (x - shift) ** 2 / 2
-    return np.logaddexp(quiet, loud) - np.log(2 * np.pi) / 2
+def _log_mixture_ratio(x: np.ndarray, q: float, shift: float) -> np.ndarray:
+    """Return log M(shift) / N(0, 1) at x."""
+    return np.logaddexp(np.log1p(-q), np.log(q) + shift * x - shift**2 / 2)
 
 
-def without_replacement_gaussian(
-    orders: Sequence[float] | np.ndarray, q: float, shift: float
-) -> np.ndarray:
+def _log_h(order: float, u: np.ndarray) -> np.ndarray:
+    """Return log(e^(order u) - 1 - order (e^u - 1)) without overflow."""
+    safe = np.minimum(u, 600 / order)
+    small = np.expm1(order * safe) - order * np.expm1(safe)
+    # where e^(order u) is huge the constant term is lost in rounding anyway
+    large = np.maximum(u, 600 / order)
+    tail = order * large + np.log1p(-order * np.exp((1 - order) * large))
+    return np.where(u < 600 / order, np.log(np.maximum(small, 1e-300)), tail)
+
+
+def without_replacement_gaussian(orders: Orders, q: float, shift: float) -> np.ndarray:
     """Return the replace-one curve of one release on a uniform subset of fixed size.
 
-    Order 2 is log(1 + q^2 (e^(shift^2) - 1)), an upper bound by convexity and attained
-    by antipodal contributions (the supremum inside was verified numerically to 1e-14);
-    other orders are the bound of Wang, Balle and Kasiviswanathan (2019).
+    Order 2 is log(1 + q^2 (e^(shift^2) - 1)). Proved: a record that moves from one end
+    of a ball to the other attains it where all others stand at the second end; and by
+    convexity it is an upper bound, given a supremum over the ball. That supremum is
+    verified numerically (to 1e-14), not proved. Whole orders above 2 are
+    the proved bound of Wang, Balle and Kasiviswanathan (2019), from dp-accounting.
+    Between whole orders (alpha - 1) D_alpha is convex, hence below its chord; and no
+    order exceeds that of a release to everybody.
 
     Args:
-      orders: above 1.
+      orders: alpha, above 1.
       q: subset size over n.
       shift: replace-one sensitivity over the noise's standard deviation.
     """
-    orders = np.asarray(orders, float)
-    curve = gaussian(orders, shift)
-    if q < 1 and (orders != 2).any():
-        curve = np.array(_accountant(orders, q, shift, "replace_one"))
-    if q < 1:
-        curve[orders == 2] = _log_add_expm1(q, shift**2)
-    return curve
+    orders = _above_one(orders)
+    plain = gaussian(orders, shift)
+    if q >= 1 or not 0 < shift < np.inf:
+        return plain
+    if q <= 0:
+        return np.zeros_like(plain)
+    whole = np.union1d(np.floor(orders), np.ceil(orders))
+    whole = whole[whole > 2]
+    chord_at = np.concatenate([[1.0, 2.0], whole])
+    second = _log_add_expm1(q, shift**2)
+    scaled = np.concatenate([[0.0, second], (whole - 1) * _wang(whole, q, shift)])
+    return np.minimum(np.interp(orders, chord_at, scaled) / (orders - 1), plain)
 
 
 def _log_add_expm1(q: float, exponent: float) -> float:
-    """Return log(1 + q^2 (e^exponent - 1)) without overflow."""
-    grown = exponent + np.log(-np.expm1(-exponent)) if exponent > 0 else -np.inf
-    return float(np.logaddexp(0.0, 2 * np.log(q) + grown))
+    """Return log(1 + q^2 (e^exponent - 1)) without overflow; q, exponent > 0."""
+    grown = exponent + math.log(-math.expm1(-exponent))
+    return float(np.logaddexp(0.0, 2 * math.log(q) + grown))
 
 
-def _accountant(
-    orders: Any, q: float, shift: float, adjacency: Adjacency
-) -> np.ndarray:
+def _wang(orders: np.ndarray, q: float, shift: float) -> np.ndarray:
+    if not orders.size:
+        return orders
     import dp_accounting as dp
 
-    relation, sampled = {
-        "add_remove": (
-            dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
-            lambda event: dp.PoissonSampledDpEvent(min(q, 1.0), event),
-        ),
-        "replace_one": (
-            dp.NeighboringRelation.REPLACE_ONE,
-            # dataset size and sample size enter through their ratio alone
-            lambda event: dp.SampledWithoutReplacementDpEvent(
-                10**9, round(q * 10**9), event
-            ),
-        ),
-    }[adjacency]
-    accountant = dp.rdp.RdpAccountant(list(orders), relation)
-    accountant.compose(sampled(dp.GaussianDpEvent(1 / shift)))
-    return np.array(accountant._rdp)  # it has no public reading of the curve
+    accountant = dp.rdp.RdpAccountant(list(orders), dp.NeighboringRelation.REPLACE_ONE)
+    # sizes enter through their ratio alone; rounded up, the safe side
+    size = 10**9
+    event = dp.SampledWithoutReplacementDpEvent(
+        size, min(size, math.ceil(q * size)), dp.GaussianDpEvent(1 / shift)
+    )
+    with np.errstate(invalid="ignore"):  # differences of infinities, not used
+        accountant.compose(event)
+    return np.asarray(accountant.rdp)
 
 
-def epsilon(
-    orders: Sequence[float] | np.ndarray,
-    curve: Sequence[float] | np.ndarray,
-    delta: float,
-) -> float:
-    """Convert a curve to the smallest epsilon its orders give (dp-accounting's)."""
+def _above_one(orders: Orders) -> np.ndarray:
+    orders = np.asarray(orders, float)
+    if not (orders > 1).all():
+        raise ValueError(f"Renyi orders must be above 1, got {orders.min()}")
+    return orders
+
+
+def _checked(adjacency: Adjacency) -> Adjacency:
+    if adjacency not in get_args(Adjacency):
+        known = ", ".join(get_args(Adjacency))
+        raise ValueError(f"adjacency={adjacency!r}: there are {known}")
+    return adjacency
+
+
+def epsilon(orders: Orders, curve: Orders, delta: float) -> float:
+    """Convert a curve to the least epsilon it implies at delta, with dp-accounting.
+
+    min over alpha of D_alpha + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
+    (Canonne, Kamath and Steinke 2020, Proposition 12).
+
+    Args:
+      orders: alpha, above 1; 1.01 and below are ignored.
+      curve: [orders] D_alpha of all releases together; inf where unknown.
+      delta: in [0, 1); 0 gives inf.
+    """
     import dp_accounting as dp
 
     return float(dp.rdp.compute_epsilon(list(orders), list(curve), delta)[0])
@@ -136,15 +218,16 @@ class GaussianPrivacy(NamedTuple):
     Reads like dp-accounting's PrivacyLossDistribution.
     """
 
-    mu: float  # shift of all releases together
+    mu: float  # shift of all releases together: sqrt(steps) x the shift of one
 
-    def get_delta_for_epsilon(self, epsilon: float) -> float:
+    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
         """Return delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)."""
+        epsilon = np.asarray(epsilon, float)
         if self.mu == 0:
-            return max(0.0, -np.expm1(epsilon)) if epsilon < 0 else 0.0
+            return np.maximum(0.0, -np.expm1(np.minimum(epsilon, 0)))[()]
         kept = special.log_ndtr(self.mu / 2 - epsilon / self.mu)
         lost = epsilon + special.log_ndtr(-self.mu / 2 - epsilon / self.mu)
-        return float(max(0.0, np.exp(kept) * -np.expm1(min(0.0, lost - kept))))
+        return (np.exp(kept) * -np.expm1(np.minimum(0.0, lost - kept)))[()]
 
     def get_epsilon_for_delta(self, delta: float) -> float:
         """Return the smallest epsilon >= 0 with delta(epsilon) <= delta."""
@@ -152,42 +235,56 @@ class GaussianPrivacy(NamedTuple):
             return 0.0
         # the loss is N(mu^2/2, mu^2): its tail alone already gives a valid epsilon
         high = self.mu**2 / 2 + self.mu * max(1.0, -special.ndtri(delta))
+        if not np.isfinite(high):
+            return math.inf
         return float(
             optimize.brentq(
                 lambda e: self.get_delta_for_epsilon(e) - delta, 0.0, high, xtol=1e-10
             )
         )
 
+    def tpr(self, fpr: Any) -> Any:
+        """Return the most true positives of any membership test.
+
+        Phi(Phi^-1(fpr) + mu) (Dong, Roth and Su 2022).
+
+        Args:
+          fpr: false-positive rates in [0, 1], any shape.
+        """
+        return special.ndtr(special.ndtri(np.asarray(fpr, float)) + self.mu)
+
 
 def poisson_gaussian_pld(
     q: float, shift: float, steps: int, adjacency: Adjacency
 ) -> Any:
-    """Return dp-accounting's privacy-loss distribution of `steps` Poisson releases.
+    """Return the privacy loss of `steps` Poisson releases, pessimistically rounded.
+
+    It is dp-accounting's PrivacyLossDistribution, or the exact `GaussianPrivacy` where
+    nothing is sampled or nothing leaks.
 
     Args:
       q: sampling probability.
-      shift: norm bound over standard deviation. dp-accounting itself doubles it for
-        replace-one here, though not in its RDP accountant.
+      shift: norm bound of one record's contribution over the noise's standard
+        deviation, under either adjacency: dp-accounting doubles it itself.
       steps: releases.
       adjacency: which neighbours.
     """
+    norms = {"add_remove": 1, "replace_one": 2}[_checked(adjacency)]
+    if q >= 1 or not 0 < shift < np.inf:
+        return GaussianPrivacy(math.sqrt(steps) * norms * shift)
+    if q <= 0:
+        return GaussianPrivacy(0.0)
     import dp_accounting as dp
 
     relation = {
         "add_remove": dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
         "replace_one": dp.NeighboringRelation.REPLACE_ONE,
     }[adjacency]
-    accountant = dp.pld.PLDAccountant(relation)
-    event = dp.PoissonSampledDpEvent(min(q, 1.0), dp.GaussianDpEvent(1 / shift))
-    accountant.compose(event, steps)
-    return _Pld(accountant)
-
-
-class _Pld(NamedTuple):
-    accountant: Any
-
-    def get_epsilon_for_delta(self, delta: float) -> float:
-        return float(self.accountant.get_epsilon(delta))
-
-    def get_delta_for_epsilon(self, epsilon: float) -> float:
-        return float(self.accountant.get_delta(epsilon))
+    one = dp.pld.privacy_loss_distribution.from_gaussian_mechanism(
+        1 / shift,
+        sampling_prob=q,
+        neighboring_relation=relation,
+        # losses grow with shift^2, and so do memory and time at a fixed resolution
+        value_discretization_interval=1e-4 * max(1.0, shift**2),
+    )
+    return one.self_compose(steps)
