@@ -46,7 +46,7 @@ def statistics(entry: compose.Entry, problem) -> np.ndarray:
 
 @pytest.mark.parametrize("name", TABLE_3_4)
 def test_table_3_4(problem, name):
-    """Within 10%, or inside the combined 2 s.e. (hers over 3 runs, ours over 5)."""
+    """Within 10%, or inside the combined 2 s.e. (theirs over 3 runs, ours over 5)."""
     entry = next(e for e in scenario().defenses if e.label == name)
     seen = statistics(entry, problem)
     mean, se = seen.mean(0), seen.std(0, ddof=1) / np.sqrt(SEEDS)

@@ -271,7 +271,7 @@ EDMUNDS = {1: 389.9752, 2: 697.6610, 3: 996.0350, 4: 1294.4090, 5: 1571.4291}
 
 @pytest.mark.parametrize("steps", EDMUNDS)
 def test_epsilons_of_edmunds_appendix_a(steps):
-    """Her convention: add-or-remove, overshoot 1.115, her orders, sigma .05."""
+    """The thesis' convention: add-or-remove, overshoot 1.115, its orders, sigma .05."""
     curve = steps * rdp.gaussian(rdp.EDMUNDS_ORDERS, 1.115 / 0.05)
     got = rdp.epsilon(rdp.EDMUNDS_ORDERS, curve, 1e-9)
     assert abs(got - EDMUNDS[steps]) < 1e-3
