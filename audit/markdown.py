@@ -68,11 +68,11 @@ def _md_defenses(card: Scorecard) -> str:
 
 def _md_trials(card: Scorecard) -> str:
     header = ["defense", "attack", "MSE ± s.e.", "median", "bias²", "variance", "SSIM"]
-    header += ["PSNR", "LPIPS", "threat model", "flags"]
+    header += ["PSNR", "LPIPS", "wins", "threat model", "flags"]
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
-            gap = ["-"] * 7
+            gap = ["-"] * 8
             said = f"{t['status']}: {t['reason']}"
             rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
             continue
@@ -80,9 +80,12 @@ def _md_trials(card: Scorecard) -> str:
         cells = [with_error(r["mse"], r["mse_se"])]
         cells += [number(r[k]) for k in ("mse_median", "bias2", "variance", "ssim")]
         cells += [f"{float(r['psnr_median']):.1f}", attack_cells(t)[2]]
+        wins = r.get("win_rate")
+        cells.append("-" if wins is None else f"{wins:.0%}")
         flags = ", ".join(f["name"] for f in t["flags"]) or "-"
         rows.append([t["defense"], t["attack"], *cells, t["threat_model"], flags])
-    return _md(header, rows)
+    said = "wins: targets rebuilt more closely than the nearest-neighbour oracle does."
+    return f"{_md(header, rows)}\n\n{said}"
 
 
 def _md_bounds(card: Scorecard) -> str:
@@ -107,17 +110,27 @@ def _md_bounds(card: Scorecard) -> str:
 
 def _md_dfil(card: Scorecard) -> str:
     header = ["defense", "dFIL mean", "median", "max", "√dFIL mean", "median", "max"]
+    header.append("relative s.e.")
     keys = ("mean", "median", "max", "sqrt_mean", "sqrt_median", "sqrt_max")
     rows = [
-        [label, *(f"{float(own['dfil'][k]):.4g}" for k in keys)]
+        [
+            label,
+            *(f"{float(own['dfil'][k]):.4g}" for k in keys),
+            _percent(own["dfil"].get("relative_se")),
+        ]
         for label, own in card.defenses.items()
         if own["dfil"]
     ]
     said = (
         "dFIL is the trace of the Fisher information about a record over its dimension;"
-        " Edmunds (2024) prints its square root under the same name."
+        " Edmunds (2024) prints its square root under the same name. The standard error"
+        " is of one target's dFIL over training runs, median over targets."
     )
     return f"{_md(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.1%}"
 
 
 def _md_epsilon(card: Scorecard) -> str:

@@ -164,6 +164,13 @@ def notes(card: Scorecard) -> str:
         for t in card.trials
         if t["status"] != "ok"
     ]
+    lines += sorted(
+        {
+            f"{t['attack']} is an oracle and saw augmented copies of pool images"
+            for t in card.trials
+            if t["status"] == "ok" and t["result"]["fit"].get("augmented")
+        }
+    )
     unavailable = {
         t["result"]["lpips_unavailable"]
         for t in card.trials

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit import data, flags, scoring, shadow
+from audit import data, flags, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
 from audit.types import Release, Splits, Task
@@ -131,6 +131,27 @@ def row(
         stand_in="" if scenario.data == wanted else f"{scenario.data}, not {wanted}",
         augmented="" if size == distinct else f"{distinct} images made {size}",
     )
+
+
+def with_win_rates(trials: list[Trial]) -> list[Trial]:
+    """Add the share of targets an attack rebuilds more closely than the oracle does.
+
+    Balle et al.'s (2022) criterion of success. None where the line-up has no oracle.
+    """
+    oracle = {
+        t.defense: t.arrays["mse"]
+        for t in trials
+        if t.result is not None and t.arrays is not None and t.result["oracle"]
+    }
+
+    def add(t: Trial) -> Trial:
+        if t.arrays is None or t.result is None or t.result["oracle"]:
+            return t
+        known = oracle.get(t.defense)
+        rate = None if known is None else metrics.win_rate(t.arrays["mse"], known)
+        return t._replace(result={**t.result, "win_rate": rate})
+
+    return [add(t) for t in trials]
 
 
 def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
             trial(own, e, attack, of, releases, held[entry.label], table)
             for e, attack in attacks
         ]
+    trials = rows.with_win_rates(trials)
     flagged = [
         rows.row(t, held, trials, learners, floor["mse"], scenario, problem)
         for t in trials

@@ -122,6 +122,17 @@ def test_oracles_are_not_ranked(card):
         assert report.strongest(card, label)["attack"] != "nearest_neighbour"
 
 
+def test_wins_are_counted_against_the_oracle(card):
+    for t in card.trials:
+        mine = card.arrays[f"{t['defense']}/{t['attack']}/mse"]
+        oracle = card.arrays[f"{t['defense']}/nearest_neighbour/mse"]
+        if t["result"]["oracle"]:
+            assert "win_rate" not in t["result"]
+        else:
+            assert t["result"]["win_rate"] == (mine < oracle).mean()
+    assert "saw augmented copies" in report.notes(card)
+
+
 def test_terminal_table_fits_120_columns_without_losing_a_word(card):
     text = report.table(card)
     assert max(map(len, text.split("\n"))) <= 120
