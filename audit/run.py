@@ -31,7 +31,7 @@ from audit.compose import Entry, Scenario
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
-from audit.types import Attack, Release, Task, UserError
+from audit.types import Attack, Release, Task, TrainingSet, UserError
 
 FLOOR = Entry("class_mean", "class_mean", {}, {})
 
@@ -113,9 +113,13 @@ def load(scenario: Scenario) -> Problem:
 
 
 def build(key: jax.Array, entry: Entry, problem: Problem) -> shadow.Learner:
-    """Build one defense; the initialisation is shared by all of them."""
+    """Build one defense and trace one run of it, so that nothing fails later.
+
+    The initialisation is the same for all defenses.
+    """
+    one = jax.tree.map(lambda a: a[0], problem.splits.targets)
     try:
-        return shadow.learner(
+        of = shadow.learner(
             registry.find("defense", entry.name),
             problem.task,
             entry.settings,
@@ -124,6 +128,9 @@ def build(key: jax.Array, entry: Entry, problem: Problem) -> shadow.Learner:
             label=entry.label,
             version=registry.version("defense", entry.name),
         )
+        data_of_one = TrainingSet(problem.splits.fixed, one)
+        jax.eval_shape(of.defense.train, key, of.side, data_of_one)
+        return of
     except ValueError as error:
         raise UserError(f"defense.{entry.label}: {error}") from None
 

@@ -244,6 +244,10 @@ def test_batch_size_that_does_not_fit_the_sampling(capsys, monkeypatch):
     assert "defense.dpsgd: sampling=full takes no batch_size" in capsys.readouterr().err
     assert call(*RUN, "defense.dpsgd.sampling=poisson") == 2
     assert "sampling=poisson needs a batch_size" in capsys.readouterr().err
+    words = ["defense.dpsgd.sampling=uniform", "defense.dpsgd.batch_size=5000"]
+    assert call(*RUN, *words) == 2
+    said = "defense.dpsgd: batch_size=5000 is larger than the 201 records"
+    assert said in capsys.readouterr().err
 
 
 def test_unknown_words_offer_the_nearest():
