@@ -15,11 +15,11 @@ from audit.rng import stream
 from audit.types import (
     Attack,
     Count,
-    Fraction,
     Knowledge,
     NonNegative,
     Observation,
     Positive,
+    Share,
     Task,
     ThreatModel,
     TrainingSet,
@@ -44,7 +44,7 @@ def reconstructor(
     batch_size: Count = 64,
     epochs: Count = 100,
     patience: Count = 25,
-    held_out: Fraction = 0.1,
+    held_out: Share = 0.1,
     clip_features: Positive = 5.0,
     least_scale: Positive = 0.1,
 ) -> Attack:

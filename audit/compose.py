@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from audit import registry
 from audit.registry import Setting, did_you_mean
-from audit.types import Count, Fraction, Lanes, NonNegativeInt, Seed, UserError
+from audit.types import Count, Lanes, NonNegativeInt, Seed, Share, UserError
 
 
 class _Model(BaseModel):
@@ -65,7 +65,7 @@ class ScenarioSpec(_Model):
     sets: Annotated[dict[str, DataSet], Len(1)]
     runs: Count = 1
     accounting_runs: Count = 1
-    delta: Fraction = 1e-9
+    delta: Share = 1e-9
     training: dict[str, Any] = {}
     defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
     defense: dict[str, dict[str, Any]] = {}

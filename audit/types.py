@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(gt=0, le=1)]
+Share = Annotated[float, Interval(gt=0, lt=1)]
 Count = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]

@@ -85,6 +85,7 @@ WRONG = {
     (*RUN, "seed=abc"): "seed='abc'",
     (*RUN, "runs=0"): "runs=0",
     (*RUN, "delta=2"): "delta=2",
+    (*RUN, "attack.reconstructor.held_out=1.0"): "held_out=1.0: input should be less",
     (*RUN, "training.step=3"): "no defense in the line-up has training.step",
     (*RUN, "lanes.tile=0"): "lanes.tile=0",
     (*RUN, "lanes.tiles=3"): "unknown setting lanes.tiles; did you mean 'tile'?",

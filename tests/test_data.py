@@ -212,6 +212,13 @@ def test_bad_pixels_are_counted_and_placed(value, said):
         data.check(splits)
 
 
+def test_classes_of_targets_must_be_in_the_pool():
+    splits = data.split(binary(), **SIZES)
+    pool = splits.pool._replace(y=np.zeros_like(splits.pool.y))
+    with pytest.raises(DataError, match="pool holds no record of class 1"):
+        data.check(splits._replace(pool=pool))
+
+
 def test_duplicates_are_counted():
     splits = data.split(binary(), **SIZES)
     assert data.duplicates(splits) == 0

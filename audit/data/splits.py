@@ -142,7 +142,7 @@ def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarr
 
 
 def check(splits: Splits, domain: tuple[float, float] = (0.0, 1.0)) -> None:
-    """Refuse pixels that are not numbers or lie outside the domain, and empty splits.
+    """Refuse pixels that are no numbers or outside the domain, and empty splits.
 
     Raises:
       DataError: naming the split and how many values.
@@ -157,6 +157,10 @@ def check(splits: Splits, domain: tuple[float, float] = (0.0, 1.0)) -> None:
         out = int(((x < domain[0]) | (x > domain[1])).sum())
         if out:
             raise DataError(f"{name} holds {out} pixels outside {domain}")
+    wanted, known = set(np.unique(splits.targets.y)), set(np.unique(splits.pool.y))
+    if not wanted <= known:
+        lacking = ", ".join(str(int(y)) for y in sorted(wanted - known))
+        raise DataError(f"pool holds no record of class {lacking}, which targets have")
 
 
 def duplicates(splits: Splits) -> int:
