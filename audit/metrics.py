@@ -24,17 +24,25 @@ def decompose(guesses: Any, targets: Any) -> Decomposition:
 
     Returns:
       bias2 and variance are None for one run.
+
+    Raises:
+      ValueError: if the guesses are not [T, R, *features] of these targets.
     """
-    guesses = np.asarray(guesses, float)
+    guesses, targets = np.asarray(guesses, float), np.asarray(targets, float)
+    if guesses.shape[:1] + guesses.shape[2:] != targets.shape:
+        raise ValueError(
+            f"guesses {guesses.shape} are not [targets, runs, *features] of targets "
+            f"{targets.shape}"
+        )
     guesses = guesses.reshape(*guesses.shape[:2], -1)
-    error = guesses - np.asarray(targets, float).reshape(len(guesses), 1, -1)
-    mse = (error**2).mean((1, 2))
+    error = guesses - targets.reshape(len(guesses), 1, -1)
+    total = (error**2).mean((1, 2))
     runs = guesses.shape[1]
     if runs < 2:
-        return Decomposition(mse, None, None)
+        return Decomposition(total, None, None)
     within = guesses.var(1, ddof=1).mean(1)
     # E mse = bias^2 + variance, and `within` is unbiased for the variance
-    return Decomposition(mse, mse - within, within)
+    return Decomposition(total, total - within, within)
 
 
 def standard_error(values: Any) -> float:

@@ -29,6 +29,7 @@ SCALE = np.array([0.458, 0.448, 0.450], np.float32)
 LAYERS = ((0, 4, 2), (3, 1, 2), (6, 1, 1), (8, 1, 1), (10, 1, 1))
 POOLED = (3, 6)
 SIDE = 64  # pixels; what the scorecard resizes to
+SMALLEST = 31  # pixels a side; less leaves nothing after the second pool
 PARTS = 50  # images at a time
 
 
@@ -51,12 +52,21 @@ def lpips(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
       weights: from `load_weights`.
       a: [H, W, 3] in [-1, 1], at least 31 x 31.
       b: the same shape.
+
+    Raises:
+      ValueError: if the shapes differ, or are not those of such images.
     """
+    if a.shape != b.shape or a.shape[2:] != (3,) or min(a.shape[:2]) < SMALLEST:
+        raise ValueError(
+            f"LPIPS of {a.shape} and {b.shape}: it takes two [H, W, 3] of one shape, "
+            f"at least {SMALLEST} pixels a side"
+        )
     total = jnp.zeros(())
     for f, g, head in zip(
         _features(weights, a), _features(weights, b), weights.heads, strict=True
     ):
-        total += (((_unit(f) - _unit(g)) ** 2) @ head).mean()
+        square = (_unit(f) - _unit(g)) ** 2
+        total += jnp.matmul(square, head, precision="highest").mean()  # no TF32
     return total
 
 

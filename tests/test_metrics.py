@@ -29,6 +29,11 @@ def test_one_run_has_no_parts():
     assert parts.variance is None
 
 
+def test_shapes_that_would_broadcast_are_refused():
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\).*\(2, 1\)"):
+        metrics.decompose(np.zeros((2, 3, 4)), np.zeros((2, 1)))
+
+
 def test_standard_error():
     np.testing.assert_allclose(metrics.standard_error([0.0, 2.0]), 1.0)
     assert np.isnan(metrics.standard_error([1.0]))
@@ -49,6 +54,14 @@ def test_ssim_window_fits_the_image(side, window):
     assert used == window
     np.testing.assert_allclose(value, 1.0, atol=1e-5)
     assert (metrics.ssim(a, rng.uniform(size=a.shape))[0] < 0.5).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_ssim_of_constant_images(channels):
+    """No structure is left: (2ab + c) / (a^2 + b^2 + c), c = .01^2."""
+    a, b = (np.full((1, 12, 16, channels), v) for v in (0.2, 0.6))
+    want = (2 * 0.12 + 1e-4) / (0.04 + 0.36 + 1e-4)
+    np.testing.assert_allclose(metrics.ssim(a, b)[0], [want], rtol=1e-3)
 
 
 def test_win_rate():

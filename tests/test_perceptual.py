@@ -55,6 +55,20 @@ def test_jit_vmap_symmetry_and_identity(weights):
     np.testing.assert_allclose(many(weights, a, a), 0, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((30, 40, 3), (30, 40, 3)),
+        ((32, 32, 1), (32, 32, 1)),
+        ((64, 64, 3), (31, 31, 3)),
+    ],
+    ids=["too small", "grey", "two shapes"],
+)
+def test_images_it_cannot_judge_are_refused(weights, one, other):
+    with pytest.raises(ValueError, match="at least 31 pixels"):
+        lpips(weights, np.zeros(one), np.zeros(other))
+
+
 def test_channel_layout_matters(weights):
     """The thesis' code reshapes where it should transpose; that is another number."""
     a, b = inputs(64, 64, 1)
