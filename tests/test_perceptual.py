@@ -91,6 +91,22 @@ def test_scorecard_wrapper(weights):
     np.testing.assert_allclose(got[52], want, atol=1e-5)
 
 
+def test_the_named_folder_comes_first(weights, monkeypatch, tmp_path):
+    """In torchvision's layout; a folder without the file leaves the package."""
+    held = {f"lin{i}": head for i, head in enumerate(weights.heads)}
+    for (i, *_), kernel, bias in zip(
+        perceptual.LAYERS, weights.kernels, weights.biases, strict=True
+    ):
+        held[f"features.{i}.weight"] = kernel.transpose(3, 2, 0, 1)
+        held[f"features.{i}.bias"] = bias
+    monkeypatch.setenv("AUDIT_DATA", str(tmp_path))
+    assert perceptual.weights_source().name == "alexnet.ckpt"
+    (tmp_path / "lpips").mkdir()
+    np.savez(tmp_path / "lpips" / "alex.npz", **held)
+    assert perceptual.weights_source() == tmp_path / "lpips" / "alex.npz"
+    jax.tree.map(np.testing.assert_array_equal, load_weights(), weights)
+
+
 def test_both_sources_are_equal_to_the_bit(weights, full_data):
     own = load_weights()
     assert perceptual.weights_source().suffix == ".npz"
