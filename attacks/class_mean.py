@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 from jax import Array
 
+from audit.pools import class_means, originals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
@@ -18,10 +18,8 @@ def class_mean(task: Task) -> Attack:
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Array, dict]:
         del key
-        first = knowledge.pool_source == jnp.arange(len(knowledge.pool_source))
-        x, y = knowledge.pool.x[first], knowledge.pool.y[first]  # originals only
-        means = [x[y == label].mean(0) for label in range(task.classes)]
-        return jnp.stack(means), {"images": int(first.sum())}
+        images = len(originals(knowledge).y)
+        return class_means(knowledge, task.classes), {"images": images}
 
     def guess(means: Array, key: Array, seen: Observation) -> Array:
         del key

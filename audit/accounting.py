@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from audit import bounds, rdp, shadow
 from audit.games import repeated
+from audit.precision import double
 from audit.rng import stream
-from audit.types import Adjacency, Bound, Splits, TrainingSet
+from audit.types import Adjacency, Bound, Lanes, Nominal, Splits, TrainingSet
+
+if TYPE_CHECKING:
+    from audit.rows import Problem
 
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
@@ -22,69 +26,160 @@ class Guarantees(NamedTuple):
     dfil_se: np.ndarray | None  # [targets] of that mean; None for one trajectory
     bounds: tuple[Bound, ...]
     epsilon: dict[str, Any] | None
+    rdp2: float | None = None  # Renyi divergence of order 2, replace-one
+    eta: np.ndarray | None = None  # [targets] sqrt of the largest eigenvalue of I
+    nominal: tuple[Nominal, ...] = ()  # what the publication claims
+    anatomy: dict[str, np.ndarray] | None = None  # what happened inside, for figures
 
 
-def guarantees(
+def joined(
     key: jax.Array,
     of: shadow.Learner,
-    splits: Splits,
-    *,
+    problem: Problem,
     runs: int,
     delta: float,
     engine: shadow.Engine,
 ) -> Guarantees:
-    """Account for the very runs that are attacked, target by target.
+    """Account for runs on fixed + {target}: the very runs that are attacked.
 
     Args:
       key: of the trajectories; independent of the games'.
       of: the defense.
-      splits: the target stands in the slot it has in the game.
+      problem: the target stands in the slot it has in the game.
       runs: trajectories per target.
       delta: at which epsilon is given.
       engine: accounting is cheap and never stored.
     """
-    engine = engine._replace(store=None)
-    traces = _fisher(stream(key, "fisher"), of, splits, runs, engine)
+    splits, engine = problem.splits, engine._replace(store=None, shrink=True)
+    data = TrainingSet(splits.fixed, repeated(splits.targets, runs))
+    own_slot = np.array([len(splits.fixed.y)])
+
+    def read(method: str, words: str) -> Any:
+        """Return one reading of every target's record: [targets, runs] each."""
+        each = shadow.sweep(
+            method,
+            of,
+            stream(key, "fisher"),
+            data,
+            own_slot,
+            engine=engine,
+            what=f"{of.label}: {words}",
+            precise=True,
+        )
+        return jax.tree.map(lambda a: a.reshape(-1, runs), each)
+
+    risk = _finite_prior(stream(key, "finite prior"), of, splits, engine)
+    held = _held(
+        of,
+        _readings(of, read),
+        problem,
+        splits.targets.y,
+        len(splits.fixed.y) + 1,
+        delta,
+    )
+    return held._replace(bounds=held.bounds + ((risk,) if risk is not None else ()))
+
+
+def in_turn(
+    key: jax.Array,
+    of: shadow.Learner,
+    problem: Problem,
+    runs: int,
+    delta: float,
+    engine: shadow.Engine,
+) -> Guarantees:
+    """Account for every record of one training set. Arguments: `joined`.
+
+    In an attribute game eta is about the attribute's columns alone.
+    """
+    # one run serves all records, so that tiles would only repeat it
+    engine = engine._replace(store=None, lanes=Lanes(1, engine.lanes.memory_gib))
+    fixed = problem.splits.fixed
+    n = len(fixed.y)
+    data = TrainingSet(fixed, None)
+
+    asked = problem.attribute
+
+    def read(method: str, words: str) -> Any:
+        """Return one reading of every record: [records, trajectories] each."""
+        extra = () if asked is None or method != "fil" else (asked.columns,)
+        each = shadow.sweep(
+            method,
+            of,
+            stream(key, "fisher"),
+            data,
+            np.arange(n),
+            *extra,
+            engine=engine,
+            what=f"{of.label}: {words}",
+            precise=True,
+            runs=1 if of.defense.objective is not None else runs,  # no trajectory
+        )
+        return jax.tree.map(np.transpose, each)
+
+    held = _held(of, _readings(of, read), problem, fixed.y, n, delta)
+    inside = of.defense.anatomy
+    if inside is None:
+        return held
+    with jax.enable_x64(True):
+        seen = jax.jit(inside)(of.side, double(data))
+        return held._replace(anatomy={k: np.asarray(v) for k, v in seen.items()})
+
+
+def _readings(of: shadow.Learner, read: Any) -> tuple[Any, Any]:
+    """Return Tr I and ||I||_2, each [records, trajectories] or None."""
+    if of.defense.fil is not None:
+        return read("fil", "Fisher information")
+    if of.defense.fisher is not None:
+        return read("fisher", "Fisher information"), None
+    return None, None
+
+
+def _held(
+    of: shadow.Learner,
+    readings: tuple[Any, Any],
+    problem: Problem,
+    labels: Any,
+    n: int,
+    delta: float,
+) -> Guarantees:
+    """Turn what `_readings` returns and the curves into bounds."""
+    traces, norms = readings
+    splits, domain = problem.splits, problem.task.domain
     held: list[Bound] = []
     dfil = dfil_se = None
     if traces is not None:
-        d = splits.targets.x[0].size
+        d, runs = splits.fixed.x[0].size, traces.shape[1]
         dfil = traces.mean(1) / d
         dfil_se = traces.std(1, ddof=1) / d / np.sqrt(runs) if runs > 1 else None
-        held += [bounds.cramer_rao(dfil), _gaussian_prior(traces.mean(1), splits)]
+    if dfil is not None and problem.attribute is None:  # bounds are on squared errors
+        held.append(bounds.cramer_rao(dfil))
+        if problem.task.classes:
+            held.append(_gaussian_prior(traces.mean(1), labels, splits))
     curve = of.defense.rdp
-    n = len(splits.fixed.y) + 1
     rdp2 = curve and curve(n, np.array([2.0]), "replace_one")
-    if rdp2 is not None and np.isfinite(rdp2).all():
-        held.append(bounds.hammersley_chapman_robbins(float(rdp2[0]), of.task.domain))
-    risk = _finite_prior(stream(key, "finite prior"), of, splits, engine)
-    held += [risk] if risk is not None else []
-    return Guarantees(dfil, dfil_se, tuple(held), epsilon(of, n, delta))
-
-
-def _fisher(
-    key: jax.Array, of: shadow.Learner, splits: Splits, runs: int, engine: Any
-) -> np.ndarray | None:
-    """Return Tr I of every target along `runs` trajectories: [targets, runs]."""
-    if of.defense.fisher is None:
-        return None
-    data = TrainingSet(splits.fixed, repeated(splits.targets, runs))
-    own_slot = np.array([len(splits.fixed.y)])
-    what = f"{of.label}: Fisher information"
-    traces = shadow.sweep(
-        "fisher", of, key, data, own_slot, engine=engine, what=what, precise=True
+    order2 = float(rdp2[0]) if rdp2 is not None and np.isfinite(rdp2).all() else None
+    if order2 is not None and np.isfinite(domain).all():
+        held.append(bounds.hammersley_chapman_robbins(order2, domain))
+    return Guarantees(
+        dfil,
+        dfil_se,
+        tuple(held),
+        epsilon(of, n, delta),
+        rdp2=order2,
+        eta=None if norms is None else np.sqrt(norms.mean(1)),
+        nominal=of.defense.nominal(n) if of.defense.nominal else (),
     )
-    return traces.reshape(-1, runs)
 
 
-def _gaussian_prior(traces: np.ndarray, splits: Splits) -> Bound:
+def _gaussian_prior(traces: np.ndarray, labels: Any, splits: Splits) -> Bound:
     """Van Trees for a Gaussian prior per class, its covariance that of the pool."""
     first = splits.pool_source == np.arange(len(splits.pool_source))
-    pool, labels = splits.pool.x[first], splits.pool.y[first]
+    pool, known = splits.pool.x[first], splits.pool.y[first]
     total, bound = 0.0, None
-    for label in np.unique(splits.targets.y):
-        own = splits.targets.y == label
-        x = pool[labels == label].reshape((labels == label).sum(), -1)
+    for label in np.unique(labels):
+        own = labels == label
+        x = pool[known == label].reshape((known == label).sum(), -1)
         variances = np.linalg.eigvalsh(np.cov(x.astype(np.float64), rowvar=False))
         bound = bounds.van_trees(traces[own].mean(), np.maximum(variances, 0))
         total += own.mean() * float(bound.value)

@@ -273,7 +273,7 @@ def _trapezoid(x: np.ndarray) -> np.ndarray:
 
 
 def format_bound(value: float | None, log10: float | None = None) -> str:
-    """Return a bound for a table: ".0421", "3.2e-05", "10^-4322", "inf" or "none".
+    """Return a bound for a table: .0421, 3.2e-05, 10^-4322, 10^-1.9e+11, inf, none.
 
     Args:
       value: mean squared error; 0 where it underflowed, None where there is no bound.
@@ -287,6 +287,8 @@ def format_bound(value: float | None, log10: float | None = None) -> str:
         log10 = math.log10(value)
     if log10 is None or log10 == -math.inf:
         return "0"
+    if log10 < -99_999:
+        return f"10^{log10:.1e}"
     if log10 < -9:
         return f"10^{math.floor(log10 + 0.5)}"
     if log10 < -3:

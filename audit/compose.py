@@ -28,12 +28,21 @@ class SplitSizes(_Model):
 
     public: NonNegativeInt = 0
     fixed: Count
-    pool: Count
-    targets: Count
+    pool: NonNegativeInt = 0
+    targets: NonNegativeInt = 0  # none where every fixed record is the target in turn
     test: Count | None = None  # None = the official test part
+    pool_from: Literal["train", "test"] = "train"
     order: Literal["file", "shuffled"] = "file"
     augment: NonNegativeInt = 0  # size of the pool after augmentation; 0 = none
     seed: Seed = 0  # of the shuffle and the augmentation; independent of the run's seed
+
+
+class Features(_Model):
+    """What is done to the records first; arguments of `data.prepare_features`."""
+
+    unit_ball: bool = False
+    pca: NonNegativeInt = 0
+    standardise: bool = False
 
 
 class DataSet(_Model):
@@ -48,7 +57,8 @@ class TaskSpec(_Model):
     """What is learnt: a model of `audit.models` on some classes of the data."""
 
     model: str
-    classes: Annotated[list[NonNegativeInt], Len(2)]
+    classes: list[NonNegativeInt] = []  # none where labels are numbers
+    label_private: bool = False  # count the label among what an attacker wants
     settings: dict[str, Any] = {}
 
 
@@ -58,9 +68,11 @@ class ScenarioSpec(_Model):
     name: str
     title: str
     source: str
-    game: Literal["reconstruction"]
+    game: Literal["reconstruction", "leave_one_out", "attribute"]
     seed: Seed = 0
     task: TaskSpec
+    features: Features = Features()
+    attribute: str | None = None  # the column an attribute game is about
     data: str = "auto"
     sets: Annotated[dict[str, DataSet], Len(1)]
     runs: Count = 1
@@ -69,7 +81,7 @@ class ScenarioSpec(_Model):
     training: dict[str, Any] = {}
     defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
     defense: dict[str, dict[str, Any]] = {}
-    attacks: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
+    attacks: list[str | dict[str, dict[str, Any]]] = []  # none: bounds alone
     attack: dict[str, dict[str, Any]] = {}
     lanes: dict[str, Any] = {}
     out: str | None = None
@@ -110,6 +122,8 @@ class Scenario(NamedTuple):
             "seed": spec.seed,
             "data": self.data,
             "task": spec.task.model_dump(),
+            "features": spec.features.model_dump(),
+            "attribute": spec.attribute,
             "splits": self.splits.model_dump(),
             "runs": spec.runs,
             "accounting_runs": spec.accounting_runs,
@@ -143,6 +157,7 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         raise UserError(registry.explain(error)) from None
     data = _choose_data(spec)
     here = spec.sets[data]
+    _playable(spec, here)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
@@ -157,6 +172,30 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         ),
         lanes=_lanes(spec.lanes),
     )
+
+
+def _playable(spec: ScenarioSpec, here: DataSet) -> None:
+    """Refuse splits and settings the game cannot be played with."""
+    sizes = here.splits
+    if len(spec.task.classes) == 1:
+        raise UserError(
+            f"task.classes={spec.task.classes}: at least two, or none where labels are "
+            f"numbers"
+        )
+    if spec.game == "reconstruction" and not sizes.targets:
+        raise UserError("splits.targets=0: the game reconstruction needs targets")
+    if spec.game != "reconstruction" and sizes.targets:
+        raise UserError(
+            f"splits.targets={sizes.targets}: in the game {spec.game} every fixed "
+            f"record is the target in turn; leave it out"
+        )
+    if not sizes.pool and sizes.pool_from == "train":
+        raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
+    if (spec.attribute is None) == (spec.game == "attribute"):
+        raise UserError(
+            f"attribute={spec.attribute}: the column to infer, in the game attribute "
+            f"and nowhere else"
+        )
 
 
 def _known_words(

@@ -99,9 +99,17 @@ def _data() -> Iterator[Finding]:
     from audit import data
 
     missing = f"not here; AUDIT_DATA={os.environ.get('AUDIT_DATA') or '(unset)'}"
+    unsought: dict[str, list[str]] = {}  # by the reason
     for name in data.names():
-        origin = data.where(name)
-        yield Finding(f"data {name}", "ok" if origin else "note", origin or missing)
+        try:
+            origin = data.where(name)
+        except data.DataError as error:
+            unsought.setdefault(str(error), []).append(name)
+        else:
+            yield Finding(f"data {name}", "ok" if origin else "note", origin or missing)
+    for reason, names in unsought.items():
+        text = f"{reason}; not looked for: {', '.join(names)}"
+        yield Finding("data", "problem", text)
 
 
 def _lpips() -> Iterator[Finding]:

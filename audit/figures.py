@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit import report
+from audit import cells, report
 from audit.scorecard import Scorecard
 
 INK, MUTED = "#222222", "#888888"
@@ -15,7 +15,8 @@ INK, MUTED = "#222222", "#888888"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Return pyplot, drawing to files only."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -29,11 +30,11 @@ def reconstructions(card: Scorecard, path: Path) -> None:
 
     The layout of Edmunds (2024), Figure 3.3. Guesses are the first run's.
     """
-    plt = _pyplot()
+    plt = pyplot()
     shown = report.targets_to_draw(card)
     rows = [("target", "", card.arrays["target"])]
     for label in card.defenses:
-        best = report.strongest(card, label)
+        best = cells.strongest(card, label)
         if best is None:
             continue
         guesses = card.arrays[f"{label}/{best['attack']}/guess"]
@@ -50,7 +51,7 @@ def reconstructions(card: Scorecard, path: Path) -> None:
     figure, axes = plt.subplots(len(rows), len(shown), figsize=size, squeeze=False)
     for line, (label, said, images) in zip(axes, rows, strict=True):
         for axis, i in zip(line, shown, strict=True):
-            _image(axis, images[i])
+            image(axis, images[i])
         text = f"{label}\n{said}".strip()
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8)
     figure.subplots_adjust(
@@ -60,10 +61,12 @@ def reconstructions(card: Scorecard, path: Path) -> None:
     plt.close(figure)
 
 
-def _image(axis: Any, image: np.ndarray) -> None:
-    image = np.clip(np.asarray(image, np.float32), 0, 1)
-    grey = image.shape[-1] == 1
-    axis.imshow(image[..., 0] if grey else image, cmap="gray", vmin=0, vmax=1)
+def image(axis: Any, pixels: np.ndarray) -> None:
+    """Draw one image [H, W, C], clipped to [0, 1], without a frame."""
+    pixels = np.clip(np.asarray(pixels, np.float32), 0, 1)
+    grey = pixels.shape[-1] == 1
+    axis.set_axis_on()
+    axis.imshow(pixels[..., 0] if grey else pixels, cmap="gray", vmin=0, vmax=1)
     axis.set(xticks=[], yticks=[])
     for spine in axis.spines.values():
         spine.set_visible(False)
@@ -75,8 +78,8 @@ def mse_vs_bound(card: Scorecard, path: Path) -> None:
     One panel a bound. Targets whose bound is below the panel stand at its left edge; a
     bound too small for any axis is named instead.
     """
-    plt = _pyplot()
-    names = [n for n in report.SHORT if any(_has(card, d, n) for d in card.defenses)]
+    plt = pyplot()
+    names = [n for n in cells.SHORT if any(_has(card, d, n) for d in card.defenses)]
     width = 4.0 * max(1, len(names))
     figure, axes = plt.subplots(
         1, max(1, len(names)), figsize=(width, 4.2), squeeze=False
@@ -111,7 +114,7 @@ def _points(card: Scorecard, name: str) -> dict[str, tuple[np.ndarray, np.ndarra
     """Return defense -> (bound, error of the strongest attack), each [targets]."""
     out = {}
     for label in card.defenses:
-        best = report.strongest(card, label)
+        best = cells.strongest(card, label)
         if best is not None and _has(card, label, name):
             mse = card.arrays[f"{label}/{best['attack']}/mse"]
             out[label] = np.broadcast_to(card.arrays[f"{label}/{name}"], mse.shape), mse
@@ -148,7 +151,7 @@ def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
     axis.xaxis.set_major_locator(LogLocator(numticks=6))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylabel("MSE of the strongest attack")
-    axis.set_xlabel(f"{report.SHORT[name]} (bound on MSE)")
+    axis.set_xlabel(f"{cells.SHORT[name]} (bound on MSE)")
     bounds = [
         b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name
     ]
@@ -169,7 +172,7 @@ def _off_scale(axis: Any, card: Scorecard, label: str, name: str, colour: str) -
     axis.text(
         0.03,
         0.95 - 0.07 * len(axis.texts),
-        f"{label}: {report.bound_text(bound)}",
+        f"{label}: {cells.bound_text(bound)}",
         transform=axis.transAxes,
         color=colour,
         fontsize=8,
@@ -181,3 +184,13 @@ def _cycle() -> Any:
     import itertools
 
     return itertools.cycle(COLOURS)
+
+
+def _one_target_a_run(card: Scorecard) -> bool:
+    return "target" in card.arrays
+
+
+FIGURES = {
+    "reconstructions.png": (_one_target_a_run, reconstructions),
+    "mse_vs_bound.png": (_one_target_a_run, mse_vs_bound),
+}

@@ -32,7 +32,7 @@ class Row(NamedTuple):
     bias2: np.ndarray | None  # [targets]
     finite: bool
     floor: np.ndarray  # [targets], of the attacker who ignores the release
-    bounds: tuple[Any, ...]
+    bounds: tuple[Any, ...] | None  # on squared errors; None where no error is squared
     runs: int
     control: np.ndarray | None  # [targets] this attack's mse on an undefended learner
     is_control: bool  # this row is the undefended learner
@@ -93,11 +93,11 @@ def below_bound(row: Row) -> Flag | None:
     """The error lies below a bound: explained by bias, or not at all."""
     if row.oracle:
         return None
-    for bound in row.bounds:
+    for bound in row.bounds or ():
         if not bound.ranked or not _below(row.mse, np.asarray(bound.value)):
             continue
         if "unbiased" in bound.holds_for and _biased(row) is not False:
-            measured = "" if row.bias2 is not None else " (bias not measured: runs=1)"
+            measured = "" if row.bias2 is not None else " (bias not measured)"
             text = f"below {bound.name}, which binds unbiased attackers only{measured}"
             return Flag("below-bound-biased", "note", text)
         text = f"below {bound.name}, which holds for {bound.holds_for}"
@@ -107,7 +107,7 @@ def below_bound(row: Row) -> Flag | None:
 
 def no_bound(row: Row) -> Flag | None:
     """Theory guarantees nothing about this defense."""
-    if any(bound.ranked for bound in row.bounds):
+    if row.bounds is None or any(bound.ranked for bound in row.bounds):
         return None
     return Flag("no-bound", "note", "no theorem limits what an attacker can rebuild")
 

@@ -6,9 +6,11 @@ declares, and never edits a guess. An attack that forgot a declaration finds Non
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from audit import shadow
@@ -25,9 +27,39 @@ from audit.types import (
     TrainingSet,
 )
 
-GOALS = {"reconstruction"}
+if TYPE_CHECKING:
+    from audit.rows import Problem
+
+GOALS = {"reconstruction", "attribute"}
 SEES = {"params", "target"}
-KNOWS = {"fixed", "label", "init", "train", "public"}
+KNOWS = {"fixed", "label", "init", "train", "public", "objective", "record", "refits"}
+
+
+class Runs(NamedTuple):
+    """What the referee trained."""
+
+    releases: Release  # leading axis: runs
+    noiseless: Release | None = None  # one release before noise, for utility only
+
+
+class Game(NamedTuple):
+    """How one kind of audit is played; the words of a scenario's `game`."""
+
+    goal: str  # of the attacks that can play
+    grants: frozenset[str]  # words of KNOWS the referee can grant
+    release: Callable  # (key, Learner, Table) -> Runs
+    account: Callable  # (key, Learner, Table, runs, delta) -> Guarantees
+    play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts
+    floor: str  # the attack that ignores the release
+
+
+class Table(NamedTuple):
+    """What every trial of an audit shares."""
+
+    problem: Problem
+    engine: shadow.Engine
+    runs: int  # releases a target, or in all where one release serves all targets
+    lpips: Any  # weights, or the reason why there are none
 
 
 class Played(NamedTuple):
@@ -37,8 +69,15 @@ class Played(NamedTuple):
     info: dict  # the fit's diagnostics
 
 
-def mismatch(threat_model: ThreatModel, defense: Defense) -> str | None:
+def mismatch(
+    threat_model: ThreatModel, defense: Defense, game: Game | None = None
+) -> str | None:
     """Return why an attack does not apply to a defense, or None if it does.
+
+    Args:
+      threat_model: of the attack.
+      defense: what is attacked.
+      game: what is played; None = any.
 
     Raises:
       ValueError: if the threat model says a word no game can grant.
@@ -54,7 +93,12 @@ def mismatch(threat_model: ThreatModel, defense: Defense) -> str | None:
                 f"{sorted(known)}"
             )
     missing = sorted(threat_model.assumes - defense.traits)
-    return f"the defense is not {', not '.join(missing)}" if missing else None
+    if missing:
+        return f"the defense is not {', not '.join(missing)}"
+    if game is not None and threat_model.goal != game.goal:
+        return f"its goal is {threat_model.goal}, the game is about {game.goal}"
+    lacking = sorted(threat_model.knows - game.grants) if game is not None else []
+    return f"this game cannot grant {', '.join(lacking)}" if lacking else None
 
 
 def sentence(threat_model: ThreatModel) -> str:
@@ -67,6 +111,9 @@ def sentence(threat_model: ThreatModel) -> str:
         "init": "the initialisation",
         "train": "the algorithm with its initialisation, never its noise",
         "public": "the public data",
+        "objective": "all other records' part in what the release minimises",
+        "record": "all of the target but one attribute",
+        "refits": "how to fit with any value in its place",
     }
     sees = ", ".join(words[w] for w in sorted(threat_model.sees)) or "nothing"
     knows = ", ".join(words[w] for w in sorted(threat_model.knows)) or "nothing more"
@@ -87,14 +134,22 @@ def grant(
     """Return what the attacker may know before the release, and nothing else."""
 
     def train(key: jax.Array, data: TrainingSet) -> Release:
-        what = f"{of.label}: shadow models"
-        return shadow.sweep("train", of, key, data, engine=engine, what=what)
+        return shadow.sweep(
+            "train",
+            of,
+            key,
+            data,
+            engine=engine,
+            what=f"{of.label}: shadow models",
+            precise="exact" in of.defense.traits,
+        )
 
     all_of_it: dict[str, Any] = {
         "fixed": splits.fixed,
         "public": splits.public,
         "init": getattr(of.side, "params", None),
         "train": train,
+        "objective": of.defense.objective,
     }
     granted = {k: v for k, v in all_of_it.items() if k in threat_model.knows}
     return Knowledge(of.task, splits.pool, splits.pool_source, **granted)
@@ -121,8 +176,28 @@ def play_targets(
     """
     data = TrainingSet(splits.fixed, repeated(splits.targets, runs))
     key = stream(key, "target runs")
-    what = f"{of.label}: target runs"
-    return shadow.sweep("train", of, key, data, engine=engine, what=what)
+    return shadow.sweep(
+        "train",
+        of,
+        key,
+        data,
+        engine=engine,
+        what=f"{of.label}: target runs",
+        precise="exact" in of.defense.traits,
+    )
+
+
+def _rest(of: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
+    """Return the known records' part of the stationarity condition [T * runs, D]."""
+    objective, n = of.defense.objective, len(splits.fixed.y)
+    assert objective is not None
+    weight = jnp.ones(n, releases.params.dtype)
+
+    def one(w: jax.Array) -> jax.Array:
+        known = objective.total(w, splits.fixed, weight)
+        return known + objective.ridge(n + 1) * w
+
+    return jax.jit(jax.vmap(one))(releases.params)
 
 
 def reconstruction_game(
@@ -155,10 +230,15 @@ def reconstruction_game(
         "target": targets.x if "target" in threat_model.sees else None,
         "label": targets.y if "label" in threat_model.knows else None,
     }
+    if "objective" in threat_model.knows and of.defense.objective is not None:
+        with jax.enable_x64(True):
+            seen["rest"] = _rest(of, releases, splits)
     m = len(targets.y)
     keys = jax.random.split(stream(key, "guess"), m)
-    guesses = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))(
-        state, keys, Observation(**seen)
-    )
+    # a solver's release has more digits than float32 holds, and attacks need them
+    with jax.enable_x64("exact" in of.defense.traits):
+        guesses = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))(
+            state, keys, Observation(**seen)
+        )
     shape = (m // runs, runs, *of.task.features)
     return Played(np.asarray(guesses).reshape(shape), info)

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from audit.bounds import format_bound
-from audit.report import (
-    SHORT,
-    attack_cells,
-    bounds_cells,
-    common_flags,
-    flag_names,
-    notes,
-    number,
-    strongest,
-    utility,
-    with_error,
-)
+from audit import cells
+from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
+from audit.report import notes
 from audit.scorecard import Scorecard
 
 
-def render(card: Scorecard) -> str:
-    """Return the whole scorecard as markdown."""
+def render(card: Scorecard, figures: list[str]) -> str:
+    """Return the whole scorecard as markdown, with its figures' file names."""
     where = card.provenance
     data = card.data
     parts = [
@@ -30,13 +20,12 @@ def render(card: Scorecard) -> str:
         f"Source: {card.scenario['source']}.",
         _md_defenses(card),
         "```\n" + notes(card) + "\n```",
-        "![reconstructions](reconstructions.png)",
-        "![MSE against bounds](mse_vs_bound.png)",
-        "## Attacks",
-        _md_trials(card),
+        *(f"![{_words(name)}]({name})" for name in figures),
+        *(["## Attacks", _md_trials(card)] if card.trials else []),
         "## Bounds and leakage",
         _md_bounds(card),
         _md_dfil(card),
+        *_md_eta(card),
         "## Epsilon",
         _md_epsilon(card),
         "## Data",
@@ -48,44 +37,71 @@ def render(card: Scorecard) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _words(name: str) -> str:
+    return name.removesuffix(".png").replace("_", " ")
+
+
 def _md(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _md_defenses(card: Scorecard) -> str:
-    header = ["defense", "accuracy", "strongest attack", "MSE ± s.e.", "LPIPS", "floor"]
-    common = set(common_flags(card))
-    rows = []
-    for label, own in card.defenses.items():
-        best = strongest(card, label)
-        flags = flag_names(best, common) if best else "no valid attack"
-        floor = number(card.floor["mse"])
-        cells = [label, utility(own), *attack_cells(best), floor]
-        rows.append([*cells, *bounds_cells(own), flags])
-    return _md([*header, *SHORT.values(), "flags"], rows)
+    columns = cells.columns(card)
+    rows = [[c.cell(line) for c in columns] for line in cells.lines(card)]
+    return _md([c.header for c in columns], rows)
 
 
 def _md_trials(card: Scorecard) -> str:
-    header = ["defense", "attack", "MSE ± s.e.", "median", "bias²", "variance", "SSIM"]
-    header += ["PSNR", "LPIPS", "wins", "threat model", "flags"]
+    attribute = card.scenario["game"] == "attribute"
+    columns = _GUESSED if attribute else _REBUILT
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
-            gap = ["-"] * 8
+            gap = ["-"] * len(columns)
             said = f"{t['status']}: {t['reason']}"
-            rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
-            continue
-        r = t["result"]
-        cells = [with_error(r["mse"], r["mse_se"])]
-        cells += [number(r[k]) for k in ("mse_median", "bias2", "variance", "ssim")]
-        cells += [f"{float(r['psnr_median']):.1f}", attack_cells(t)[2]]
-        wins = r.get("win_rate")
-        cells.append("-" if wins is None else f"{wins:.0%}")
-        flags = ", ".join(f["name"] for f in t["flags"]) or "-"
-        rows.append([t["defense"], t["attack"], *cells, t["threat_model"], flags])
-    said = "wins: targets rebuilt more closely than the nearest-neighbour oracle does."
-    return f"{_md(header, rows)}\n\n{said}"
+        else:
+            gap = [cell(t["result"]) for cell in columns.values()]
+            said = flag_names(t, set())
+        rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
+    table = _md(["defense", "attack", *columns, "threat model", "flags"], rows)
+    return table if attribute else f"{table}\n\n{_REBUILT_SAID}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+_GUESSED = {
+    "guessed ± s.e.": lambda r: with_error(r["success"], r["success_se"]),
+    "tenth with largest η": lambda r: number(r["success_high_eta"]),
+    "tenth with smallest η": lambda r: number(r["success_low_eta"]),
+}
+_REBUILT = {
+    "MSE ± s.e.": lambda r: with_error(r["mse"], r["mse_se"]),
+    "median": lambda r: number(r["mse_median"]),
+    "typical": lambda r: number(r.get("mse_typical")),
+    "bias²": lambda r: number(r["bias2"]),
+    "variance": lambda r: number(r["variance"]),
+    "SSIM": lambda r: number(r.get("ssim")),
+    "PSNR": lambda r: f"{float(r['psnr_median']):.1f}" if "psnr_median" in r else "-",
+    "LPIPS": cells.lpips,
+    "wins": lambda r: _share(r.get("win_rate")),
+    "beats floor": lambda r: _share(r["beats_floor"]),
+    "below 1/dFIL": lambda r: _below(r.get("below_bound")),
+}
+_REBUILT_SAID = (
+    "median: over targets of the mean over runs; typical: over targets of the median "
+    "over runs, which exists where the mean does not. wins: targets rebuilt more "
+    "closely than the nearest-neighbour oracle does. beats floor: targets rebuilt "
+    "better than by ignoring the release. below 1/dFIL: targets whose mean error lies "
+    "below their bound, of those whose bound is below what any guess in the domain "
+    "achieves."
+)
+
+
+def _below(held: dict[str, Any] | None) -> str:
+    return "-" if held is None else f"{held['within_below']} of {held['within']}"
 
 
 def _md_bounds(card: Scorecard) -> str:
@@ -95,10 +111,9 @@ def _md_bounds(card: Scorecard) -> str:
     for label, own in card.defenses.items():
         best = strongest(card, label)
         for b in own["bounds"]:
-            tight = best and best["result"]["against"][b["name"]]["tightness"]
-            cells = [
-                format_bound(float(b[k]), b["log10"]) for k in ("mean", "median", "min")
-            ]
+            against = (best or {"result": {}})["result"].get("against", {})
+            tight = against.get(b["name"], {}).get("tightness")
+            cells = [bound_text(b, k) for k in ("mean", "median", "min")]
             ratio = "-" if tight is None else f"{tight:.3g}"
             rows.append(
                 [label, SHORT[b["name"]], *cells, b["holds_for"], b["theorem"], ratio]
@@ -127,6 +142,18 @@ def _md_dfil(card: Scorecard) -> str:
         " is of one target's dFIL over training runs, median over targets."
     )
     return f"{_md(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
+
+
+def _md_eta(card: Scorecard) -> list[str]:
+    header = ["defense", "η mean", "standard deviation", "smallest", "largest"]
+    keys = ("mean", "sd", "min", "max")
+    rows = [
+        [label, *(f"{float(own['eta'][k]):.4g}" for k in keys)]
+        for label, own in card.defenses.items()
+        if own["eta"]
+    ]
+    said = "η is the square root of the Fisher information's spectral norm, per record."
+    return [f"{_md(header, rows)}\n\n{said}"] if rows else []
 
 
 def _percent(share: float | None) -> str:
@@ -158,7 +185,7 @@ def _md_data(data: dict[str, Any]) -> str:
     same = data["duplicates"]
     return (
         f"{data['name']} ({data['origin']}): {data['note']}\n\n{sizes}. "
-        f"Targets whose exact pixels also stand in fixed or pool: {same}. "
+        f"Targets whose exact values also stand in fixed or pool: {same}. "
         f"Digest `{data['digest'][:16]}`."
     )
 

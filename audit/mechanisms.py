@@ -27,7 +27,6 @@ from audit.batches import (
 )
 from audit.queries import Side, masked, start
 from audit.rng import stream
-from audit.samplers import full_batch
 from audit.types import (
     Defense,
     Examples,
@@ -201,61 +200,3 @@ def _log_ratio(
         return optax.tree.vdot(rest, f) - optax.tree.vdot(f, f) / 2
 
     return jax.lax.map(one, z, batch_size=MICRO_BATCH)
-
-
-def output_perturbation(
-    solve: Callable,
-    noise: Noise,
-    *,
-    norm_bound: Any,
-    sensitivity: Any,
-    predict: Callable | None = None,
-    trace: Callable | None = None,
-    prepare: Callable | None = None,
-    traits: frozenset[str] = frozenset(),
-) -> Defense:
-    """One release: solve(side, data) + noise.
-
-    Args:
-      solve: (side, TrainingSet) -> params, differentiable in the target's x.
-      noise: what is added.
-      norm_bound: add-or-remove L2 sensitivity of `solve`; inf = unbounded.
-      sensitivity: replace-one L2 sensitivity of `solve`; inf = unbounded.
-      predict: (side, Release, x [m]) -> logits, where the release is a model.
-      trace: (side, TrainingSet) -> ||d solve / d target.x||_F^2 in closed form;
-        default: an exact sweep of Jacobian-vector products.
-      prepare: (key, public) -> side; default: nothing.
-      traits: what attacks may assume.
-
-    Returns:
-      A Defense without steps. Its `fisher` is about the target alone.
-    """
-    query, once = Query(solve, norm_bound, sensitivity), full_batch()
-
-    def train(key: jax.Array, side: Any, data: TrainingSet) -> Release:
-        return Release(noise.sample(stream(key, "noise"), solve(side, data)))
-
-    def fisher_trace(key: jax.Array, side: Any, data: TrainingSet, rows: Any) -> Any:
-        del key, rows
-        if trace is not None:
-            return noise.precision * trace(side, data)[None]
-        target = data.target
-        assert target is not None, "output perturbation accounts for the target"
-
-        def about(x: jax.Array) -> Any:
-            return solve(side, data._replace(target=target._replace(x=x)))
-
-        return noise.precision * fisher.exact_trace(about, target.x)[None]
-
-    return Defense(
-        prepare=prepare or (lambda key, public: Side(None)),
-        init=None,
-        step=None,
-        train=train,
-        predict=predict,
-        fisher=fisher_trace,
-        log_likelihood=None,
-        rdp=lambda n, orders, adj: once.rdp(noise, query, n, 1, orders, adj),
-        pld=lambda n, adj: once.pld(noise, query, n, 1, adj),
-        traits=traits,
-    )

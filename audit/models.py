@@ -127,6 +127,36 @@ def binary_linear(features: tuple[int, ...], classes: int) -> Task:
     )
 
 
+def regression(features: tuple[int, ...], classes: int) -> Task:
+    """A number for a label: one linear output, squared error.
+
+    Raises:
+      ValueError: if there are classes.
+    """
+    if classes:
+        raise ValueError(f"regression has numbers for labels, not {classes} classes")
+    module = _Linear(1)
+
+    def outputs(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.asarray(module.apply({"params": params}, x))
+
+    def loss(params: Any, example: Examples) -> jax.Array:
+        return ((outputs(params, example.x)[0] - example.y) ** 2) / 2
+
+    def init(key: jax.Array) -> Any:
+        return module.init(key, jnp.zeros(features))["params"]
+
+    shape = "x".join(map(str, features))
+    return Task(
+        name=f"regression {shape}",
+        loss=loss,
+        logits=outputs,
+        init=init,
+        features=features,
+        classes=0,
+    )
+
+
 def mlp(
     features: tuple[int, ...],
     classes: int,

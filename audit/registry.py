@@ -33,8 +33,9 @@ class Setting(NamedTuple):
 KINDS = {"defense": "defenses", "attack": "attacks"}
 # Modules a training run goes through: a change of their code is a miss in the store.
 NUMERIC = (
-    "batches", "clip", "fisher", "linear", "masks", "mechanisms", "models", "noise",
-    "optimizers", "pretrain", "queries", "rng", "samplers", "shadow",
+    "batches", "clip", "fil", "fisher", "glm", "linear", "masks", "mechanisms",
+    "minimisers", "models", "noise", "optimizers", "perturbation", "pretrain",
+    "queries", "reweighting", "rng", "samplers", "shadow", "solvability",
 )  # fmt: skip
 
 

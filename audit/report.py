@@ -6,7 +6,6 @@ Everything here is a function of the scorecard; nothing is computed again.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from audit import cells
 from audit import scorecard as cards
-from audit.bounds import format_bound
+from audit.cells import SHORT, common_flags
 from audit.compose import Scenario
 from audit.scorecard import Scorecard
 
 WIDTH = 120
-NARROW = ("cramer_rao", "hammersley_chapman_robbins", "finite_prior")  # ranked bounds
-SHORT = {
-    "cramer_rao": "1/dFIL",
-    "hammersley_chapman_robbins": "HCR",
-    "van_trees": "van Trees",
-    "finite_prior": "finite prior",
-}
 
 
 def banner(scenario: Scenario) -> str:
@@ -36,64 +29,17 @@ def banner(scenario: Scenario) -> str:
     lines = [f"{spec.name}: {spec.title}", f"data: {scenario.data}"]
     if scenario.data != next(iter(spec.sets)):
         lines[-1] += f" (stands in for {next(iter(spec.sets))}, not found here)"
-    sizes = f"{splits.fixed} fixed, {splits.targets} targets, {splits.pool} pool images"
+    pool = "the test part" if splits.pool_from == "test" else f"{splits.pool} records"
+    if splits.targets:
+        sizes = f"{splits.fixed} fixed records, {splits.targets} targets; pool: {pool}"
+    else:
+        sizes = f"{splits.fixed} records, each the target in turn; pool: {pool}"
     if splits.augment:
         sizes += f" augmented to {splits.augment}; targets never are"
     return "\n".join([*lines, sizes])
 
 
-# Rows ---------------------------------------------------------------------------------
-
-
-def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
-    """Return the attack with the smallest error on a defense, oracles aside."""
-    rows = [
-        t
-        for t in card.trials
-        if t["defense"] == defense and t["status"] == "ok" and not t["result"]["oracle"]
-    ]
-    void = {"non-finite", "attack-dead"}
-    sound = [t for t in rows if not void & {f["name"] for f in t["flags"]}]
-    return min(sound, key=lambda t: t["result"]["mse"], default=None)
-
-
-def bound_text(bound: dict[str, Any]) -> str:
-    """Return a bound's mean as the tables print it."""
-    return format_bound(float(bound["mean"]), bound["log10"])
-
-
-def number(value: float | str | None, digits: int = 4) -> str:
-    """Return a number as the tables print it: .0123, 3.2e-05, nan, or none."""
-    if value is None:
-        return "none"
-    value = float(value)
-    if value and abs(value) < 5 * 10.0**-digits:
-        return f"{value:.1e}"
-    text = f"{value:.{digits}f}"
-    return text[1:] if text.startswith("0.") else text
-
-
-def bounds_cells(own: dict[str, Any], names: Iterable[str] = SHORT) -> list[str]:
-    """Return the bounds of a defense in the order of `names`."""
-    by_name = {b["name"]: b for b in own["bounds"]}
-    return [bound_text(by_name[name]) if name in by_name else "none" for name in names]
-
-
-def flag_names(row: dict[str, Any], common: set[str]) -> str:
-    """Return the names of a row's own flags."""
-    names = [f["name"] for f in row["flags"] if f["name"] not in common]
-    return ", ".join(names) or "-"
-
-
-def common_flags(card: Scorecard) -> dict[str, str]:
-    """Return the flags every row raises with one text: said once, below the table."""
-    rows = [
-        {f["name"]: f["text"] for f in t["flags"]}
-        for t in card.trials
-        if t["status"] == "ok"
-    ]
-    first = rows[0] if rows else {}
-    return {n: text for n, text in first.items() if all(r.get(n) == text for r in rows)}
+# Terminal -----------------------------------------------------------------------------
 
 
 def table(card: Scorecard) -> str:
@@ -101,42 +47,14 @@ def table(card: Scorecard) -> str:
     out = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
     )
-    out.add_column("defense", no_wrap=True)
-    out.add_column("accuracy", justify="right")
-    out.add_column("strongest", no_wrap=True)
-    for name in ("MSE ± s.e.", "LPIPS", "floor", *(SHORT[n] for n in NARROW)):
-        out.add_column(name, justify="right", no_wrap=True)
-    out.add_column("flags", overflow="fold")
-    common = set(common_flags(card))
-    for label, own in card.defenses.items():
-        best = strongest(card, label)
-        cells = [label, utility(own), *attack_cells(best), number(card.floor["mse"])]
-        flags = flag_names(best, common) if best else "no valid attack"
-        out.add_row(*cells, *bounds_cells(own, NARROW), flags)
+    shown = [column for column in cells.columns(card) if column.narrow]
+    for column in shown[:-1]:
+        justify: Any = "right" if column.right else "left"
+        out.add_column(column.header, justify=justify, no_wrap=True)
+    out.add_column(shown[-1].header, overflow="fold")
+    for line in cells.lines(card):
+        out.add_row(*(column.cell(line) for column in shown))
     return _render(out)
-
-
-def utility(own: dict[str, Any]) -> str:
-    """Return a defense's test accuracy."""
-    return number(own["utility"] and own["utility"]["accuracy"])
-
-
-def attack_cells(best: dict[str, Any] | None) -> list[str]:
-    """Return name, error and LPIPS of a trial."""
-    if best is None:
-        return ["none", "none", "none"]
-    result = best["result"]
-    lpips = result["lpips"]
-    shown = "unavailable" if lpips is None else f"{lpips:.3f}".removeprefix("0")
-    return [best["attack"], with_error(result["mse"], result["mse_se"]), shown]
-
-
-def with_error(value: float | str, error: float | str) -> str:
-    """Return "value ± error", both to the same digits."""
-    value, error = float(value), float(error)
-    if abs(value) < 1e-3:
-        return f"{value:.1e} ± {error:.0e}"
-    return " ± ".join(f"{v:.4f}".removeprefix("0") for v in (value, error))
 
 
 def _render(out: Table) -> str:
@@ -144,17 +62,35 @@ def _render(out: Table) -> str:
     console.print(out)
     file = console.file
     assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().strip("\n").split("\n"))
+    return "\n".join(line.rstrip() for line in file.getvalue().split("\n")).strip("\n")
+
+
+UNITS = {
+    "reconstruction": "MSE per pixel, pixels in [0, 1]; ± one standard error over "
+    "targets",
+    "leave_one_out": "MSE per coordinate, mean over releases; ± one standard error "
+    "over records; beaten: records an attack rebuilds better than the floor does, "
+    "by the median over releases",
+    "attribute": "guessed: share of records whose attribute is told, ± one standard "
+    "error; floor: the commonest value",
+}
 
 
 def notes(card: Scorecard) -> str:
     """Return for whom each bound holds, what every row shares, and what was skipped."""
     seen = {b["name"]: b for own in card.defenses.values() for b in own["bounds"]}
-    lines = ["MSE per pixel, pixels in [0, 1]; ± one standard error over targets"]
+    lines = [UNITS[card.scenario["game"]]] if card.trials else []
+    if any(own.get("eta") for own in card.defenses.values()):
+        private = card.scenario["task"]["label_private"]
+        whose = "a record and its label" if private else "a record"
+        lines.append(f"η: sqrt of the spectral norm of the Fisher information, {whose}")
     lines += [
         f"{SHORT[n]}: {seen[n]['holds_for']} ({seen[n]['theorem']})"
         for n in SHORT
         if n in seen
+    ]
+    lines += [
+        text for label, own in card.defenses.items() for text in _claims(label, own)
     ]
     lines += [
         f"every row: {name} ({text})" for name, text in common_flags(card).items()
@@ -180,23 +116,35 @@ def notes(card: Scorecard) -> str:
     return "\n".join(lines)
 
 
+def _claims(label: str, own: dict[str, Any]) -> list[str]:
+    """Return what the publication claims of a defense, beside what holds."""
+    claims = own.get("nominal", [])
+    if not claims:
+        return []
+    said = ", ".join(f"{c['quantity']} {c['value']:.4g}" for c in claims)
+    lines = [f"{label}, as published ({claims[0]['source']}): {said}"]
+    void = claims[0]["void"]
+    lines.append(f"  void here: {void}" if void else "  which holds here")
+    if own["rdp2"] is not None:
+        lines.append(f"  valid here: Renyi divergence of order 2 {own['rdp2']:.4g}")
+    return lines
+
+
 # Files --------------------------------------------------------------------------------
 
 
 def write(card: Scorecard, folder: Path) -> list[Path]:
-    """Write scorecard.json, .npz, .md and the two figures; return their paths.
+    """Write scorecard.json, .npz, .md and the figures that apply; return their paths.
 
     Each file appears whole or not at all.
     """
-    from audit import figures, markdown
+    from audit import figures, markdown, record_figures
 
     cards.save(card, folder)
+    known = {**figures.FIGURES, **record_figures.FIGURES}
+    drawn = {name: draw for name, (applies, draw) in known.items() if applies(card)}
     with cards.replacing(folder / "scorecard.md") as path:
-        path.write_text(markdown.render(card))
-    drawn = {
-        "reconstructions.png": figures.reconstructions,
-        "mse_vs_bound.png": figures.mse_vs_bound,
-    }
+        path.write_text(markdown.render(card, list(drawn)))
     for name, draw in drawn.items():
         with cards.replacing(folder / name) as path:
             draw(card, path)

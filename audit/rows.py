@@ -10,7 +10,10 @@ import numpy as np
 from audit import data, flags, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
-from audit.types import Release, Splits, Task
+from audit.games import Runs
+from audit.types import Attribute, Release, Splits, Task
+
+EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
 
 
 class Problem(NamedTuple):
@@ -19,6 +22,8 @@ class Problem(NamedTuple):
     task: Task
     splits: Splits
     dataset: data.Dataset
+    pictures: np.ndarray | None = None  # [fixed, ...] before features were prepared
+    attribute: Attribute | None = None  # in attribute games
 
 
 class Trial(NamedTuple):
@@ -33,28 +38,41 @@ class Trial(NamedTuple):
     arrays: dict[str, np.ndarray] | None = None
 
 
-def utility(of: shadow.Learner, releases: Release, splits: Splits) -> dict | None:
-    """Return test accuracy over the target runs: mean, and sd between runs."""
+def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
+    """Return how useful the releases are on the test part: mean, and sd between runs.
+
+    Accuracy, or R^2 where labels are numbers.
+    """
     if of.defense.predict is None:
         return None
-    correct = jax.jit(jax.vmap(_accuracy(of), (None, 0, None, None)))
+    name = "accuracy" if of.task.classes else "r2"
+    measure = jax.jit(jax.vmap(_quality(of), (None, 0, None, None)))
     x, y = splits.test
-    parts = [correct(of.side, part, x, y) for part in _in_parts(releases, 256)]
+    parts = [measure(of.side, part, x, y) for part in _in_parts(runs.releases, 256)]
     each = np.concatenate([np.asarray(p) for p in parts])
-    return {
-        "accuracy": float(each.mean()),
-        "accuracy_sd": float(each.std()),
+    found = {
+        name: float(each.mean()),
+        f"{name}_sd": float(each.std()),
         "models": len(each),
         "test": len(y),
     }
+    if runs.noiseless is not None:
+        found["noiseless"] = float(jax.jit(_quality(of))(of.side, runs.noiseless, x, y))
+    return found
 
 
-def _accuracy(of: shadow.Learner) -> Any:
+def _quality(of: shadow.Learner) -> Any:
     predict = of.defense.predict
     assert predict is not None
-    return lambda side, release, x, y: (
-        predict(side, release, x).argmax(-1) == y
-    ).mean()
+
+    def accuracy(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
+        return (predict(side, release, x).argmax(-1) == y).mean()
+
+    def r2(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
+        error = predict(side, release, x)[:, 0] - y
+        return 1 - (error**2).mean() / y.var()
+
+    return accuracy if of.task.classes else r2
 
 
 def _in_parts(releases: Release, size: int) -> list[Release]:
@@ -80,13 +98,24 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
         }
         if held.dfil_se is not None:
             dfil["relative_se"] = float(np.median(held.dfil_se / held.dfil))
+    eta = None
+    if held.eta is not None:
+        eta = {
+            "mean": held.eta.mean(),
+            "sd": held.eta.std(),
+            "min": held.eta.min(),
+            "max": held.eta.max(),
+        }
     return {
         "use": entry.name,
         "passed": entry.passed,
         "settings": entry.settings,
         "utility": utility,
         "dfil": dfil,
+        "eta": eta,
         "bounds": [scoring.describe(b) for b in held.bounds],
+        "rdp2": held.rdp2,
+        "nominal": [n._asdict() for n in held.nominal],
         "epsilon": held.epsilon,
     }
 
@@ -96,7 +125,7 @@ def row(
     held: dict[str, Guarantees],
     trials: list[Trial],
     learners: list[shadow.Learner],
-    floor: np.ndarray,
+    floor: dict[str, np.ndarray],
     scenario: Scenario,
     problem: Problem,
 ) -> flags.Row | None:
@@ -109,7 +138,7 @@ def row(
         if of.defense.fisher is None and of.defense.rdp is None
     ]
     controls = [
-        t.arrays["mse"]
+        error(t.arrays)
         for t in trials
         if t.defense in undefended and t.attack == one.attack and t.arrays is not None
     ]
@@ -119,12 +148,12 @@ def row(
     return flags.Row(
         attack=one.attack.name,
         oracle=one.result["oracle"],
-        is_floor=one.attack.name == "class_mean",
-        mse=one.arrays["mse"],
+        is_floor=one.attack.name in ("class_mean", "prior_mode"),
+        mse=error(one.arrays),
         bias2=one.arrays.get("bias2"),
-        finite=bool(np.isfinite(one.arrays["mse"]).all()),
-        floor=floor,
-        bounds=held[one.defense].bounds,
+        finite=bool(np.isfinite(error(one.arrays)).all()),
+        floor=error(floor),
+        bounds=None if problem.attribute is not None else held[one.defense].bounds,
         runs=one.result["runs"],
         control=controls[0] if controls else None,
         is_control=one.defense in undefended,
@@ -133,22 +162,40 @@ def row(
     )
 
 
-def with_win_rates(trials: list[Trial]) -> list[Trial]:
-    """Add the share of targets an attack rebuilds more closely than the oracle does.
+def error(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the error of every target [targets]: squared, or how often wrong."""
+    return arrays["mse"] if "mse" in arrays else arrays["wrong"]
 
-    Balle et al.'s (2022) criterion of success. None where the line-up has no oracle.
+
+def floor_summary(floor: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the mean error of the attacker who ignores the release, and its s.e."""
+    if not floor:
+        return {"mse": None, "mse_se": None}
+    each = error(floor)
+    return {"mse": float(each.mean()), "mse_se": metrics.standard_error(each)}
+
+
+def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial]:
+    """Add the shares of targets an attack rebuilds better than oracle and floor do.
+
+    The first is Balle et al.'s (2022) criterion of success; None where the line-up has
+    no oracle. The second goes by the median over runs where there is one.
     """
     oracle = {
-        t.defense: t.arrays["mse"]
+        t.defense: error(t.arrays)
         for t in trials
         if t.result is not None and t.arrays is not None and t.result["oracle"]
     }
 
     def add(t: Trial) -> Trial:
-        if t.arrays is None or t.result is None or t.result["oracle"]:
+        if t.arrays is None or t.result is None:
+            return t
+        typical = t.arrays.get("mse_median", error(t.arrays))
+        t.result["beats_floor"] = float((typical < error(floor)).mean())
+        if t.result["oracle"]:
             return t
         known = oracle.get(t.defense)
-        rate = None if known is None else metrics.win_rate(t.arrays["mse"], known)
+        rate = None if known is None else metrics.win_rate(error(t.arrays), known)
         return t._replace(result={**t.result, "win_rate": rate})
 
     return [add(t) for t in trials]
@@ -191,15 +238,37 @@ def arrays(
     floor: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Return the per-target arrays that figures are drawn from."""
-    targets = problem.splits.targets
-    kept = {"target": targets.x, "label": targets.y, "floor": floor["mse"]}
-    kept["floor_guess"] = floor["guess"]
+    kept = _pictures(problem, held, floor)
     for label, own in held.items():
-        if own.dfil is not None:
-            kept[f"{label}/dfil"] = own.dfil
-        for bound in own.bounds:
-            kept[f"{label}/{bound.name}"] = np.asarray(bound.value)
+        values = {"dfil": own.dfil, "eta": own.eta}
+        values |= {b.name: np.asarray(b.value) for b in own.bounds}
+        values |= {f"anatomy/{k}": v for k, v in (own.anatomy or {}).items()}
+        kept |= {f"{label}/{k}": v for k, v in values.items() if v is not None}
     for one in trials:
         for name, array in (one.arrays or {}).items():
+            if name == "mean_guess":  # of every record; only some are looked at
+                array = array[kept["shown"]]
             kept[f"{one.defense}/{one.attack.label}/{name}"] = array
     return kept
+
+
+def _pictures(
+    problem: Problem, held: dict[str, Guarantees], floor: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return labels, the floor, and the images that figures show."""
+    kept = {"floor": error(floor)} if floor else {}
+    if problem.pictures is None:
+        targets = problem.splits.targets
+        kept |= {"target": targets.x, "label": targets.y}
+        return kept | {"floor_guess": floor["guess"]}
+    kept["label"] = problem.splits.fixed.y
+    if problem.pictures.ndim != 4:  # a table
+        return kept
+    shown: set[int] = set()
+    for own in held.values():
+        for values in (own.dfil, own.eta):
+            if values is not None:
+                order = np.argsort(values, kind="stable")
+                shown |= {*order[:EXTREMES].tolist(), *order[-EXTREMES:].tolist()}
+    kept["shown"] = np.array(sorted(shown), int)
+    return kept | {"shown_x": problem.pictures[kept["shown"]]}

@@ -1,6 +1,6 @@
 """The audit, on one page: load, train, account, attack, score.
 
-scenario -> task, splits
+scenario -> game, task, splits
   for each defense: prepare -> target runs -> dFIL, bounds, epsilon, utility
     for each attack: skip with a reason, or fit -> guess -> score
   flags, once every row is there
@@ -10,39 +10,36 @@ from __future__ import annotations
 
 import time
 import traceback
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from audit import (
-    accounting,
+    attributes,
     data,
     games,
-    metrics,
+    in_turn,
     perceptual,
+    reconstruction,
     registry,
     rows,
-    scoring,
     shadow,
 )
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
+from audit.games import Game, Table
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
 from audit.types import Attack, Release, Task, TrainingSet, UserError
 
-FLOOR = Entry("class_mean", "class_mean", {}, {})
-
-
-class Table(NamedTuple):
-    """What every trial of an audit shares."""
-
-    problem: Problem
-    engine: shadow.Engine
-    runs: int  # releases per target
-    lpips: Any  # weights, or the reason why there are none
+GAMES = {
+    "reconstruction": reconstruction.GAME,
+    "leave_one_out": in_turn.GAME,
+    "attribute": attributes.GAME,
+}
+IN_TURN = {"leave_one_out", "attribute"}  # every fixed record is the target in turn
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
@@ -56,41 +53,34 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
       UserError, data.DataError: before any training, if something cannot work.
     """
     spec, key = scenario.spec, jax.random.key(scenario.spec.seed)
+    game = GAMES[spec.game]
     problem = load(scenario)
     learners = [build(key, e, problem) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     table = Table(problem, engine, spec.runs, _lpips_weights())
-    floor = _floor(key, learners[0], table)
+    floor = _floor(key, game, learners[0], table) if attacks else {}
 
     defenses, held, trials = {}, {}, []
     for entry, of in zip(scenario.defenses, learners, strict=True):
         own = stream(key, f"defense {entry.label}")
-        releases = games.play_targets(own, of, problem.splits, spec.runs, engine)
-        held[entry.label] = accounting.guarantees(
-            own,
-            of,
-            problem.splits,
-            runs=spec.accounting_runs,
-            delta=spec.delta,
-            engine=engine,
-        )
-        utility = rows.utility(of, releases, problem.splits)
-        defenses[entry.label] = rows.describe(entry, held[entry.label], utility)
+        runs = game.release(own, of, table)
+        guaranteed = game.account(own, of, table, spec.accounting_runs, spec.delta)
+        held[entry.label] = guaranteed
+        utility = rows.utility(of, runs, problem.splits)
+        defenses[entry.label] = rows.describe(entry, guaranteed, utility)
         trials += [
-            trial(own, e, attack, of, releases, held[entry.label], table)
+            trial(own, e, attack, game, of, runs.releases, guaranteed, table)
             for e, attack in attacks
         ]
-    trials = rows.with_win_rates(trials)
+    trials = rows.with_shares(trials, floor)
     flagged = [
-        rows.row(t, held, trials, learners, floor["mse"], scenario, problem)
-        for t in trials
+        rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
     ]
-    mse = floor["mse"]
     return Scorecard(
         scenario=scenario.resolved(),
         provenance={},
         data=rows.provenance(scenario, problem),
-        floor={"mse": float(mse.mean()), "mse_se": metrics.standard_error(mse)},
+        floor=rows.floor_summary(floor),
         defenses=defenses,
         trials=[rows.plain(t, row) for t, row in zip(trials, flagged, strict=True)],
         arrays=rows.arrays(problem, held, trials, floor),
@@ -98,18 +88,26 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
 
 
 def load(scenario: Scenario) -> Problem:
-    """Load the data, cut the splits, build the task."""
+    """Load the data, cut the splits, prepare the features, build the task."""
     spec = scenario.spec
     dataset = data.choose_classes(data.load(scenario.data), spec.task.classes)
-    splits = data.split(dataset, **scenario.splits.model_dump())
-    data.check(splits)
+    cut = data.split(dataset, **scenario.splits.model_dump())
+    in_turn = spec.game in IN_TURN
+    splits = data.prepare_features(cut, **spec.features.model_dump())
+    as_they_are = splits is cut and dataset.columns == ()
+    domain = (0.0, 1.0) if as_they_are else (-np.inf, np.inf)
+    data.check(splits, domain, in_turn=in_turn)
     model = registry.find("model", spec.task.model)
-    features = tuple(splits.targets.x.shape[1:])
+    features = tuple(splits.fixed.x.shape[1:])
     try:
         task = model(features, len(spec.task.classes), **spec.task.settings)
     except ValueError as error:
         raise UserError(f"task: {error}") from None
-    return Problem(task, splits, dataset)
+    task = task._replace(domain=domain, label_private=spec.task.label_private)
+    asked = None
+    if spec.attribute is not None:
+        asked = attributes.find(dataset, splits, spec.attribute, spec.features)
+    return Problem(task, splits, dataset, cut.fixed.x if in_turn else None, asked)
 
 
 def build(key: jax.Array, entry: Entry, problem: Problem) -> shadow.Learner:
@@ -117,7 +115,8 @@ def build(key: jax.Array, entry: Entry, problem: Problem) -> shadow.Learner:
 
     The initialisation is the same for all defenses.
     """
-    one = jax.tree.map(lambda a: a[0], problem.splits.targets)
+    targets = problem.splits.targets
+    one = jax.tree.map(lambda a: a[0], targets) if len(targets.y) else None
     try:
         of = shadow.learner(
             registry.find("defense", entry.name),
@@ -128,6 +127,8 @@ def build(key: jax.Array, entry: Entry, problem: Problem) -> shadow.Learner:
             label=entry.label,
             version=registry.version("defense", entry.name),
         )
+        if of.defense.check is not None:
+            of.defense.check(problem.splits.fixed)
         data_of_one = TrainingSet(problem.splits.fixed, one)
         jax.eval_shape(of.defense.train, key, of.side, data_of_one)
         return of
@@ -144,49 +145,47 @@ def trial(
     key: jax.Array,
     entry: Entry,
     attack: Attack,
+    game: Game,
     of: shadow.Learner,
     releases: Release,
     held: Guarantees,
     table: Table,
 ) -> Trial:
     """Play one attack against one defense; whatever happens is a Trial."""
-    splits, model = table.problem.splits, attack.threat_model
+    model = attack.threat_model
     base = Trial(of.label, entry, games.sentence(model), "skipped")
-    reason = games.mismatch(model, of.defense)
+    reason = games.mismatch(model, of.defense, game)
     if reason is not None:
         return base._replace(reason=reason)
     began = time.perf_counter()
     try:
         key = stream(key, f"attack {entry.name}")
-        played = games.reconstruction_game(
-            key, attack, of, releases, splits, table.runs, table.engine
-        )
+        result, arrays = game.play(key, attack, of, releases, held, table)
     except Exception as error:  # one broken attack must not cost the other rows
         text = f"{type(error).__name__}: {error}"
         where = traceback.format_exc(limit=-3)
         return base._replace(status="failed", reason=text, result={"trace": where})
-    summary, arrays = scoring.errors(played.guesses, splits.targets.x)
-    se = scoring.run_errors(played.guesses, splits.targets.x)
-    against = {b.name: scoring.against(b, arrays["mse"], se) for b in held.bounds}
-    result = {
-        **summary,
-        **scoring.images(played.guesses, splits.targets.x, table.lpips),
+    result |= {
         "oracle": games.is_oracle(model),
-        "against": against,
-        "fit": played.info,
         "seconds": round(time.perf_counter() - began, 2),
     }
     return base._replace(status="ok", result=result, arrays=arrays)
 
 
-def _floor(key: jax.Array, of: shadow.Learner, table: Table) -> dict[str, np.ndarray]:
-    """Return guesses and errors of the attacker who ignores the release."""
-    attack, splits = make_attack(FLOOR, table.problem.task), table.problem.splits
-    nothing = Release(np.zeros(len(splits.targets.y), np.float32))
-    played = games.reconstruction_game(
-        key, attack, of, nothing, splits, 1, table.engine
-    )
-    return scoring.errors(played.guesses, splits.targets.x)[1]
+def _floor(
+    key: jax.Array, game: Game, of: shadow.Learner, table: Table
+) -> dict[str, np.ndarray]:
+    """Return guesses and scores of the attacker who ignores the release."""
+    attack = make_attack(Entry(game.floor, game.floor, {}, {}), table.problem.task)
+    n = len(table.problem.splits.targets.y)
+    nothing = Release(np.zeros(max(n, 1), np.float32))
+    held = Guarantees(None, None, (), None)
+    once = table._replace(runs=1, engine=table.engine._replace(report=_silent))
+    return game.play(key, attack, of, nothing, held, once)[1]
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Report nothing."""
 
 
 def _lpips_weights() -> Any:

@@ -38,14 +38,14 @@ def errors(guesses: np.ndarray, targets: np.ndarray) -> tuple[dict, dict]:
 
 
 def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, Any]:
-    """Return SSIM, PSNR and LPIPS of the first run of every target, clipped to [0, 1].
+    """Return SSIM, PSNR and LPIPS of one guess a target, clipped to [0, 1].
 
     Args:
-      guesses: [targets, runs, H, W, C].
+      guesses: [targets, H, W, C].
       targets: [targets, H, W, C].
       weights: of LPIPS, or the reason why there are none.
     """
-    first = np.clip(guesses[:, 0], 0, 1)
+    first = np.clip(guesses, 0, 1)
     ssim, window = metrics.ssim(first, targets)
     psnr = np.asarray(metrics.psnr(first, targets))
     out: dict[str, Any] = {

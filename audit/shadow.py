@@ -28,6 +28,7 @@ class Engine(NamedTuple):
     lanes: Lanes = Lanes()
     store: stores.Store | None = None
     report: Callable[[str, int, int], None] = lambda what, done, total: None
+    shrink: bool = False  # a tile over the memory budget is cut; changes rounding only
 
 
 class Learner(NamedTuple):
@@ -110,18 +111,21 @@ def sweep(
     engine: Engine,
     what: str = "",
     precise: bool = False,
+    runs: int = 1,
 ) -> Any:
-    """Run one method of a defense once for every target.
+    """Run one method of a defense once for every target, or so often without one.
 
     Args:
-      method: "train", "fisher" or "log_likelihood".
+      method: "train", "fisher", "fil" or "log_likelihood".
       of: whose.
       key: root key; lane i runs with fold_in(key, i).
-      data: `fixed` shared by all lanes, `target` with leading axis m; `rows` None.
+      data: `fixed` shared by all lanes; `target` with leading axis m, or None where
+        the fixed records are the whole training set; `rows` None.
       *extra: further arguments of the method, shared by all lanes.
       engine: tile size, memory, store, progress.
       what: for progress; default: the defense's label.
       precise: in float64 (accounting).
+      runs: m where there is no target.
 
     Returns:
       What the method returns, as NumPy arrays with leading axis m.
@@ -135,7 +139,9 @@ def sweep(
             lambda a: _cast(a, dtype),
             ((of.floats, of.side, data.fixed, extra), data.target),
         )
-        return _Sweep(method, of, key, shared, targets, engine, what).run()
+        m = runs if data.target is None else len(data.target.y)
+        sweep_ = _Sweep(method, of, key, shared, targets, m, engine, what)
+        return sweep_.affordable().run()
 
 
 def _cast(a: Any, dtype: Any) -> np.ndarray:
@@ -150,12 +156,24 @@ class _Sweep(NamedTuple):
     of: Learner
     key: Any
     shared: tuple  # (floats, side, fixed, extra)
-    targets: Examples
+    targets: Examples | None
+    m: int
     engine: Engine
     what: str
 
+    def affordable(self) -> _Sweep:
+        """Return the sweep with a tile that fits the budget, if it may be cut."""
+        lanes = self.engine.lanes
+        if not self.engine.shrink:
+            return self
+        need, budget = self._bytes(1), lanes.memory_gib * 2**30
+        if need <= budget:
+            return self
+        smaller = lanes._replace(tile=max(1, int(lanes.tile * budget // need)))
+        return self._replace(engine=self.engine._replace(lanes=smaller))
+
     def run(self) -> Any:
-        size, m = self.engine.lanes.tile, len(self.targets.y)
+        size, m = self.engine.lanes.tile, self.m
         tiles = range(-(-m // size))
         address = self._address()
         shards = self._stored(tiles, address)
@@ -179,7 +197,7 @@ class _Sweep(NamedTuple):
     def _arguments(self, tiles: list[int]) -> tuple:
         size = self.engine.lanes.tile
         lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
-        at = np.minimum(lanes, len(self.targets.y) - 1)  # the last tile is padded
+        at = np.minimum(lanes, self.m - 1)  # the last tile is padded
         targets = jax.tree.map(lambda a: a[at], self.targets)
         return self.shared, self.key, lanes.astype(np.uint32), targets
 
@@ -213,13 +231,14 @@ class _Sweep(NamedTuple):
 
     def _in_flight(self, devices: int) -> int:
         """Return how many groups of tiles fit the budget, by the compiler's count."""
-        compiled = (
-            self._program(devices).lower(*self._arguments([0] * devices)).compile()
-        )
-        used = compiled.memory_analysis()
-        bytes_ = used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
         budget = self.engine.lanes.memory_gib * 2**30
-        return int(min(8, max(1, budget // max(bytes_, 1))))
+        return int(min(8, max(1, budget // max(self._bytes(devices), 1))))
+
+    def _bytes(self, devices: int) -> int:
+        """Return what one tile a device takes, by the compiler's count."""
+        arguments = self._arguments([0] * devices)
+        used = self._program(devices).lower(*arguments).compile().memory_analysis()
+        return used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
 
     # The store ----------------------------------------------------------------------
 

@@ -134,6 +134,33 @@ class Noise(NamedTuple):
     rdp: Callable | None = None  # (orders, sensitivity) -> [orders], one release
 
 
+class Objective(NamedTuple):
+    """What a stationary release minimises, apart from its noise. Public.
+
+    sum_i weight_i loss(params; z_i) + (ridge / 2) ||params||^2
+    """
+
+    gradient: Callable  # (params, example) -> one record's loss gradient [D]
+    total: Callable  # (params, Examples [m], weight [m]) -> sum_i w_i gradient_i [D]
+    ridge: Callable  # (n) -> factor of the regulariser
+    weights: Callable  # (side, Examples [n]) -> [n], taken as known to everybody
+    solve: Callable  # (side, TrainingSet) -> params: the release without its noise
+    publish: Callable  # (key, params) -> params with the release's noise
+    known: Callable  # (side, Examples [n]) -> what `refit` shares between records
+    refit: Callable  # (known, row, example) -> params with the record in `row` replaced
+    loss: Literal["linear", "logistic"]
+    intercept: bool  # the last parameter weighs a constant feature
+
+
+class Nominal(NamedTuple):
+    """What a publication claims of a defense, beside what holds."""
+
+    quantity: str  # in words
+    value: float
+    source: str
+    void: str | None  # why it does not hold here; None = it does
+
+
 class Defense(NamedTuple):
     """The thin waist: all that the audit knows of a training algorithm.
 
@@ -152,6 +179,12 @@ class Defense(NamedTuple):
     rdp: Callable | None  # (n, orders, adjacency) -> [orders] or None
     pld: Callable | None  # (n, adjacency) -> PrivacyLoss or None
     traits: frozenset[str] = frozenset()  # {"stationary", "linear", "sum", ...}
+    objective: Objective | None = None  # of a stationary release
+    fil: Callable | None = None  # (key, side, TrainingSet, rows [m], columns | None)
+    # -> Tr I as `fisher`, and the spectral norm of I, of the columns alone if any [m]
+    check: Callable | None = None  # (Examples) -> None; ValueError names the remedy
+    nominal: Callable | None = None  # (n) -> tuple[Nominal, ...]
+    anatomy: Callable | None = None  # (side, TrainingSet) -> {name: array}, for figures
 
 
 class ThreatModel(NamedTuple):
@@ -165,6 +198,13 @@ class ThreatModel(NamedTuple):
     assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
 
 
+class Attribute(NamedTuple):
+    """What an attribute game is about."""
+
+    columns: AnyArray  # [s] of the flat record
+    values: AnyArray  # [v, s] what they can be; public
+
+
 class Knowledge(NamedTuple):
     """What an attacker holds before the release; what it did not declare is None."""
 
@@ -175,6 +215,8 @@ class Knowledge(NamedTuple):
     init: Any = None  # the parameters every run starts from
     public: Examples | None = None
     train: Callable | None = None  # (key, TrainingSet of [m] targets) -> Release [m]
+    objective: Objective | None = None  # what the release minimises
+    attribute: Attribute | None = None  # in attribute games
 
 
 class Observation(NamedTuple):
@@ -183,6 +225,10 @@ class Observation(NamedTuple):
     params: Any = None
     label: Any = None
     target: Any = None  # oracles only; an oracle is a reference, never ranked
+    rest: Any = None  # [D] what the known records and the regulariser leave of the
+    # objective's gradient at `params`: the target's own gradient must cancel it
+    candidates: Any = None  # attribute games: [v, *features] what the target may be
+    refits: Any = None  # attribute games: [v, D] noiseless releases, one a candidate
 
 
 class Attack(NamedTuple):

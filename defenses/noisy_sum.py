@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from audit.clip import clip_tree, soft_clip
-from audit.mechanisms import output_perturbation
 from audit.noise import gaussian
+from audit.perturbation import output_perturbation
 from audit.types import Defense, Positive, Task, TrainingSet
 
 
@@ -35,20 +35,20 @@ def noisy_sum(
         fixed = jax.vmap(lambda x: clip_tree(clip, x))(data.fixed.x).sum(0)
         return fixed if data.target is None else fixed + clip_tree(clip, data.target.x)
 
-    def trace(side: Any, data: TrainingSet) -> jax.Array:
+    def trace(side: Any, data: TrainingSet, rows: Any) -> jax.Array:
         """Return ||J||_F^2, J = phi Id + (phi'/s) x x^T of phi(s) x, s = ||x||."""
-        del side
+        del side, rows  # the target's alone
         assert data.target is not None
         x = jnp.asarray(data.target.x)
         s = jnp.sqrt((x**2).sum())
         phi, slope = clip.scale(s), clip.slope(s)
-        return x.size * phi**2 + 2 * phi * slope * s + (slope * s) ** 2
+        return (x.size * phi**2 + 2 * phi * slope * s + (slope * s) ** 2)[None]
 
     return output_perturbation(
         solve,
         gaussian(noise_stddev),
-        norm_bound=clip.norm_bound,
-        sensitivity=2 * clip.norm_bound,
+        norm_bound=lambda n: clip.norm_bound,
+        sensitivity=lambda n: 2 * clip.norm_bound,
         trace=trace,
         traits=frozenset({"sum"}),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import markdown, report, scorecard
+from audit import cells, markdown, report, scorecard
 from audit.__main__ import main
 
 SMALL = [
@@ -87,7 +87,7 @@ def test_undefended_has_no_bound_and_says_so(card):
 
 def test_bounds_say_for_whom(card):
     held = {b["name"]: b for b in card.defenses["dpsgd"]["bounds"]}
-    assert set(held) == set(report.SHORT)
+    assert set(held) == set(cells.SHORT)
     assert held["cramer_rao"]["holds_for"] == "unbiased attackers"
     assert held["finite_prior"]["holds_for"].startswith("any attacker, prior =")
     assert not held["van_trees"]["ranked"]
@@ -111,7 +111,7 @@ def test_stronger_noise_leaks_less(card):
 
 
 def test_stand_in_data_and_augmentation_are_flagged(card):
-    common = report.common_flags(card)
+    common = cells.common_flags(card)
     assert common["data-stand-in"] == "digits, not mnist"
     assert common["augmented-pool"] == "150 images made 2000"
     assert card.data["splits"]["pool_distinct"] == 150
@@ -119,7 +119,7 @@ def test_stand_in_data_and_augmentation_are_flagged(card):
 
 def test_oracles_are_not_ranked(card):
     for label in card.defenses:
-        assert report.strongest(card, label)["attack"] != "nearest_neighbour"
+        assert cells.strongest(card, label)["attack"] != "nearest_neighbour"
 
 
 def test_wins_are_counted_against_the_oracle(card):
@@ -151,7 +151,8 @@ def test_json_round_trip(card, folder):
 
 
 def test_markdown_has_every_trial_and_the_replay_command(card):
-    text = markdown.render(card)
+    text = markdown.render(card, ["reconstructions.png"])
+    assert "![reconstructions](reconstructions.png)" in text
     for t in card.trials:
         assert re.search(rf"\| {t['defense']} \| {t['attack']} \| ", text)
     assert "python -m audit run scenario=binary_mnist data=digits" in text

@@ -1,14 +1,18 @@
 """Data: look-up order, damage, disjoint splits, augmentation."""
 
 import gzip
+import hashlib
 import os
 import struct
+from pathlib import Path
 
 import numpy as np
+import pooch
 import pytest
 
 from audit import data
-from audit.data import DataError, files
+from audit.data import DataError, embedded, files
+from audit.data.contract import digest
 from audit.types import Examples
 
 
@@ -95,10 +99,75 @@ def test_wrong_kind_of_file(tmp_path):
         data.load("mnist")
 
 
-def test_images_and_labels_must_agree(tmp_path):
-    tiny_mnist(tmp_path / "cache")
-    idx(tmp_path / "cache/mnist/train-labels-idx1-ubyte.gz", np.zeros(5))
+def test_images_and_labels_must_agree(tmp_path, monkeypatch):
+    tiny_mnist(tmp_path)
+    idx(tmp_path / "mnist/train-labels-idx1-ubyte.gz", np.zeros(5))
+    monkeypatch.setenv("AUDIT_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"images \(6, 3, 3\) and labels \(5,\)"):
+        data.load("mnist")
+
+
+def officially(monkeypatch, folder):
+    """Declare the four files in this folder the official ones."""
+    for name in files.idx_files("mnist"):
+        seen = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        monkeypatch.setitem(files.SHA256, name, seen)
+
+
+@pytest.mark.parametrize("name", files.idx_files("mnist"))
+def test_a_cached_file_must_be_the_official_one(name, tmp_path, monkeypatch):
+    tiny_mnist(tmp_path / "cache")
+    officially(monkeypatch, tmp_path / "cache")
+    assert data.load("mnist").origin == "cache"
+    path = tmp_path / "cache" / name
+    whole = files.read_idx(path).copy()
+    whole.flat[0] += 1  # as readable as before
+    idx(path, whole)
+    with pytest.raises(DataError, match=f"{path} is not the official.*delete it"):
+        data.load("mnist")
+    monkeypatch.setenv("AUDIT_DATA", str(tmp_path / "cache"))
+    assert data.load("mnist").origin == "AUDIT_DATA"  # one's own may be anything
+
+
+class Line:
+    """A network that is there."""
+
+    def close(self):
+        pass
+
+
+def downloading(monkeypatch, folder):
+    """Let pooch fetch from a local folder."""
+    monkeypatch.setattr(files.socket, "create_connection", lambda *a, **k: Line())
+
+    def fetch(url, output_file, pooch):
+        name = url.rsplit("/", 1)[1]
+        Path(output_file).write_bytes((folder / "mnist" / name).read_bytes())
+
+    monkeypatch.setattr(pooch.core, "choose_downloader", lambda *a, **k: fetch)
+
+
+def test_a_download_is_checked_and_says_nothing(tmp_path, monkeypatch, caplog, capfd):
+    tiny_mnist(tmp_path / "there")
+    officially(monkeypatch, tmp_path / "there")
+    downloading(monkeypatch, tmp_path / "there")
+    caplog.set_level("INFO")
+    assert data.load("mnist").origin == "download"
+    assert data.load("mnist").origin == "cache"
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_download_of_something_else_is_refused(tmp_path, monkeypatch):
+    tiny_mnist(tmp_path / "there")
+    downloading(monkeypatch, tmp_path / "there")
+    with pytest.raises(DataError, match=r"cannot download .*hash"):
+        data.load("mnist")
+    # were the downloader to let it pass
+    tiny_mnist(tmp_path / "cache")
+    monkeypatch.setattr(files, "locate", lambda names: None)
+    monkeypatch.setattr(pooch, "retrieve", lambda *a, **k: None)
+    with pytest.raises(DataError, match="is not the official file"):
         data.load("mnist")
 
 
@@ -113,6 +182,45 @@ def test_embedded_digits_are_cached_and_a_damaged_cache_is_rebuilt(tmp_path):
         cached.write_bytes(damage)
         np.testing.assert_array_equal(data.load("mnist5k").x_train, first.x_train)
         assert cached.stat().st_size == size
+
+
+def odd_caches():
+    x, y = np.zeros((4, 28, 28), np.uint8), np.zeros(4, np.uint8)
+    whole = {"x": x, "y": y, "digest": digest(x, y)}
+    for missing in whole:
+        yield {k: v for k, v in whole.items() if k != missing}
+    for odd in ({"x": x[:, 0]}, {"x": x[:3]}, {"x": x.astype(float)}, {"y": y[0]}):
+        other = whole | odd
+        yield other | {"digest": digest(other["x"], other["y"])}
+    yield whole | {"digest": np.zeros(3)}
+    yield whole | {"x": np.array([None])}  # a pickle
+
+
+@pytest.mark.parametrize("held", [*odd_caches()], ids=lambda held: "-".join(held))
+def test_an_odd_cache_is_rebuilt(held, tmp_path, monkeypatch):
+    again = {"x": np.ones((2, 28, 28), np.uint8), "y": np.ones(2, np.uint8)}
+    again["digest"] = np.asarray(digest(again["x"], again["y"]))
+    monkeypatch.setattr(embedded, "_parse_mnist5k", lambda: again)
+    (tmp_path / "cache").mkdir()
+    cached = tmp_path / "cache/mnist5k.npz"
+    np.savez(cached, **held)
+    assert len(data.load("mnist5k").y_train) == 2
+    monkeypatch.setattr(embedded, "_parse_mnist5k", None)  # kept: not made again
+    assert len(data.load("mnist5k").y_train) == 2
+
+
+def test_a_cache_that_is_no_zip_is_rebuilt(tmp_path):
+    (tmp_path / "cache").mkdir()
+    with (tmp_path / "cache/mnist5k.npz").open("wb") as file:
+        np.save(file, np.zeros(3))  # one bare array
+    assert len(data.load("mnist5k").y_train) == 5000
+
+
+def test_an_npz_that_lacks_an_array_is_named(tmp_path):
+    (tmp_path / "cache/lfw").mkdir(parents=True)
+    np.savez(tmp_path / "cache/lfw/lfw106_32x32.npz", x=np.zeros(3))
+    with pytest.raises(DataError, match=r"lfw106_32x32.npz is damaged.*y\.npy"):
+        data.load("lfw")
 
 
 def test_embedded_works_without_a_writable_cache(monkeypatch, tmp_path):
@@ -130,7 +238,7 @@ def test_classes_are_relabelled_in_the_order_given():
     assert set(some.y_train) == {0, 1}
     threes = whole.x_train[whole.y_train == 3]
     np.testing.assert_array_equal(some.x_train[some.y_train == 0], threes)
-    for wrong in ([0, 11], [1, 1]):
+    for wrong in ([0, 11], [1, 1], []):
         with pytest.raises(DataError, match="digits has"):
             data.choose_classes(whole, wrong)
 
@@ -171,13 +279,41 @@ def test_more_than_the_data_hold():
         data.split(binary(), **SIZES | {"test": None})
 
 
-def test_official_test_part(tmp_path):
-    tiny_mnist(tmp_path / "cache")
+@pytest.mark.parametrize("name", [*SIZES, "augment"])
+def test_a_negative_size_is_named(name):
+    with pytest.raises(DataError, match=f"{name}=-1"):
+        data.split(binary(), **SIZES | {name: -1})
+
+
+def test_official_test_part(tmp_path, monkeypatch):
+    tiny_mnist(tmp_path)
+    monkeypatch.setenv("AUDIT_DATA", str(tmp_path))
     sizes = {"public": 0, "fixed": 2, "pool": 2, "targets": 2}
     splits = data.split(data.load("mnist"), **sizes)
     assert len(splits.test.y) == 4
     with pytest.raises(DataError, match="test=9 asked, mnist's test part holds 4"):
         data.split(data.load("mnist"), **sizes, test=9)
+
+
+def test_the_pool_may_be_the_test_part():
+    sizes = SIZES | {"pool": 0, "targets": 0}
+    splits = data.split(binary(), **sizes, pool_from="test")
+    assert len(splits.pool.y) == len(splits.test.y) == 30
+    np.testing.assert_array_equal(splits.pool.x, splits.test.x)
+    np.testing.assert_array_equal(splits.pool_source, np.arange(30))
+    assert not {*rows(splits.fixed)} & {*rows(splits.pool)}
+    with pytest.raises(DataError, match="targets is empty"):
+        data.check(splits)
+    data.check(splits, in_turn=True)
+    for wrong in ({"pool": 60}, {"augment": 90}):
+        with pytest.raises(DataError, match="both must be 0"):
+            data.split(binary(), **sizes | wrong, pool_from="test")
+
+
+def test_an_empty_pool_is_not_augmented():
+    splits = data.split(binary(), **SIZES | {"pool": 0}, augment=10)
+    with pytest.raises(DataError, match="pool is empty"):
+        data.check(splits)
 
 
 def test_augmentation_moves_pool_images_only():
@@ -201,7 +337,7 @@ def test_augmentation_moves_pool_images_only():
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(np.nan, "1 pixels that are not finite"), (1.5, "1 pixels outside")],
+    [(np.nan, "1 values that are not finite"), (1.5, "1 values outside")],
 )
 def test_bad_pixels_are_counted_and_placed(value, said):
     splits = data.split(binary(), **SIZES)
@@ -217,11 +353,34 @@ def test_classes_of_targets_must_be_in_the_pool():
     pool = splits.pool._replace(y=np.zeros_like(splits.pool.y))
     with pytest.raises(DataError, match="pool holds no record of class 1"):
         data.check(splits._replace(pool=pool))
+    with pytest.raises(DataError, match="of class 1, unlike fixed"):
+        data.check(splits._replace(pool=pool), in_turn=True)
+
+
+def test_labels_must_be_numbers():
+    splits = data.split(binary(), **SIZES)
+    y = np.where(np.arange(40) < 2, np.nan, splits.fixed.y).astype(np.float32)
+    with pytest.raises(DataError, match="fixed holds 2 labels that are not finite"):
+        data.check(splits._replace(fixed=Examples(splits.fixed.x, y)))
+
+
+def test_any_domain():
+    splits = data.split(binary(), **SIZES)
+    far = splits._replace(targets=Examples(splits.targets.x * 1e6, splits.targets.y))
+    data.check(far, (-np.inf, np.inf))
+    with pytest.raises(DataError, match="outside"):
+        data.check(far)
 
 
 def test_duplicates_are_counted():
     splits = data.split(binary(), **SIZES)
     assert data.duplicates(splits) == 0
+    in_turn = splits._replace(targets=Examples(splits.targets.x[:0], np.zeros(0, int)))
+    assert data.duplicates(in_turn) == 0
+    twin = splits.fixed.x.copy()
+    twin[[1, 2]] = twin[0], splits.pool.x[0]
+    fixed = Examples(twin, splits.fixed.y)
+    assert data.duplicates(in_turn._replace(fixed=fixed)) == 3
     x = splits.targets.x.copy()
     x[0] = splits.pool.x[7]
     assert data.duplicates(splits._replace(targets=Examples(x, splits.targets.y))) == 1
@@ -235,8 +394,6 @@ def test_full_sets_are_the_official_ones(monkeypatch, full_data):
     assert np.bincount(mnist.y_train).tolist() == counts
     for name in files.SHA256:
         path = os.path.join(full_data, name)
-        import hashlib
-
         with open(path, "rb") as file:
             assert hashlib.sha256(file.read()).hexdigest() == files.SHA256[name]
     assert np.bincount(data.load("cifar10").y_train).tolist() == [5000] * 10

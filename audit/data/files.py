@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import logging
 import os
 import socket
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +73,7 @@ def locate(names: Sequence[str]) -> tuple[Path, str] | None:
     return None
 
 
-def _fetch(names: Sequence[str], address: str, name: str, progress: bool) -> Path:
+def _fetch(names: Sequence[str], address: str, name: str) -> Path:
     """Download files into the cache, checked; fail within seconds without a network."""
     import pooch
 
@@ -86,16 +89,27 @@ def _fetch(names: Sequence[str], address: str, name: str, progress: bool) -> Pat
         ) from None
     for file in names:
         try:
-            pooch.retrieve(
-                address + Path(file).name,
-                known_hash=f"sha256:{SHA256[file]}",
-                fname=Path(file).name,
-                path=cache_folder() / Path(file).parent,
-                progressbar=progress,
-            )
+            with _quiet(pooch.get_logger()):
+                pooch.retrieve(
+                    address + Path(file).name,
+                    known_hash=f"sha256:{SHA256[file]}",
+                    fname=Path(file).name,
+                    path=cache_folder() / Path(file).parent,
+                )
         except Exception as error:
             raise DataError(f"cannot download {file}: {error}; {where}") from None
     return cache_folder()
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Keep another library's logger silent: what goes wrong is raised."""
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -129,24 +143,40 @@ def idx_files(folder: str) -> list[str]:
     return [f"{folder}/{file}" for file in IDX.values()]
 
 
-def load_idx(name: str, folder: str, address: str, progress: bool) -> Dataset:
-    """Load a set in MNIST's format."""
+def load_idx(name: str, folder: str, address: str) -> Dataset:
+    """Load a set in MNIST's format; outside AUDIT_DATA only the official files.
+
+    Raises:
+      DataError: missing, damaged, or not the official files where they have to be.
+    """
     found = locate(idx_files(folder))
     if found is None:
-        found = _fetch(idx_files(folder), address, name, progress), "download"
+        found = _fetch(idx_files(folder), address, name), "download"
     place, origin = found
     parts = {k: read_idx(place / folder / file) for k, file in IDX.items()}
+    if origin != "AUDIT_DATA":
+        _must_be_official(place, idx_files(folder))
     for part in ("train", "test"):
         x, y = parts[f"x_{part}"], parts[f"y_{part}"]
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
             raise DataError(
                 f"{place / folder}: {part} has images {x.shape} and labels {y.shape}"
             )
-    images = {k: unit(parts[k])[..., None] for k in ("x_train", "x_test")}
-    labels = {k: parts[k].astype(np.int32) for k in ("y_train", "y_test")}
-    return Dataset(
-        name=name, origin=origin, note="the official files", **images, **labels
-    )
+    x, x_test = (unit(parts[k])[..., None] for k in ("x_train", "x_test"))
+    y, y_test = (parts[k].astype(np.int32) for k in ("y_train", "y_test"))
+    return Dataset(name, x, y, x_test, y_test, origin, "the official files")
+
+
+def _must_be_official(place: Path, files: Sequence[str]) -> None:
+    """Refuse a file that is not, byte for byte, the one that was published."""
+    for file in files:
+        found = hashlib.sha256((place / file).read_bytes()).hexdigest()
+        if found != SHA256[file]:
+            raise DataError(
+                f"{place / file} is not the official file (sha256 {found[:12]}..., "
+                f"{SHA256[file][:12]}... expected): delete it and run again; files of "
+                "your own belong into the folder AUDIT_DATA names"
+            )
 
 
 def _sheet(path: Path, side: int = 32) -> np.ndarray:
@@ -155,24 +185,46 @@ def _sheet(path: Path, side: int = 32) -> np.ndarray:
 
     try:
         a = np.asarray(Image.open(path).convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
+        h, w, _ = a.shape
+        tiles = a.reshape(h // side, side, w // side, side, 3).swapaxes(1, 2)
+    except (OSError, ValueError, UnidentifiedImageError) as error:
         raise DataError(f"{path} is damaged ({error}); fetch it anew") from None
-    h, w, _ = a.shape
-    tiles = a.reshape(h // side, side, w // side, side, 3).swapaxes(1, 2)
     return tiles.reshape(-1, side, side, 3)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of an npz; never a pickle."""
+def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """Read these arrays of an npz; never a pickle.
+
+    Raises:
+      DataError: if it is damaged, something else, or lacks one of them.
+    """
     try:
         # opened here: NumPy leaks the handle of a file that is no zip
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {k: file[k] for k in file}
-    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        with path.open("rb") as raw, zipfile.ZipFile(raw) as file:
+            return {name: _member(file, name) for name in names}
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        RuntimeError,  # a zip in ways Python cannot read
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         raise DataError(f"{path} is damaged ({error}); fetch it anew") from None
 
 
-def _only_local(name: str, files: list[str]) -> tuple[Path, str]:
+def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
+    with file.open(f"{name}.npy") as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def only_local(name: str, files: Sequence[str]) -> tuple[Path, str]:
+    """Return the folder of files that cannot be downloaded, and what it is called.
+
+    Raises:
+      DataError: saying where to put them.
+    """
     found = locate(files)
     if found is None:
         raise DataError(
@@ -182,13 +234,12 @@ def _only_local(name: str, files: list[str]) -> tuple[Path, str]:
     return found
 
 
-def load_cifar(name: str, sheets: int, note: str, progress: bool) -> Dataset:
+def load_cifar(name: str, sheets: int, note: str) -> Dataset:
     """Load CIFAR-10 or CIFAR-100 from contact sheets."""
-    del progress  # only local files
     files = cifar_files(name, sheets)
-    place, origin = _only_local(name, files)
+    place, origin = only_local(name, files)
     train = [_sheet(place / f) for f in files[:sheets]]
-    labels = read_npz(place / files[-1])
+    labels = read_npz(place / files[-1], "y_train", "y_test")
     return Dataset(
         name,
         unit(np.concatenate(train)),
@@ -206,12 +257,11 @@ def cifar_files(name: str, sheets: int) -> list[str]:
     return [*train, f"{name}/test.webp", f"{name}/labels.npz"]
 
 
-def load_lfw(progress: bool) -> Dataset:
+def load_lfw() -> Dataset:
     """Load the 106 people of LFW with 14 pictures each."""
-    del progress
     file = "lfw/lfw106_32x32.npz"
-    place, origin = _only_local("lfw", [file])
-    held = read_npz(place / file)
+    place, origin = only_local("lfw", [file])
+    held = read_npz(place / file, "x", "y")
     note = "106 people x 14 images; pictures of people stay out of committed reports"
     return Dataset(
         "lfw", unit(held["x"]), held["y"].astype(np.int32), None, None, origin, note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,16 +15,23 @@ from audit.types import Examples, Splits
 def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     """Keep some classes, relabelled 0 .. k-1 in the order given.
 
+    Where labels are numbers there is nothing to choose: `classes` must be empty.
+
     Raises:
-      DataError: if a class does not exist, or is named twice.
+      DataError: if a class does not exist, or is named twice, or none is.
     """
+    asked = list(classes)
+    if dataset.y_train.dtype.kind == "f":
+        if asked:
+            raise DataError(
+                f"classes {asked}: the labels of {dataset.name} are numbers"
+            )
+        return dataset
     known = np.unique(dataset.y_train).tolist()
-    if not set(classes) <= set(known) or len(set(classes)) < len(classes):
-        raise DataError(
-            f"classes {list(classes)}: {dataset.name} has {known}, each once"
-        )
+    if not asked or not set(asked) <= set(known) or len(set(asked)) < len(asked):
+        raise DataError(f"classes {asked}: {dataset.name} has {known}, each once")
     relabel = np.full(max(known) + 1, -1, np.int32)
-    relabel[list(classes)] = np.arange(len(classes))
+    relabel[asked] = np.arange(len(asked))
 
     def keep(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         y = relabel[y]
@@ -48,6 +56,7 @@ def split(
     order: Literal["file", "shuffled"] = "file",
     augment: int = 0,
     seed: int = 0,
+    pool_from: Literal["train", "test"] = "train",
 ) -> Splits:
     """Cut consecutive slices public, fixed, pool, targets of the training part.
 
@@ -62,11 +71,24 @@ def split(
       order: of the records before cutting.
       augment: size of the pool after augmentation; 0 = none. Only pool images move.
       seed: of the shuffle and of the augmentation.
+      pool_from: `test` takes the whole test part for the pool, whose size is then 0.
+        The attacker's prior and the utility are measured on the same records, none of
+        which any defense trains on.
 
     Raises:
-      DataError: if the data hold fewer records.
+      DataError: if the data hold fewer records, or a size makes no sense.
     """
     sizes = {"public": public, "fixed": fixed, "pool": pool, "targets": targets}
+    for name, size in {**sizes, "test": test or 0, "augment": augment}.items():
+        if size < 0:
+            raise DataError(f"{name}={size}: a size is at least 0")
+    if pool_from == "test" and (pool or augment):
+        raise DataError(
+            f"pool={pool}, augment={augment}: with pool_from=test the pool is the test "
+            "part, and both must be 0"
+        )
+    if augment and dataset.x_train.ndim != 4:
+        raise DataError(f"augment={augment}: {dataset.name} holds no images")
     official = dataset.x_test is not None
     if not official:
         if test is None:
@@ -91,8 +113,10 @@ def split(
     }
     if official:
         parts["test"] = _test_part(dataset, test)
-    source = np.arange(pool, dtype=np.int32)
-    if augment > pool:
+    if pool_from == "test":
+        parts["pool"] = parts["test"]
+    source = np.arange(len(parts["pool"].y), dtype=np.int32)
+    if augment > len(source) > 0:
         parts["pool"], source = _augmented(parts["pool"], augment, seed)
     return Splits(pool_source=source, **parts)
 
@@ -141,37 +165,59 @@ def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarr
     return Examples(both, y[sources]), sources
 
 
-def check(splits: Splits, domain: tuple[float, float] = (0.0, 1.0)) -> None:
-    """Refuse pixels that are no numbers or outside the domain, and empty splits.
+def check(
+    splits: Splits,
+    domain: tuple[float, float] = (0.0, 1.0),
+    *,
+    in_turn: bool = False,
+) -> None:
+    """Refuse values that are no numbers or outside the domain, and empty splits.
+
+    Args:
+      splits: what `split` returned.
+      domain: of every coordinate.
+      in_turn: every fixed record is the target in turn; `targets` may be empty.
 
     Raises:
       DataError: naming the split and how many values.
     """
+    may_be_empty = {"public", "targets"} if in_turn else {"public"}
     for name in splits._fields[:-1]:
-        x = np.asarray(getattr(splits, name).x)
-        if len(x) == 0 and name != "public":
+        x, y = (np.asarray(a) for a in getattr(splits, name))
+        if len(x) == 0 and name not in may_be_empty:
             raise DataError(f"{name} is empty")
-        bad = int((~np.isfinite(x)).sum())
-        if bad:
-            raise DataError(f"{name} holds {bad} pixels that are not finite numbers")
+        for what, a in (("values", x), ("labels", y)):
+            bad = int((~np.isfinite(a)).sum())
+            if bad:
+                raise DataError(
+                    f"{name} holds {bad} {what} that are not finite numbers"
+                )
         out = int(((x < domain[0]) | (x > domain[1])).sum())
         if out:
-            raise DataError(f"{name} holds {out} pixels outside {domain}")
-    wanted, known = set(np.unique(splits.targets.y)), set(np.unique(splits.pool.y))
-    if not wanted <= known:
-        lacking = ", ".join(str(int(y)) for y in sorted(wanted - known))
-        raise DataError(f"pool holds no record of class {lacking}, which targets have")
+            raise DataError(f"{name} holds {out} values outside {domain}")
+    attacked = "fixed" if in_turn else "targets"
+    wanted, known = np.asarray(getattr(splits, attacked).y), np.asarray(splits.pool.y)
+    lacking = np.setdiff1d(wanted, known)
+    if len(lacking) and wanted.dtype.kind != "f":
+        listed = ", ".join(map(str, lacking))
+        raise DataError(f"pool holds no record of class {listed}, unlike {attacked}")
 
 
 def duplicates(splits: Splits) -> int:
-    """Return how many targets stand, pixel for pixel, in fixed or pool as well.
+    """Return how many targets stand, value for value, in fixed or pool as well.
 
-    The splits are disjoint as records; real data may hold one picture twice.
+    The splits are disjoint as records; real data may hold one picture twice. Without
+    targets: how many fixed records have a twin.
     """
-    known = {
-        row.tobytes() for s in (splits.fixed, splits.pool) for row in np.asarray(s.x)
-    }
-    return sum(row.tobytes() in known for row in np.asarray(splits.targets.x))
+    fixed, pool, targets = (
+        [row.tobytes() for row in np.asarray(s.x)]
+        for s in (splits.fixed, splits.pool, splits.targets)
+    )
+    if targets:
+        known = {*fixed, *pool}
+        return sum(row in known for row in targets)
+    seen = Counter(fixed + pool)
+    return sum(seen[row] > 1 for row in fixed)
 
 
 def splits_digest(splits: Splits) -> str:

@@ -1,0 +1,42 @@
+"""White-box inversion: fit again with every value, take the one nearest the release.
+
+Hannun et al. (2021), supplement.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from audit.pools import attribute_counts
+from audit.types import Attack, Knowledge, NonNegative, Observation, Task, ThreatModel
+
+
+def whitebox_inverter(task: Task, *, prior_weight: NonNegative = 0.0) -> Attack:
+    """Score a value by minus the squared distance of its noiseless fit to the release.
+
+    Maximum likelihood for isotropic noise, for an attacker who knows all else.
+
+    Args:
+      task: unused.
+      prior_weight: how much the log frequency of a value in the pool counts; with twice
+        the noise's variance this is the most probable value.
+    """
+    del task
+    threat_model = ThreatModel(
+        "attribute",
+        sees=frozenset({"params"}),
+        knows=frozenset({"objective", "label", "record", "refits"}),
+        assumes=frozenset({"glm"}),
+    )
+
+    def fit(key: Array, knowledge: Knowledge) -> tuple[Array, dict]:
+        del key
+        return jnp.log(jnp.maximum(attribute_counts(knowledge), 0.5)), {}
+
+    def guess(log_prior: Array, key: Array, seen: Observation) -> Array:
+        del key
+        away = ((seen.refits - seen.params) ** 2).sum(-1)
+        return prior_weight * log_prior - away
+
+    return Attack(threat_model, fit, guess)

@@ -1,0 +1,239 @@
+"""The cells of a scorecard's tables: which columns there are, and how numbers print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from audit.bounds import format_bound
+from audit.scorecard import Scorecard
+
+NARROW = ("cramer_rao", "hammersley_chapman_robbins", "finite_prior")  # ranked bounds
+SHORT = {
+    "cramer_rao": "1/dFIL",
+    "hammersley_chapman_robbins": "HCR",
+    "van_trees": "van Trees",
+    "finite_prior": "finite prior",
+}
+
+
+class Line(NamedTuple):
+    """One defense of a card, with its strongest attack."""
+
+    card: Scorecard
+    label: str
+    own: dict[str, Any]
+    best: dict[str, Any] | None
+
+
+class Column(NamedTuple):
+    """One column of the table of defenses."""
+
+    header: str
+    cell: Callable[[Line], str]
+    narrow: bool = True  # in the terminal too, not only in markdown
+    right: bool = True
+
+
+# Rows ---------------------------------------------------------------------------------
+
+
+def lines(card: Scorecard) -> list[Line]:
+    """Return the defenses in order."""
+    return [
+        Line(card, label, own, strongest(card, label))
+        for label, own in card.defenses.items()
+    ]
+
+
+def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
+    """Return the attack with the smallest error on a defense, oracles aside."""
+    rows = [
+        t
+        for t in card.trials
+        if t["defense"] == defense and t["status"] == "ok" and not t["result"]["oracle"]
+    ]
+    void = {"non-finite", "attack-dead"}
+    sound = [t for t in rows if not void & {f["name"] for f in t["flags"]}]
+    return min(sound, key=lambda t: error(t["result"]), default=None)
+
+
+def error(result: dict[str, Any]) -> float:
+    """Return what a smaller value of makes an attack stronger."""
+    return result["mse"] if "mse" in result else -result["success"]
+
+
+def columns(card: Scorecard) -> list[Column]:
+    """Return the columns that have something to say on this card."""
+    game, attacked = card.scenario["game"], bool(card.trials)
+    found = [
+        Column("defense", lambda v: v.label, right=False),
+        Column(_utility_name(card), lambda v: utility(v.own)),
+    ]
+    if any(_noiseless(own) is not None for own in card.defenses.values()):
+        alone = not attacked or game == "attribute"
+        cell = lambda v: number(_noiseless(v.own))  # noqa: E731
+        found.append(Column("noiseless", cell, narrow=alone))
+    if any(own.get("eta") for own in card.defenses.values()):
+        alone = not attacked or game == "attribute"
+        found.append(Column("η, mean ± sd", lambda v: eta(v.own), narrow=alone))
+    if attacked:
+        found += ATTACKED[game]
+    found += BOUNDED[game]
+    return [*found, Column("flags", lambda v: _flags(v), right=False)]
+
+
+def _utility_name(card: Scorecard) -> str:
+    given = [own["utility"] for own in card.defenses.values() if own["utility"]]
+    return "R²" if given and all("r2" in u for u in given) else "accuracy"
+
+
+def _noiseless(own: dict[str, Any]) -> float | None:
+    return (own["utility"] or {}).get("noiseless")
+
+
+def _flags(line: Line) -> str:
+    if not line.card.trials:
+        return "-"
+    common = set(common_flags(line.card))
+    return flag_names(line.best, common) if line.best else "no valid attack"
+
+
+def flag_names(row: dict[str, Any], common: set[str]) -> str:
+    """Return the names of a row's own flags."""
+    names = [f["name"] for f in row["flags"] if f["name"] not in common]
+    return ", ".join(names) or "-"
+
+
+def common_flags(card: Scorecard) -> dict[str, str]:
+    """Return the flags every row raises with one text: said once, below the table."""
+    rows = [
+        {f["name"]: f["text"] for f in t["flags"]}
+        for t in card.trials
+        if t["status"] == "ok"
+    ]
+    first = rows[0] if rows else {}
+    return {n: text for n, text in first.items() if all(r.get(n) == text for r in rows)}
+
+
+# Cells --------------------------------------------------------------------------------
+
+
+def number(value: float | str | None, digits: int = 4) -> str:
+    """Return a number as the tables print it: .0123, 3.2e-05, 4.5e+04, nan, or none."""
+    if value is None:
+        return "none"
+    value = float(value)
+    if value and (abs(value) < 5 * 10.0**-digits or 1e4 <= abs(value) < float("inf")):
+        return f"{value:.1e}"
+    text = f"{value:.{digits}f}"
+    return text[1:] if text.startswith("0.") else text
+
+
+def with_error(value: float | str, error: float | str) -> str:
+    """Return "value ± error", both to the same digits."""
+    value, error = float(value), float(error)
+    if abs(value) < 1e-3 or abs(value) >= 1e3:
+        return f"{value:.1e} ± {error:.0e}"
+    return " ± ".join(f"{v:.4f}".removeprefix("0") for v in (value, error))
+
+
+def utility(own: dict[str, Any]) -> str:
+    """Return a defense's test accuracy, or R^2."""
+    held = own["utility"] or {}
+    return number(held.get("accuracy", held.get("r2")))
+
+
+def eta(own: dict[str, Any]) -> str:
+    """Return mean and standard deviation of eta over the records."""
+    held = own.get("eta")
+    if not held:
+        return "none"
+    digits = 3 if float(held["mean"]) < 1 else 2
+    return " ± ".join(
+        f"{float(held[k]):.{digits}f}".removeprefix("0") for k in ("mean", "sd")
+    )
+
+
+def lpips(result: dict[str, Any]) -> str:
+    """Return a trial's LPIPS."""
+    if result["lpips"] is None:
+        return "unavailable" if "lpips_unavailable" in result else "-"
+    return f"{result['lpips']:.3f}".removeprefix("0")
+
+
+def bound_text(bound: dict[str, Any], which: str = "mean") -> str:
+    """Return a bound as the tables print it."""
+    return format_bound(float(bound[which]), bound["log10"])
+
+
+def bounds_cells(own: dict[str, Any], names: Iterable[str] = SHORT) -> list[str]:
+    """Return the bounds of a defense in the order of `names`."""
+    return [_bound(own, name) for name in names]
+
+
+def _bound(own: dict[str, Any], name: str, which: str = "mean") -> str:
+    held = next((b for b in own["bounds"] if b["name"] == name), None)
+    return "none" if held is None else bound_text(held, which)
+
+
+def _of_best(cell: Callable[[dict[str, Any]], str]) -> Callable[[Line], str]:
+    return lambda line: "none" if line.best is None else cell(line.best["result"])
+
+
+def _attack(line: Line) -> str:
+    return "none" if line.best is None else line.best["attack"]
+
+
+def _beats_floor(line: Line) -> str:
+    """Return the largest share of records an attack rebuilds better than the floor."""
+    shares = [
+        t["result"]["beats_floor"]
+        for t in line.card.trials
+        if t["defense"] == line.label and t["status"] == "ok"
+    ]
+    return f"{max(shares):.0%}" if shares else "none"
+
+
+def _floor(line: Line) -> str:
+    return number(line.card.floor["mse"])
+
+
+def _named(name: str, narrow: bool) -> Column:
+    return Column(SHORT[name], lambda v: _bound(v.own, name), narrow)
+
+
+_RECONSTRUCTED = [
+    Column("strongest", _attack, right=False),
+    Column("MSE ± s.e.", _of_best(lambda r: with_error(r["mse"], r["mse_se"]))),
+    Column("LPIPS", _of_best(lpips)),
+    Column("floor", _floor),
+]
+ATTACKED = {
+    "reconstruction": _RECONSTRUCTED,
+    "leave_one_out": [
+        *_RECONSTRUCTED[:2],
+        _RECONSTRUCTED[2]._replace(narrow=False),
+        _RECONSTRUCTED[3],
+        Column("beaten", _beats_floor),
+    ],
+    "attribute": [
+        Column("strongest", _attack, right=False),
+        Column(
+            "guessed", _of_best(lambda r: with_error(r["success"], r["success_se"]))
+        ),
+        Column("floor", lambda v: number(1 - v.card.floor["mse"])),
+    ],
+}
+_OF_ONE = [
+    Column("least 1/dFIL", lambda v: _bound(v.own, "cramer_rao", "min")),
+    Column("median", lambda v: _bound(v.own, "cramer_rao", "median")),
+    Column("1/dFIL mean", lambda v: _bound(v.own, "cramer_rao"), narrow=False),
+    _named("hammersley_chapman_robbins", narrow=True),
+    _named("van_trees", narrow=False),
+]
+BOUNDED = {
+    "reconstruction": [_named(name, name in NARROW) for name in SHORT],
+    "leave_one_out": _OF_ONE,
+    "attribute": [],
+}

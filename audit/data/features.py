@@ -1,0 +1,127 @@
+"""What is done to the records before anything is learnt: scale, project, standardise.
+
+Statistics come from the fixed records alone, except for the length of the longest
+record, which Hannun et al. (2021) take from each official part on its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from audit.data.contract import DataError
+from audit.types import Examples, Splits
+
+Parts = dict[str, Examples]
+
+
+def prepare_features(
+    splits: Splits, *, unit_ball: bool = False, pca: int = 0, standardise: bool = False
+) -> Splits:
+    """Return the splits with their features prepared, in this order.
+
+    Nothing here is accounted: what the statistics tell of the records is taken to be
+    known to everybody.
+
+    Args:
+      splits: from `split`.
+      unit_ball: flatten, and divide the training side (public, fixed, targets, pool) by
+        its largest norm, the test part by its own (Hannun et al. 2021). A pool that is
+        the test part is scaled as such.
+      pca: subtract the mean of `fixed` and project on its first so many principal
+        directions, without whitening; 0 = no projection. The largest entry of every
+        direction is positive.
+      standardise: subtract the mean of `fixed` and divide by its standard deviation,
+        every column but those of zeros and ones; numeric labels too.
+
+    Returns:
+      The same splits where nothing is asked; else x is [n, d] float32.
+
+    Raises:
+      DataError: nothing to take statistics of, a value that is not finite, a projection
+        on more directions than there are, or a constant column.
+    """
+    if not (unit_ball or pca or standardise):
+        return splits
+    parts = {name: _flat(name, getattr(splits, name)) for name in splits._fields[:-1]}
+    if len(parts["fixed"].y) == 0:
+        raise DataError("features: fixed is empty, there is nothing to learn them from")
+    if unit_ball:
+        parts = _into_ball(parts)
+    if pca:
+        parts = _projected(parts, pca)
+    if standardise:
+        parts = _standardised(parts)
+    done = {
+        name: Examples(z.x.astype(np.float32), _as_given(z.y))
+        for name, z in parts.items()
+    }
+    return Splits(pool_source=splits.pool_source, **done)
+
+
+def _as_given(y: np.ndarray) -> np.ndarray:
+    return y.astype(np.float32) if y.dtype.kind == "f" else y
+
+
+def _flat(name: str, z: Examples) -> Examples:
+    x, y = np.asarray(z.x, float), np.asarray(z.y)
+    if not np.isfinite(x).all():
+        raise DataError(f"{name} holds values that are not finite numbers")
+    y = y.astype(float) if y.dtype.kind == "f" else y
+    return Examples(x.reshape(len(x), int(np.prod(x.shape[1:]))), y)
+
+
+def _into_ball(parts: Parts) -> Parts:
+    """Divide each official part by its own largest norm."""
+    shared = np.array_equal(parts["pool"].x, parts["test"].x)
+    of_test = {"test", "pool"} if shared else {"test"}
+    longest = {True: 0.0, False: 0.0}
+    for name, z in parts.items():
+        norm = np.linalg.norm(z.x, axis=1).max(initial=0.0)
+        longest[name in of_test] = max(longest[name in of_test], float(norm))
+    if min(longest.values()) == 0:
+        raise DataError("features.unit_ball: all records of one part are zero")
+    return {
+        name: z._replace(x=z.x / longest[name in of_test]) for name, z in parts.items()
+    }
+
+
+def _projected(parts: Parts, pca: int) -> Parts:
+    x = parts["fixed"].x
+    mean = x.mean(0)
+    scatter = (x - mean).T @ (x - mean)
+    sizes, directions = np.linalg.eigh(scatter)  # ascending
+    rank = int((sizes > sizes[-1] * max(x.shape) * np.finfo(float).eps).sum())
+    if pca > rank:
+        raise DataError(
+            f"features.pca={pca}: the {len(x)} fixed records of {x.shape[1]} features "
+            f"span {rank} directions"
+        )
+    basis = directions[:, ::-1][:, :pca]
+    largest = np.take_along_axis(basis, np.abs(basis).argmax(0)[None], 0)
+    basis = basis * np.sign(largest)  # the sign is LAPACK's whim otherwise
+    return {name: z._replace(x=(z.x - mean) @ basis) for name, z in parts.items()}
+
+
+def _standardised(parts: Parts) -> Parts:
+    fixed = parts["fixed"]
+    # in every part: fixed records may all hold 0 where others hold any number
+    binary = np.all([((z.x == 0) | (z.x == 1)).all(0) for z in parts.values()], 0)
+    constant = np.flatnonzero((np.ptp(fixed.x, axis=0) == 0) & ~binary)
+    if len(constant):
+        listed = ", ".join(map(str, constant[:5]))
+        raise DataError(
+            f"features.standardise: {len(constant)} features are constant over the "
+            f"fixed records (first: {listed}); leave them out or use features.pca"
+        )
+    mean = np.where(binary, 0, fixed.x.mean(0))
+    sd = np.where(binary, 1, fixed.x.std(0))
+    numeric = fixed.y.dtype.kind == "f"
+    if numeric and np.ptp(fixed.y) == 0:
+        raise DataError("features.standardise: the labels of the fixed are constant")
+    y_mean, y_sd = (fixed.y.mean(), fixed.y.std()) if numeric else (0, 1)
+
+    def one(z: Examples) -> Examples:
+        labels = (z.y - y_mean) / y_sd if numeric else z.y
+        return Examples((z.x - mean) / sd, labels)
+
+    return {name: one(z) for name, z in parts.items()}

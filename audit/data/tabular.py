@@ -1,0 +1,156 @@
+"""Tables with a binary column, for attribute inference (Hannun et al. 2021).
+
+Two come with scikit-learn. UCI Adult is read from a local folder: it is not shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audit.data.contract import DataError, Dataset
+from audit.data.files import only_local
+
+ADULT = ("adult/adult.data", "adult/adult.test")
+CONTINUOUS = (
+    "age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week",
+)  # fmt: skip
+NAMES = (
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status",
+    "occupation", "relationship", "race", "sex", "capital-gain", "capital-loss",
+    "hours-per-week", "native-country", "income",
+)  # fmt: skip
+MARRIED = ("Married-civ-spouse", "Married-AF-spouse", "Married-spouse-absent")
+
+
+def load_diabetes() -> Dataset:
+    """Load the 442 patients of Efron et al. (2004); the label is a number."""
+    from sklearn import datasets
+
+    held = datasets.load_diabetes(scaled=False)
+    x, columns = held.data.astype(np.float32), tuple(held.feature_names)
+    sex = columns.index("sex")
+    x[:, sex] = x[:, sex] == x[:, sex].max()
+    return _embedded(
+        "diabetes",
+        x,
+        held.target.astype(np.float32),
+        columns,
+        "442 patients that come with scikit-learn; label: disease progression; binary "
+        "column: sex",
+    )
+
+
+def load_breast_cancer() -> Dataset:
+    """Load the 569 tumours of Street et al. (1993), their size made one binary column.
+
+    Every column that is computed from the size, or all but says it, is left out, so
+    that `large` is not to be read off the others.
+    """
+    from sklearn import datasets
+
+    held = datasets.load_breast_cancer()
+    names = [str(name) for name in held.feature_names]
+    of_size = [n for n in names if {"radius", "perimeter", "area"} & set(n.split())]
+    area = held.data[:, names.index("mean area")]
+    kept = [i for i, name in enumerate(names) if name not in of_size]
+    large = (area > np.median(area))[:, None]
+    return _embedded(
+        "breast_cancer",
+        np.append(held.data[:, kept], large, 1).astype(np.float32),
+        held.target.astype(np.int32),
+        (*(names[i] for i in kept), "large"),
+        "569 tumours that come with scikit-learn; label: benign; binary column: large, "
+        f"a mean area above the median, which replaces the {len(of_size)} columns of "
+        "radius, perimeter and area",
+    )
+
+
+def _embedded(name: str, x: Any, y: Any, columns: tuple, note: str) -> Dataset:
+    return Dataset(name, x, y, None, None, "embedded", note, columns)
+
+
+def load_adult() -> Dataset:
+    """Read UCI Adult from two files in its official format.
+
+    Records with a missing value are dropped. Columns that are not continuous are
+    one-hot without their last value; marital status is one binary column, `married`;
+    relationship, which all but says the same, is left out (Hannun et al. 2021).
+
+    Raises:
+      DataError: no such files, or a line that is no record.
+    """
+    place, origin = only_local("adult", ADULT)
+    train, test = (list(_records(place / name)) for name in ADULT)
+    for name, records in zip(ADULT, (train, test), strict=True):
+        if not records:
+            raise DataError(f"{place / name} holds no complete record")
+    values = _one_hot_values([*train, *test])
+    x_train, x_test = (_coded(records, values) for records in (train, test))
+    y_train, y_test = (
+        np.array([r["income"] == ">50K" for r in records], np.int32)
+        for records in (train, test)
+    )
+    one_hot = [f"{name}={value}" for name, kept in values.items() for value in kept]
+    note = (
+        f"UCI Adult, {len(train)} + {len(test)} complete records; label: income above "
+        "50K; binary column: married, which replaces marital status and relationship"
+    )
+    columns = (*CONTINUOUS, *one_hot, "married")
+    return Dataset("adult", x_train, y_train, x_test, y_test, origin, note, columns)
+
+
+def _records(path: Path) -> Iterator[dict[str, str]]:
+    """Return the complete records of one file."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("|"):  # the test file's first line
+            continue
+        record = _record(line, f"{path}, line {number}")
+        if "?" not in record.values():
+            yield record
+
+
+def _record(line: str, where: str) -> dict[str, str]:
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) != len(NAMES):
+        raise DataError(f"{where}: {len(fields)} fields, {len(NAMES)} expected")
+    record = dict(zip(NAMES, fields, strict=True))
+    record["income"] = record["income"].removesuffix(".")  # as in the test file
+    if record["income"] not in ("<=50K", ">50K"):
+        raise DataError(f"{where}: income {record['income']!r} is not <=50K or >50K")
+    for name in CONTINUOUS:
+        if record[name] != "?" and not record[name].isdecimal():
+            raise DataError(f"{where}: {name} {record[name]!r} is not a whole number")
+    return record
+
+
+def _one_hot_values(records: list[dict[str, str]]) -> dict[str, list[str]]:
+    """Return the values that get a column of their own: of each name all but the last.
+
+    Of both parts: a value that one of them lacks must not pass for the last one.
+    """
+    binary = ("marital-status", "relationship", "income")
+    return {
+        name: sorted({record[name] for record in records})[:-1]
+        for name in NAMES
+        if name not in (*CONTINUOUS, *binary)
+    }
+
+
+def _coded(records: list[dict[str, str]], values: dict[str, list[str]]) -> np.ndarray:
+    return np.array(
+        [
+            [float(record[name]) for name in CONTINUOUS]
+            + [record[name] == value for name, kept in values.items() for value in kept]
+            + [record["marital-status"] in MARRIED]
+            for record in records
+        ],
+        np.float32,
+    )

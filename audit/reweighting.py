@@ -1,0 +1,73 @@
+"""IRFIL: weigh records until all have one Fisher information loss.
+
+Hannun et al. (2021), Algorithm 1: fit, measure every record's eta, divide its weight by
+it, scale the weights to mean one, repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Method = Literal["sample", "class", "hybrid"]
+
+
+class Reweighted(NamedTuple):
+    """Weights after the last iteration, and eta before every one and after it."""
+
+    weight: jax.Array  # [n]
+    eta_mean: jax.Array  # [iterations + 1] over records
+    eta_sd: jax.Array  # [iterations + 1]
+
+
+def reweigh(
+    eta: Callable,
+    labels: Any,
+    *,
+    classes: int,
+    iterations: int,
+    method: Method,
+    least: Any,
+    most: Any,
+) -> Reweighted:
+    """Return the weights of Algorithm 1.
+
+    Args:
+      eta: (weight [n]) -> [n], the loss of every record when fitted with the weights.
+      labels: [n] integers; used by the methods that look at classes.
+      classes: how many there are; 0 = labels are no classes.
+      iterations: how often weights change; 0 leaves them at one.
+      method: `sample`, a weight a record; `class`, the mean of its class; `hybrid`, the
+        product of both.
+      least: clamp after scaling.
+      most: clamp after scaling.
+
+    Raises:
+      ValueError: a method that needs classes where there are none.
+    """
+    if method != "sample" and classes == 0:
+        raise ValueError(f"method={method} needs class labels; sample does not")
+
+    def step(weight: jax.Array, _: None) -> tuple[jax.Array, tuple]:
+        now = eta(weight)
+        own = _scaled(weight / now)
+        if method != "sample":
+            hot = jax.nn.one_hot(labels, classes, dtype=own.dtype)
+            means = (hot.T @ own) / jnp.maximum(hot.sum(0), 1)
+            own = _scaled(means[labels] * (own if method == "hybrid" else 1))
+        return jnp.clip(own, least, most), (now.mean(), now.std())
+
+    start = jnp.ones(len(labels), jnp.result_type(float))
+    weight, seen = jax.lax.scan(step, start, length=iterations)
+    last = eta(weight)
+    mean, sd = (
+        jnp.append(a, b) for a, b in zip(seen, (last.mean(), last.std()), strict=True)
+    )
+    return Reweighted(weight, mean, sd)
+
+
+def _scaled(weight: jax.Array) -> jax.Array:
+    return weight / weight.mean()
