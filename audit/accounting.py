@@ -51,6 +51,7 @@ def joined(
       engine: accounting is cheap and never stored.
     """
     splits, engine = problem.splits, engine._replace(store=None, shrink=True)
+    runs = _trajectories(of, runs)
     data = TrainingSet(splits.fixed, repeated(splits.targets, runs))
     own_slot = np.array([len(splits.fixed.y)])
 
@@ -113,7 +114,7 @@ def in_turn(
             engine=engine,
             what=f"{of.label}: {words}",
             precise=True,
-            runs=1 if of.defense.objective is not None else runs,  # no trajectory
+            runs=_trajectories(of, runs),
         )
         return jax.tree.map(np.transpose, each)
 
@@ -124,6 +125,11 @@ def in_turn(
     with jax.enable_x64(True):
         seen = jax.jit(inside)(of.side, double(data))
         return held._replace(anatomy={k: np.asarray(v) for k, v in seen.items()})
+
+
+def _trajectories(of: shadow.Learner, runs: int) -> int:
+    """Return how many differ: a minimiser has none, its Jacobian is always the same."""
+    return 1 if of.defense.objective is not None else runs
 
 
 def _readings(of: shadow.Learner, read: Any) -> tuple[Any, Any]:

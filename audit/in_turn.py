@@ -169,7 +169,7 @@ def _scorer(attack: Attack, state: Any, of: shadow.Learner, key: jax.Array) -> A
         def guess(k: Any, w: Any, total: Any) -> Any:
             return jax.vmap(one, (0, 0, None, None, None))(z, omega, k, w, total)
 
-        def step(carry: tuple, run: tuple) -> tuple:
+        def step(carry: tuple, run: tuple) -> tuple[tuple, jax.Array]:
             total, inside = carry
             guesses = guess(*run)
             inside &= ((guesses >= low) & (guesses <= high)).all()
@@ -181,8 +181,8 @@ def _scorer(attack: Attack, state: Any, of: shadow.Learner, key: jax.Array) -> A
         every = (ks, params, totals)
         first = guess(*jax.tree.map(lambda a: a[0], every))
         start = (jnp.zeros_like(first), jnp.array(True))
-        (total, inside), mse = jax.lax.scan(step, start, every)
-        return Scores(mse.T, total / len(ks), first, inside)
+        (total, inside), each = jax.lax.scan(step, start, every)
+        return Scores(each.T, total / len(ks), first, inside)
 
     return score
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from audit import cells
 from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
 from audit.report import notes
@@ -144,16 +146,43 @@ def _md_dfil(card: Scorecard) -> str:
     return f"{_md(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
 
 
+TOP = 100  # records with the largest eta, compared between defenses
+
+
 def _md_eta(card: Scorecard) -> list[str]:
+    held = {label: own["eta"] for label, own in card.defenses.items() if own.get("eta")}
+    if not held:
+        return []
     header = ["defense", "η mean", "standard deviation", "smallest", "largest"]
-    keys = ("mean", "sd", "min", "max")
+    header += ["whole set", "each class"]
     rows = [
-        [label, *(f"{float(own['eta'][k]):.4g}" for k in keys)]
-        for label, own in card.defenses.items()
-        if own["eta"]
+        [
+            label,
+            *(f"{float(eta[k]):.4g}" for k in ("mean", "sd", "min", "max")),
+            f"{float(eta['set']):.4g}" if "set" in eta else "-",
+            ", ".join(f"{float(v):.4g}" for v in eta.get("classes", ())) or "-",
+        ]
+        for label, eta in held.items()
     ]
-    said = "η is the square root of the Fisher information's spectral norm, per record."
-    return [f"{_md(header, rows)}\n\n{said}"] if rows else []
+    said = (
+        "η is the square root of the Fisher information's spectral norm: about one "
+        "record, about all of them at once, about all of a class."
+    )
+    return [f"{_md(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
+
+
+def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
+    """Return how many of the records with the largest eta two defenses share."""
+    etas = [card.arrays[f"{label}/eta"] for label in labels]
+    if len(labels) < 2 or len(etas[0]) < 2 * TOP:
+        return []
+    tops = [set(np.argsort(-eta, kind="stable")[:TOP].tolist()) for eta in etas]
+    rows = [
+        [label, *(str(len(own & other)) for other in tops)]
+        for label, own in zip(labels, tops, strict=True)
+    ]
+    said = f"Of the {TOP} records with the largest η, two defenses share so many."
+    return [f"{_md(['', *labels], rows)}\n\n{said}"]
 
 
 def _percent(share: float | None) -> str:

@@ -96,9 +96,27 @@ def fitted_glm(
         return noise.precision * fil.trace(at), noise.precision * norm
 
     def anatomy(side: Any, data: TrainingSet) -> dict[str, jax.Array]:
+        """Return eta of the whole set and of each class, and by reweighting step."""
         del side
-        seen, scale = fits.reweighted(_joined(data)), jnp.sqrt(noise.precision)
-        return {"eta_mean": scale * seen.eta_mean, "eta_sd": scale * seen.eta_sd}
+        z, scale, seen = _joined(data), jnp.sqrt(noise.precision), {}
+        weight = jnp.ones(len(z.y), jnp.result_type(float))
+        if reweigh is not None:
+            done = fits.reweighted(z)
+            weight = done.weight
+            seen = {"eta_mean": done.eta_mean, "eta_sd": done.eta_sd}
+        at = fits.fit(z, weight)
+        groups = [jnp.ones_like(weight), *(z.y == c for c in range(task.classes))]
+        seen["eta_of_groups"] = jnp.sqrt(
+            jnp.stack(
+                [
+                    fil.group(
+                        at._replace(weight=at.weight * own), label=task.label_private
+                    )
+                    for own in groups
+                ]
+            )
+        )
+        return {name: scale * value for name, value in seen.items()}
 
     return built._replace(
         objective=Objective(
@@ -117,7 +135,7 @@ def fitted_glm(
         check=lambda z: solvability.check(
             z, task, fits.loss, regularization, intercept, max_norm
         ),
-        anatomy=anatomy if noisy and reweigh is not None else None,
+        anatomy=anatomy if noisy else None,
     )
 
 

@@ -106,6 +106,9 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
             "min": held.eta.min(),
             "max": held.eta.max(),
         }
+        groups = (held.anatomy or {}).get("eta_of_groups")
+        if groups is not None:
+            eta |= {"set": groups[0], "classes": groups[1:]}
     return {
         "use": entry.name,
         "passed": entry.passed,

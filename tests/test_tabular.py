@@ -228,6 +228,9 @@ def test_a_projection_keeps_the_directions_of_most_variance():
             np.linalg.norm(moved, axis=1),
             rtol=1e-5,
         )
+    # an eigenvector or its opposite: the larger entries are the positive ones
+    basis = np.linalg.lstsq(centred, scores, rcond=None)[0]
+    assert (basis.max(0) > -basis.min(0)).all()
     some = data.prepare_features(splits, pca=2)
     np.testing.assert_array_equal(some.test.x, done.test.x[:, :2])
 

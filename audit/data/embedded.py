@@ -42,9 +42,10 @@ def _cached(path: Path) -> dict[str, np.ndarray] | None:
     except DataError:
         return None
     x, y = held["x"], held["y"]
-    right = x.dtype == y.dtype == np.uint8 and x.shape == (*y.shape, 28, 28)
-    right = right and y.ndim == 1
-    return held if right and digest(x, y) == str(held["digest"]) else None
+    if x.dtype != np.uint8 or y.dtype != np.uint8 or y.ndim != 1:
+        return None
+    right = x.shape == (len(y), 28, 28) and digest(x, y) == str(held["digest"])
+    return held if right else None
 
 
 def _parse_mnist5k() -> dict[str, np.ndarray]:

@@ -104,12 +104,11 @@ def _fetch(names: Sequence[str], address: str, name: str) -> Path:
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
     """Keep another library's logger silent: what goes wrong is raised."""
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    before, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.disabled = before
 
 
 def read_idx(path: Path) -> np.ndarray:
