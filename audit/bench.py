@@ -29,6 +29,7 @@ MODELS, LOOPED = 2_048, 20
 COMMON = {"learning_rate": 0.1, "optimizer": "adam", "steps": STEPS}
 NOISY = {**COMMON, "clip_norm": 10.0, "noise_multiplier": 0.05}
 SETTINGS = {"sgd": COMMON, "dpsgd": NOISY, "prune": {**NOISY, "density": 0.5}}
+EXACT = {"glm": {"loss": "logistic", "regularization": 1e-2, "intercept": True}}
 
 
 class Speed(NamedTuple):
@@ -62,7 +63,8 @@ def problem() -> tuple[Task, TrainingSet]:
 
 def learner(name: str, task: Task) -> shadow.Learner:
     """Return one defense at the benchmark's size."""
-    settings = registry.check("defense", name, dict(SETTINGS[name]), name)
+    given = {**SETTINGS, **EXACT}[name]
+    settings = registry.check("defense", name, dict(given), name)
     nothing = Examples(np.zeros((0, *PIXELS), np.float32), np.zeros(0, np.int32))
     factory = registry.find("defense", name)
     key = jax.random.key(0)
@@ -143,7 +145,11 @@ def measure(lanes: Lanes | None = None) -> Benchmark:
         f"{device.platform}: {device.device_kind}, jax {jax.__version__}, float32 "
         f"products at {precision} precision",
         gflops,
-        (*speeds, Speed("plain loop (dpsgd)", slow, None, 1.0)),
+        (
+            *speeds,
+            Speed("plain loop (dpsgd)", slow, None, 1.0),
+            *(_exact(name, task, data, root, engine) for name in EXACT),
+        ),
         difference,
     )
 
@@ -164,6 +170,17 @@ def _speed(
     return Speed(name, rate, rate * work / gflops, rate / slow)
 
 
+def _exact(
+    name: str, task: Task, data: TrainingSet, key: jax.Array, engine: shadow.Engine
+) -> Speed:
+    """Return the rate of exact fits, which have no fixed number of steps."""
+    of = learner(name, task)
+    run = lambda: shadow.sweep(  # noqa: E731
+        "train", of, key, data, engine=engine, precise=True
+    )
+    return Speed(f"{name} (exact, float64)", MODELS / _fastest(run, 2), None, None)
+
+
 def _largest_gap(lanes: Any, looped: list[Any]) -> float:
     """Return the largest ||a - b|| / ||b|| over models."""
 
@@ -182,12 +199,12 @@ def render(found: Benchmark) -> str:
     lines = [
         found.device,
         f"matrix product in the engine's shapes: {found.gflops:,.0f} GFLOP/s",
-        f"{'':<20} {'models/s':>10} {'of product':>11} {'of loop':>9}",
+        f"{'':<22} {'models/s':>10} {'of product':>11} {'of loop':>9}",
     ]
     for s in found.speeds:
         share = "" if s.share is None else f"{s.share:.0%}"
         loop = "" if s.against_loop is None else f"{s.against_loop:.1f}x"
-        lines.append(f"{s.name:<20} {s.per_second:>10,.0f} {share:>11} {loop:>9}")
+        lines.append(f"{s.name:<22} {s.per_second:>10,.0f} {share:>11} {loop:>9}")
     lines.append(
         f"largest relative difference between engine and loop: {found.difference:.1e}"
     )

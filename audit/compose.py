@@ -49,6 +49,7 @@ class DataSet(_Model):
     """What a scenario does on one data set."""
 
     splits: SplitSizes
+    attribute: str | None = None  # where the column has another name than elsewhere
     defense: dict[str, dict[str, Any]] = {}
     attack: dict[str, dict[str, Any]] = {}
 
@@ -103,6 +104,7 @@ class Scenario(NamedTuple):
     spec: ScenarioSpec
     data: str  # the data set's name, "auto" resolved
     splits: SplitSizes
+    attribute: str | None  # in attribute games
     defenses: tuple[Entry, ...]
     attacks: tuple[Entry, ...]
     lanes: Lanes
@@ -123,7 +125,7 @@ class Scenario(NamedTuple):
             "data": self.data,
             "task": spec.task.model_dump(),
             "features": spec.features.model_dump(),
-            "attribute": spec.attribute,
+            "attribute": self.attribute,
             "splits": self.splits.model_dump(),
             "runs": spec.runs,
             "accounting_runs": spec.accounting_runs,
@@ -166,6 +168,7 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         spec=spec,
         data=data,
         splits=here.splits,
+        attribute=here.attribute or spec.attribute,
         defenses=_entries("defense", defenses, spec.training),
         attacks=_entries(
             "attack", _line_up("attack", spec.attacks, spec.attack, here.attack), {}
@@ -191,10 +194,11 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
         )
     if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
-    if (spec.attribute is None) == (spec.game == "attribute"):
+    attribute = here.attribute or spec.attribute
+    if (attribute is None) == (spec.game == "attribute"):
         raise UserError(
-            f"attribute={spec.attribute}: the column to infer, in the game attribute "
-            f"and nowhere else"
+            f"attribute={attribute}: the column to infer, in the game attribute and "
+            f"nowhere else"
         )
 
 

@@ -125,6 +125,7 @@ def _guess_all(
 
     kept = []
     n = len(fixed.y)
+    table.engine.report(f"{of.label}: guesses", 0, n)
     for start in range(0, n, ROWS):
         rows = np.minimum(np.arange(start, start + ROWS), n - 1)  # the last is padded
         scores = score(pick(fixed, rows), weight[rows], runs, params, totals)

@@ -36,6 +36,9 @@ def quiet(what: str, done: int, total: int) -> None:
     del what, done, total
 
 
+UNITS = {"guesses": "records"}  # what a stage counts, where it is not models
+
+
 class _Stage(NamedTuple):
     """What is known of one named stage."""
 
@@ -101,7 +104,8 @@ class Progress:
         """Say that `done` of `total` models of the stage `what` are finished."""
         stage = self.stages.get(what)
         if stage is None or done < stage.done:  # new, or begun again after a failure
-            self.start(what, total, first=done)
+            unit = UNITS.get(what.rpartition(": ")[2], "models")
+            self.start(what, total, unit, first=done)
         self.stages[what] = self.stages[what]._replace(total=total)
         self.advance(what, done - self.stages[what].done)
         if done >= total:

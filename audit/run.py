@@ -105,8 +105,8 @@ def load(scenario: Scenario) -> Problem:
         raise UserError(f"task: {error}") from None
     task = task._replace(domain=domain, label_private=spec.task.label_private)
     asked = None
-    if spec.attribute is not None:
-        asked = attributes.find(dataset, splits, spec.attribute, spec.features)
+    if scenario.attribute is not None:
+        asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
     return Problem(task, splits, dataset, cut.fixed.x if in_turn else None, asked)
 
 

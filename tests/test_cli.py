@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from audit import compose, data, launch, registry
 from audit.__main__ import HELP, main
+from audit.__main__ import _audit as AUDIT
 from audit.types import UserError
 
 
@@ -51,6 +52,8 @@ def test_help_and_bad_words_do_not_import_jax():
 
 
 RUN = ("run", "scenario=binary_mnist", "data=mnist5k")
+FIL = ("run", "scenario=glm_fil_mnist", "data=mnist5k")
+ATTRIBUTES = ("run", "scenario=glm_attributes")
 WRONG = {
     ("runn",): "unknown command 'runn'; did you mean 'run'?",
     ("run",): "which scenario? scenario=NAME, NAME one of binary_mnist",
@@ -96,6 +99,32 @@ WRONG = {
     (*RUN, "game=chess"): "game='chess'",
     (*RUN, "defense.dpsgd.noise_multiplier=${nothing}"): "nothing",
     (*RUN, "defenses=[{a/b: {use: sgd}}]"): "letters, digits",
+    (*RUN, "sets.mnist5k.splits.targets=0"): "splits.targets=0",
+    (*RUN, "sets.mnist5k.splits.pool=0"): "splits.pool=0",
+    (*RUN, "attribute=sex"): "attribute=sex",
+    (*RUN, "features.pcaa=3"): "features.pcaa=3",
+    (*FIL, "features.pca=-1"): "features.pca=-1",
+    (*FIL, "defense.linear.loss=square"): "loss='square'",
+    (*FIL, "defense.linear.regularization=-1"): "regularization=-1",
+    (*FIL, "defense.logistic_irfil.method=classes"): "method='classes'",
+    (*FIL, "sets.mnist5k.splits.targets=3"): "every fixed record is the target in turn",
+}  # fmt: skip
+
+
+# What only the data can tell, and still nothing is trained
+TOLD_BY_DATA = {
+    (*FIL, "features.pca=785"): "features.pca=785",
+    (*FIL, "task.classes=[0,1,2]"): "binary_linear has two classes, not 3",
+    (*FIL, "task.model=linear", "task.classes=[0,1,2]"): "the task has 3",
+    (*FIL, "defense.logistic.max_norm=0.1"): "above max_norm=0.1",
+    (*FIL, "features.pca=0"): "constant",
+    (*FIL, "sets.mnist5k.splits.fixed=15"): "features.pca=20: the 15 fixed records",
+    (*FIL, "defense.logistic.regularization=0", "features.pca=3",
+     "sets.mnist5k.splits.fixed=40"): "a plane separates the classes",
+    (*ATTRIBUTES, "attribute=sexx"): "unknown attribute 'sexx'; did you mean 'sex'?",
+    (*ATTRIBUTES, "attribute=age"): "attribute 'age' takes",
+    (*ATTRIBUTES, "defense.noise.loss=logistic"): "loss=logistic fits two classes",
+    ("run", "scenario=glm_adult", "data=adult"): "AUDIT_DATA",
 }  # fmt: skip
 
 
@@ -107,6 +136,27 @@ def test_everything_wrong_is_one_line_and_exit_code_two(words, capsys):
     assert said.err.count("\n") == 1
     assert WRONG[words] in said.err
     assert "Traceback" not in said.err + said.out
+
+
+@pytest.mark.parametrize("words", TOLD_BY_DATA, ids=" ".join)
+def test_what_the_data_do_not_allow_is_one_line_and_nothing_is_trained(
+    words, capsys, monkeypatch
+):
+    import audit.__main__ as cli
+    from audit import in_turn
+
+    def fail(*a, **k):
+        raise AssertionError("something was trained")
+
+    monkeypatch.delenv("AUDIT_DATA", raising=False)
+    monkeypatch.setattr(cli, "_audit", AUDIT)
+    monkeypatch.setattr(in_turn.shadow, "sweep", fail)
+    monkeypatch.setattr(in_turn, "release", fail)
+    assert call(*words, "out=here") == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert TOLD_BY_DATA[words] in said.err
 
 
 def test_show_resolves_everything(capsys):

@@ -96,3 +96,85 @@ def test_accuracies(card):
     """Table 3.4: SGD .9964, DP-SGD .9951, Prune .9924 on fewer test images."""
     for label in ("sgd", "dpsgd", "prune"):
         assert card.defenses[label]["utility"]["accuracy"] > 0.99
+
+
+# Output-perturbed linear models -------------------------------------------------------
+
+# Hannun et al. (2021), Table 1: mean and sd of eta, test accuracy in per cent
+HANNUN = {
+    "linear": (0.040, 0.014, "100"),
+    "linear_irfil": (0.047, 0.000, "99.8"),
+    "logistic": (0.027, 0.012, "99.8"),
+    "logistic_irfil": (0.024, 0.000, "99.7"),
+}
+
+
+def card_of(tmp_path_factory, name):
+    out = tmp_path_factory.mktemp(name) / "out"
+    assert main(["run", f"scenario={name}", "data=mnist", f"out={out}"]) == 0
+    return scorecard.load(out)
+
+
+@pytest.fixture(scope="module")
+def hannun(full_data, tmp_path_factory):
+    return card_of(tmp_path_factory, "glm_fil_mnist")
+
+
+@pytest.mark.parametrize("label", HANNUN)
+def test_hannun_table_1_to_the_printed_digits(hannun, label):
+    own = hannun.defenses[label]
+    mean, sd, accuracy = HANNUN[label]
+    # half a unit of the last digit; .0405 lies on the edge and was printed .040
+    assert abs(own["eta"]["mean"] - mean) < 0.00051
+    assert abs(own["eta"]["sd"] - sd) < 0.00051
+    assert f"{100 * own['utility']['noiseless']:.3g}" == accuracy
+
+
+def test_24_of_the_100_largest_etas_are_shared(hannun):
+    tops = [
+        set(np.argsort(-hannun.arrays[f"{label}/eta"])[:100].tolist())
+        for label in ("linear", "logistic")
+    ]
+    assert len(tops[0] & tops[1]) == 24
+
+
+def test_reweighting_evens_out_eta(hannun):
+    for label in ("linear_irfil", "logistic_irfil"):
+        spread = hannun.arrays[f"{label}/anatomy/eta_sd"]
+        assert len(spread) == 16
+        assert spread[-1] < 1e-3 * spread[0]
+
+
+def test_guo_section_7_1(full_data, tmp_path_factory):
+    card = card_of(tmp_path_factory, "glm_output_perturbation")
+    own = card.defenses["perturbed"]
+    assert round(own["utility"]["noiseless"], 4) == 0.9995
+    published = {n["quantity"]: n for n in own["nominal"]}
+    np.testing.assert_allclose(
+        published["Renyi divergence of order 2"]["value"], 2.49, atol=0.005
+    )
+    np.testing.assert_allclose(published["MSE bound"]["value"], 0.0225, atol=5e-5)
+    assert "takes the norm" in published["MSE bound"]["void"]
+    np.testing.assert_allclose(own["rdp2"], 735.9, atol=0.1)
+    bound = card.arrays["perturbed/cramer_rao"]
+    np.testing.assert_allclose(bound.min(), 1.80, atol=0.005)
+    np.testing.assert_allclose(bound.max(), 4.2e10, rtol=0.02)
+    np.testing.assert_allclose(np.median(bound), 1.15e5, rtol=0.01)
+
+
+def test_guo_section_7_2(full_data, tmp_path_factory):
+    """Nobody whose bound says anything is rebuilt better than it, on average."""
+    card = card_of(tmp_path_factory, "glm_reconstruction")
+    results = {
+        (t["defense"], t["attack"]): t["result"] for t in card.trials if t["result"]
+    }
+    below = results["perturbed", "glm_attack"]["below_bound"]
+    assert below["within"] == 9998
+    assert below["within_below"] == 0
+    bound = card.arrays["perturbed/cramer_rao"]
+    np.testing.assert_allclose(bound.min(), 1.8e-6, rtol=0.02)
+    np.testing.assert_allclose(np.median(bound), 0.115, rtol=0.01)
+    mse = card.arrays["perturbed/glm_attack/mse"]
+    ratio = (mse / bound)[np.argsort(bound)[:10]]
+    assert ((ratio > 2) & (ratio < 3.5)).all()
+    assert results["exact", "glm_attack"]["mse"] < 1e-15

@@ -8,8 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from audit import bench, perceptual, shadow
-from audit.types import Lanes
+from audit import bench, in_turn, perceptual, registry, shadow
+from audit.accounting import Guarantees
+from audit.data import Dataset
+from audit.games import Table
+from audit.rows import Problem
+from audit.types import Lanes, Release, Splits
 
 ENGINE = shadow.Engine(Lanes())
 
@@ -58,6 +62,40 @@ def test_fisher_closed_form(benchmark, problem):
     )
     traces = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     benchmark.extra_info["mean dfil"] = float(traces.mean() / 784)
+
+
+def test_exact_logistic_fits(benchmark, problem):
+    """Minimisers in float64, one record of 1,001 differing between them."""
+    task, data = problem
+    of = bench.learner("glm", task)
+    run = lambda: shadow.sweep(  # noqa: E731
+        "train", of, jax.random.key(1), data, engine=ENGINE, precise=True
+    )
+    out = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
+    benchmark.extra_info["models"] = len(out.params)
+    benchmark.extra_info["mean square weight"] = float((out.params**2).mean())
+
+
+def test_glm_attack_on_every_record(benchmark, problem):
+    """Guesses = records x releases; the n x d guesses of a release are never stored."""
+    task, data = problem
+    of, key = bench.learner("glm", task), jax.random.key(1)
+    n, releases = len(data.target.y), 100
+    nobody = jax.tree.map(lambda a: a[:0], data.fixed)
+    splits = Splits(
+        nobody, data.target, nobody, data.fixed, data.fixed, np.arange(1000)
+    )
+    dataset = Dataset("random", *data.target, None, None, "embedded", "")
+    table = Table(Problem(task, splits, dataset), ENGINE, releases, "none")
+    weights = np.random.default_rng(0).normal(size=(releases, 785)) / 100
+    held = Guarantees(None, None, (), None)
+    attack = registry.find("attack", "glm_attack")(task)
+    run = lambda: in_turn.play(  # noqa: E731
+        key, attack, of, Release(weights), held, table
+    )
+    result, _ = benchmark.pedantic(run, rounds=2, warmup_rounds=1)
+    benchmark.extra_info["guesses"] = n * releases
+    benchmark.extra_info["median error"] = result["mse_typical"]
 
 
 def test_lpips(benchmark):
