@@ -26,6 +26,7 @@ words of run and show:
   defenses=[sgd,dpsgd]  attacks=[...]  the line-up
   defense.NAME.SETTING=VALUE           a setting of one defense
   attack.NAME.SETTING=VALUE            a setting of one attack
+  features.pca=20  attribute=sex       what is learnt from, what is inferred
   seed=3  runs=8  out=DIR  store=DIR  lanes.tile=256
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own

@@ -61,6 +61,13 @@ def reconstructions(card: Scorecard, path: Path) -> None:
     plt.close(figure)
 
 
+def save(figure: Any, path: Path) -> None:
+    """Lay a figure out, write it and forget it."""
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot().close(figure)
+
+
 def image(axis: Any, pixels: np.ndarray) -> None:
     """Draw one image [H, W, C], clipped to [0, 1], without a frame."""
     pixels = np.clip(np.asarray(pixels, np.float32), 0, 1)

@@ -51,8 +51,8 @@ def fitted_glm(
 
     Returns:
       A Defense with the traits `stationary`, `glm` and `exact` (runs in float64). Its
-      Renyi reading is None for `linear`, whose slope is unbounded, and with `reweigh`,
-      whose weights depend on every record.
+      Renyi reading is None for `linear`, whose slope is unbounded, with `reweigh`,
+      whose weights depend on every record, and where records may have any length.
 
     Raises:
       ValueError: a task the loss cannot fit.
@@ -70,7 +70,8 @@ def fitted_glm(
         u = glm.design(x, intercept) @ release.params
         return jnp.stack([jnp.zeros_like(u), u], -1) if task.classes else u[:, None]
 
-    bounded = reweigh is None and np.isfinite(slope)
+    known_length = max_norm is not None or np.isfinite(task.domain).all()
+    bounded = reweigh is None and np.isfinite(slope) and known_length
     noisy = noise.precision is not None
     noiseless = set() if noisy else {"noiseless"}  # the same release every time
     built = output_perturbation(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from audit import cells
-from audit.figures import COLOURS, INK, MUTED, image, pyplot
+from audit.figures import COLOURS, INK, MUTED, image, pyplot, save
 from audit.scorecard import Scorecard
 
 BINS = 80
@@ -54,7 +54,7 @@ def eta_by_class(card: Scorecard, path: Path) -> None:
         axis.locator_params(axis="x", nbins=4)
     axes[0].set_ylabel("records")
     axes[0].legend(frameon=False, fontsize=8, title="dashed: mean", title_fontsize=8)
-    _save(plt, figure, path)
+    save(figure, path)
 
 
 def _classes(card: Scorecard) -> np.ndarray:
@@ -92,7 +92,7 @@ def eta_extremes(card: Scorecard, path: Path) -> None:
             for axis, row in zip(line, rows, strict=False):
                 image(axis, card.arrays["shown_x"][_place(shown, row)])
                 axis.set_title(f"{eta[row]:.3g}", fontsize=7, pad=2)
-    _save(plt, figure, path)
+    save(figure, path)
 
 
 def _uneven(card: Scorecard) -> list[str]:
@@ -120,7 +120,7 @@ def reweighting(card: Scorecard, path: Path) -> None:
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=8)
     axis.grid(visible=True, color="#eeeeee")
-    _save(plt, figure, path)
+    save(figure, path)
 
 
 def dfil_histogram(card: Scorecard, path: Path) -> None:
@@ -134,7 +134,8 @@ def dfil_histogram(card: Scorecard, path: Path) -> None:
         axis.hist(bound, bins, color=ABOVE)
         axis.set(xscale="log", xlabel="1/dFIL of a record (bound on MSE, unbiased)")
         axis.set_title(name, fontsize=9)
-        axis.axvline(1, color=INK, linestyle=":", linewidth=1.2, label="1: any guess")
+        if not any(card.scenario["features"].values()):  # pixels in [0, 1]
+            axis.axvline(1, color=INK, linestyle=":", linewidth=1.2, label="any guess")
         own = card.defenses[name]
         for claim in own.get("nominal", []):
             if claim["quantity"] == "MSE bound":
@@ -158,7 +159,7 @@ def dfil_histogram(card: Scorecard, path: Path) -> None:
                 axis.plot([], [], " ", label=f"{said}, off the axis")
         axis.legend(frameon=False, fontsize=7)
     axes[0].set_ylabel("records")
-    _save(plt, figure, path)
+    save(figure, path)
 
 
 def _attacked(card: Scorecard) -> list[tuple[str, str]]:
@@ -210,7 +211,7 @@ def mse_vs_bound(card: Scorecard, path: Path) -> None:
         axis.set_xlabel("1/dFIL of a record")
         axis.legend(frameon=False, fontsize=7, loc="upper left", markerscale=3)
     axes[0].set_ylabel("mean MSE over releases (dashed: floor)")
-    _save(plt, figure, path)
+    save(figure, path)
 
 
 def rebuilt(card: Scorecard, path: Path) -> None:
@@ -233,7 +234,7 @@ def rebuilt(card: Scorecard, path: Path) -> None:
             image(bottom, guesses[at])
             top.set_title(f"{bound[row]:.2g}", fontsize=7, pad=2)
             bottom.set_title(f"{mse[row]:.2g}", fontsize=7, pad=2)
-    _save(plt, figure, path)
+    save(figure, path)
 
 
 def _pictured(card: Scorecard) -> list[tuple[str, str]]:
@@ -263,12 +264,6 @@ def _say(axis: Any, text: str) -> None:
     axis.text(
         -0.15, 0.5, text, transform=axis.transAxes, ha="right", va="center", fontsize=8
     )
-
-
-def _save(plt: Any, figure: Any, path: Path) -> None:
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def _with_pictures(card: Scorecard) -> bool:

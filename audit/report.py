@@ -82,8 +82,10 @@ def notes(card: Scorecard) -> str:
     lines = [UNITS[card.scenario["game"]]] if card.trials else []
     if any(own.get("eta") for own in card.defenses.values()):
         private = card.scenario["task"]["label_private"]
-        whose = "a record and its label" if private else "a record"
-        lines.append(f"η: sqrt of the spectral norm of the Fisher information, {whose}")
+        whose = "of a record and its label" if private else "of a record"
+        asked = card.scenario["attribute"]
+        whose = f"about {asked} alone" if asked else whose
+        lines.append(f"η: sqrt of the spectral norm of the Fisher information {whose}")
     lines += [
         f"{SHORT[n]}: {seen[n]['holds_for']} ({seen[n]['theorem']})"
         for n in SHORT
@@ -138,10 +140,14 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
 
     Each file appears whole or not at all.
     """
-    from audit import figures, markdown, record_figures
+    from audit import attribute_figures, figures, markdown, record_figures
 
     cards.save(card, folder)
-    known = {**figures.FIGURES, **record_figures.FIGURES}
+    known = {
+        **figures.FIGURES,
+        **record_figures.FIGURES,
+        **attribute_figures.FIGURES,
+    }
     drawn = {name: draw for name, (applies, draw) in known.items() if applies(card)}
     with cards.replacing(folder / "scorecard.md") as path:
         path.write_text(markdown.render(card, list(drawn)))

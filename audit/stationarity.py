@@ -73,8 +73,7 @@ def from_label(
     """Return the slope [] and the record [d], choosing between the roots by length.
 
     Both roots give the same image at different brightness. The one whose norm is nearer
-    to what such records have is taken: right for 99.9% of digits without noise, where
-    nearness to the class's mean image is right for 84%.
+    to what such records have is taken: right for 99.9% of digits without noise.
 
     Args:
       loss: a name of `glm.LOSSES`.

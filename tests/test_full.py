@@ -156,6 +156,9 @@ def test_guo_section_7_1(full_data, tmp_path_factory):
     np.testing.assert_allclose(published["MSE bound"]["value"], 0.0225, atol=5e-5)
     assert "takes the norm" in published["MSE bound"]["void"]
     np.testing.assert_allclose(own["rdp2"], 735.9, atol=0.1)
+    # without an intercept: the root chosen by length is the right one
+    right = card.arrays["exact/glm_attack/mse"] < 1e-12
+    assert 0.998 < right.mean() < 1
     bound = card.arrays["perturbed/cramer_rao"]
     np.testing.assert_allclose(bound.min(), 1.80, atol=0.005)
     np.testing.assert_allclose(bound.max(), 4.2e10, rtol=0.02)

@@ -1,0 +1,37 @@
+"""Every plug-in has a page, every page a plug-in, and no link is dead."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from audit import registry
+from audit.compose import scenario_names
+from audit.launch import BUILT_IN
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("kind", ["defense", "attack"])
+def test_every_plug_in_has_a_page_and_stands_in_the_readme(kind):
+    pages = {p.stem for p in (ROOT / "docs" / f"{kind}s").glob("*.md")}
+    assert pages == set(registry.names(kind))
+    readme = (ROOT / "README.md").read_text()
+    for name in pages:
+        assert f"| `{name}` |" in readme
+        first = (ROOT / "docs" / f"{kind}s" / f"{name}.md").read_text().split("\n")[0]
+        assert first.startswith(f"# `{name}`")
+
+
+def test_every_scenario_stands_in_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    for name in scenario_names([BUILT_IN]):
+        assert f"| `{name}` |" in readme
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
