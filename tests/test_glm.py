@@ -133,21 +133,18 @@ def test_without_one_of_the_two_roots_is_the_slope(name):
     x, y = problem(n=200, loss=name)
     loss = glm.LOSSES[name]
     w = glm.minimise(loss, x, y, np.ones(len(y)), 0.4)
-    first = 0
-    for i in range(len(y)):
-        rest = left_over(name, x, y, w, i, 0.4)
-        roots = np.array(slope_roots(name, w @ rest, jnp.asarray(y[i])))
-        truth = loss.slope(x[i] @ w, y[i])
-        gaps = np.abs(roots - truth) / np.abs(truth)
-        assert gaps.min() < 1e-6
-        first += gaps[0] < 1e-6
-        # told the true length, the choice is right
-        label = jnp.asarray(int(y[i] > 0))
-        norm = jnp.linalg.norm(x[i])
-        slope, record = from_label(name, w, rest, label, norm)
-        np.testing.assert_allclose(slope, truth, rtol=1e-6)
-        np.testing.assert_allclose(record, x[i], rtol=1e-5)
-    assert 0 < first < len(y)  # neither root is always the right one
+    rests = np.stack([left_over(name, x, y, w, i, 0.4) for i in range(len(y))])
+    truth = np.asarray(loss.slope(x @ w, y))
+    both = jax.vmap(lambda c, y: slope_roots(name, c, y))(rests @ w, jnp.asarray(y))
+    gaps = np.abs(np.stack(both) / truth - 1)
+    assert gaps.min(0).max() < 1e-6
+    assert 0 < (gaps[0] < 1e-6).sum() < len(y)  # neither root is always the right one
+    # told the true length, the choice is right
+    choose = jax.vmap(lambda *z: from_label(name, w, *z))
+    labels, norms = (y > 0).astype(int), np.linalg.norm(x, axis=1)
+    slopes, found = choose(rests, labels, norms)
+    np.testing.assert_allclose(slopes, truth, rtol=1e-6)
+    np.testing.assert_allclose(found, x, rtol=1e-5)
 
 
 def test_roots_solve_the_slope_equation_and_meet_at_the_turning_point():
