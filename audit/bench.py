@@ -204,7 +204,9 @@ def render(found: Benchmark) -> str:
     for s in found.speeds:
         share = "" if s.share is None else f"{s.share:.0%}"
         loop = "" if s.against_loop is None else f"{s.against_loop:.1f}x"
-        lines.append(f"{s.name:<22} {s.per_second:>10,.0f} {share:>11} {loop:>9}")
+        lines.append(
+            f"{s.name:<22} {s.per_second:>10,.0f} {share:>11} {loop:>9}".rstrip()
+        )
     lines.append(
         f"largest relative difference between engine and loop: {found.difference:.1e}"
     )
