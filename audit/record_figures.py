@@ -157,7 +157,8 @@ def dfil_histogram(card: Scorecard, path: Path) -> None:
                 axis.axvline(held["mean"], color=INK, linewidth=1.2, label=said)
             else:
                 axis.plot([], [], " ", label=f"{said}, off the axis")
-        axis.legend(frameon=False, fontsize=7)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=7)
     axes[0].set_ylabel("records")
     save(figure, path)
 
