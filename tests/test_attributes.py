@@ -10,6 +10,7 @@ from attacks.ideal_imputation import ideal_imputation
 from attacks.prior_mode import prior_mode
 from attacks.whitebox_inverter import whitebox_inverter
 from audit import attributes, fil, games, glm, models, registry, shadow
+from audit.accounting import Guarantees
 from audit.compose import Features
 from audit.data import DataError, Dataset
 from audit.games import Table
@@ -41,7 +42,7 @@ def problem(classes=0):
     return Problem(model((D,), classes), splits, dataset, fixed.x, asked)
 
 
-def play(attack, name="output_perturbed_glm", classes=0, **given):
+def play(attack, name="output_perturbed_glm", classes=0, account=False, **given):
     at = problem(classes)
     settings = registry.check("defense", name, given, name)
     factory = registry.find("defense", name)
@@ -49,7 +50,9 @@ def play(attack, name="output_perturbed_glm", classes=0, **given):
     of = shadow.learner(factory, at.task, settings, key=KEY, public=public)
     table = Table(at, shadow.Engine(Lanes(8)), RUNS, "none")
     runs = attributes.GAME.release(KEY, of, table)
-    held = attributes.GAME.account(KEY, of, table, 1, 1e-9)
+    held = Guarantees(None, None, (), None)
+    if account:
+        held = attributes.GAME.account(KEY, of, table, 1, 1e-9)
     one = attack if isinstance(attack, Attack) else attack(at.task)
     return (*attributes.play(KEY, one, of, runs.releases, held, table), at, of, held)
 
@@ -130,12 +133,11 @@ def test_reweighted_releases_are_inverted_with_their_weights():
 def test_noise_takes_the_inverter_to_chance():
     success = [
         play(whitebox_inverter, loss="linear", noise_stddev=s)[0]["success"]
-        for s in (1e-4, 3e-2, 1e3)
+        for s in (3e-2, 1e3)
     ]
-    assert success[0] > 0.99
-    assert success[0] > success[1] > success[2]
+    assert 0.99 > success[0] > success[1] + 0.1
     # 60 records x 5 runs of a fair coin: sd .029
-    assert abs(success[2] - 0.5) < 0.1
+    assert abs(success[1] - 0.5) < 0.1
 
 
 def test_a_prior_decides_where_the_release_says_nothing():
@@ -192,7 +194,9 @@ def test_the_ideal_is_an_oracle_and_no_other_attack_may_see_the_answers():
 
 
 def test_eta_is_about_the_attribute_alone():
-    result, _, at, of, held = play(whitebox_inverter, loss="linear", noise_stddev=0.5)
+    result, _, at, of, held = play(
+        whitebox_inverter, account=True, loss="linear", noise_stddev=0.5
+    )
     assert held.bounds == ()
     with jax.enable_x64(True):
         x, y = glm.design(at.splits.fixed.x.astype(float), False), at.splits.fixed.y
