@@ -116,7 +116,7 @@ def _md_bounds(card: Scorecard) -> str:
             against = (best or {"result": {}})["result"].get("against", {})
             tight = against.get(b["name"], {}).get("tightness")
             cells = [bound_text(b, k) for k in ("mean", "median", "min")]
-            ratio = "-" if tight is None else f"{tight:.3g}"
+            ratio = "-" if tight is None else f"{float(tight):.3g}"
             rows.append(
                 [label, SHORT[b["name"]], *cells, b["holds_for"], b["theorem"], ratio]
             )
