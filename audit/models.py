@@ -6,6 +6,7 @@ word a scenario says under `task.model`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from audit.linear import Head
-from audit.types import Count, Examples, Task
+from audit.types import Count, Task
 
 ACTIVATIONS = {"relu": nn.relu, "elu": nn.elu, "tanh": nn.tanh}
 # Glorot-normal weights and N(0, .01^2) biases: the initialisation of Guo et al. (2022)
@@ -77,18 +78,30 @@ def classification(
         out: Any = module.apply({"params": params}, x)
         return jnp.append(out, jnp.zeros(1, out.dtype)) if padded else out
 
-    def loss(params: Any, example: Examples) -> jax.Array:
-        return cross_entropy(logits(params, example.x), example.y)
+    return _task(name, module, features, classes, logits, cross_entropy, linear)
 
-    def init(key: jax.Array) -> Any:
-        return module.init(key, jnp.zeros(features))["params"]
 
+def squared_error(outputs: jax.Array, label: jax.Array) -> jax.Array:
+    """Half the squared error of one example; outputs [1], real label []."""
+    return (outputs[0] - label) ** 2 / 2
+
+
+def _task(
+    name: str,
+    module: nn.Module,
+    features: tuple[int, ...],
+    classes: int,
+    logits: Callable,
+    loss: Callable,
+    linear: Any = None,
+) -> Task:
+    """Return the task of fitting `logits` by `loss(logits, label)`."""
     shape = "x".join(map(str, features))
     return Task(
         name=f"{name} {shape} -> {classes}",
-        loss=loss,
+        loss=lambda params, z: loss(logits(params, z.x), z.y),
         logits=logits,
-        init=init,
+        init=lambda key: module.init(key, jnp.zeros(features))["params"],
         features=features,
         classes=classes,
         linear=linear,
@@ -140,21 +153,7 @@ def regression(features: tuple[int, ...], classes: int) -> Task:
     def outputs(params: Any, x: jax.Array) -> jax.Array:
         return jnp.asarray(module.apply({"params": params}, x))
 
-    def loss(params: Any, example: Examples) -> jax.Array:
-        return ((outputs(params, example.x)[0] - example.y) ** 2) / 2
-
-    def init(key: jax.Array) -> Any:
-        return module.init(key, jnp.zeros(features))["params"]
-
-    shape = "x".join(map(str, features))
-    return Task(
-        name=f"regression {shape}",
-        loss=loss,
-        logits=outputs,
-        init=init,
-        features=features,
-        classes=0,
-    )
+    return _task("regression", module, features, classes, outputs, squared_error)
 
 
 def mlp(

@@ -1,4 +1,4 @@
-"""Arrays as wide as the session computes."""
+"""Arrays as wide as JAX computes where they are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def double(tree: Any) -> Any:
-    """Return a tree whose floats are NumPy arrays of the session's default width."""
+    """Return a tree whose floats are NumPy arrays of JAX's width at this point."""
     kind = jnp.result_type(float)
 
     def cast(a: Any) -> np.ndarray:

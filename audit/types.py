@@ -258,7 +258,7 @@ class Task(NamedTuple):
     logits: Callable  # (params, x [*features]) -> [classes]
     init: Callable  # (key) -> params
     features: tuple[int, ...]  # shape of one x
-    classes: int
+    classes: int  # labels 0 .. classes - 1; 0 = labels are numbers
     domain: tuple[float, float] = (0.0, 1.0)
     label_private: bool = False
     linear: Any = None  # (params -> linear.Head, Head -> params) if logits are affine

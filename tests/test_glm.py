@@ -234,3 +234,16 @@ def test_losses_refuse_tasks_they_cannot_fit():
 def test_the_longest_record():
     assert solvability.longest(BINARY, None, False) == pytest.approx(np.sqrt(3))
     assert solvability.longest(BINARY, 17.0, True) == pytest.approx(np.sqrt(290))
+
+
+def test_the_regression_task_is_least_squares():
+    """Its gradient is the residual times (x, 1), what any iterating defense sums."""
+    task = regression((3,), 0)
+    params = task.init(jax.random.key(0))
+    x, y = jnp.array([0.2, -1.0, 3.0]), jnp.array(0.7)
+    residual = task.logits(params, x)[0] - y
+    slopes = jax.grad(task.loss)(params, Examples(x, y))["head"]
+    np.testing.assert_allclose(slopes["kernel"][:, 0], residual * x, rtol=1e-6)
+    np.testing.assert_allclose(slopes["bias"][0], residual, rtol=1e-6)
+    with pytest.raises(ValueError, match="numbers for labels, not 2 classes"):
+        regression((3,), 2)
