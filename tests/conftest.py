@@ -7,6 +7,14 @@ import pytest
 from audit.types import Examples
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Compile equal programs once: many tests build the same one anew."""
+    place = str(tmp_path_factory.mktemp("xla"))
+    jax.config.update("jax_compilation_cache_dir", place)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+
+
 @pytest.fixture
 def x64():
     """Run a test in float64."""
