@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from audit.pools import which_values
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
@@ -32,13 +33,13 @@ def ideal_imputation(task: Task) -> Attack:
 
         assert knowledge.fixed is not None, "granted: declared above"
         assert knowledge.attribute is not None
-        columns, values = knowledge.attribute
+        columns = knowledge.attribute.columns
         x = np.asarray(knowledge.fixed.x, float)
         others = np.append(
             np.delete(x, columns, 1), np.asarray(knowledge.fixed.y, float)[:, None], 1
         )
         scaler = StandardScaler().fit(others)
-        own = (x[:, columns][:, None] == values.astype(float)).all(2).argmax(1)
+        own = which_values(knowledge.attribute, knowledge.fixed.x).argmax(1)
         model = LogisticRegression(max_iter=2000).fit(scaler.transform(others), own)
         weight, bias = model.coef_, model.intercept_
         if len(weight) == 1:  # two values: scikit-learn keeps the second one's alone

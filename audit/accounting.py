@@ -9,6 +9,7 @@ import numpy as np
 
 from audit import bounds, rdp, shadow
 from audit.games import repeated
+from audit.pools import originals
 from audit.precision import double
 from audit.rng import stream
 from audit.types import Adjacency, Bound, Lanes, Nominal, Splits, TrainingSet
@@ -180,8 +181,7 @@ def _held(
 
 def _gaussian_prior(traces: np.ndarray, labels: Any, splits: Splits) -> Bound:
     """Van Trees for a Gaussian prior per class, its covariance that of the pool."""
-    first = splits.pool_source == np.arange(len(splits.pool_source))
-    pool, known = splits.pool.x[first], splits.pool.y[first]
+    pool, known = originals(splits)
     total, bound = 0.0, None
     for label in np.unique(labels):
         own = labels == label
@@ -199,8 +199,7 @@ def _finite_prior(
     """Exact Bayes risk over the pool's originals of the target's class."""
     if of.defense.log_likelihood is None:
         return None
-    first = splits.pool_source == np.arange(len(splits.pool_source))
-    candidates = jax.tree.map(lambda a: a[first], splits.pool)
+    candidates = originals(splits)
     data = TrainingSet(splits.fixed, splits.targets)
     what = f"{of.label}: finite prior"
     ratios = shadow.sweep(

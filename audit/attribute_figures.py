@@ -46,8 +46,8 @@ def _told(card: Scorecard) -> list[str]:
         return []
     return [
         d
-        for d in [d for d in card.defenses if f"{d}/eta" in card.arrays]
-        if cells.strongest(card, d) is not None
+        for d in card.defenses
+        if f"{d}/eta" in card.arrays and cells.strongest(card, d) is not None
     ]
 
 

@@ -17,6 +17,7 @@ from audit.accounting import Guarantees
 from audit.compose import Features
 from audit.data import DataError, Dataset
 from audit.games import Game, Table
+from audit.pools import which_values
 from audit.precision import double
 from audit.registry import did_you_mean
 from audit.rng import stream
@@ -57,12 +58,6 @@ def candidates(asked: Attribute, x: Any) -> Any:
     return many.at[:, asked.columns].set(asked.values.astype(x.dtype))
 
 
-def _own_value(asked: Attribute, x: np.ndarray) -> np.ndarray:
-    """Return which value every record has [n]."""
-    held = x[:, asked.columns][:, None] == asked.values.astype(x.dtype)
-    return held.all(2).argmax(1)
-
-
 def play(
     key: jax.Array,
     attack: Attack,
@@ -72,11 +67,8 @@ def play(
     table: Table,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Let one attack tell every record's value at every release; return its scores."""
-    splits, asked, model = (
-        table.problem.splits,
-        table.problem.attribute,
-        attack.threat_model,
-    )
+    splits, model = table.problem.splits, attack.threat_model
+    asked = table.problem.attribute
     assert asked is not None
     if "fixed" in model.knows and not games.is_oracle(model):
         raise ValueError("the records hold the answers: only an oracle may know them")
@@ -88,7 +80,7 @@ def play(
         guessed = _guess_all(
             stream(key, "guess"), attack, state, fixed, releases, asked, refits
         )
-    right = guessed == _own_value(asked, np.asarray(splits.fixed.x))  # [runs, n]
+    right = guessed == which_values(asked, splits.fixed.x).argmax(1)  # [runs, n]
     each = right.mean(0)
     result = {
         "success": float(each.mean()),
@@ -148,7 +140,6 @@ def _guess_all(
 
     rows = np.arange(len(fixed.y))
 
-    @jax.jit
     def run(part: tuple) -> jax.Array:
         k, w = part
         return jax.vmap(one, (None, 0, None, 0, 0))(k, rows, w, fixed, refits)

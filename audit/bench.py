@@ -175,9 +175,7 @@ def _exact(
 ) -> Speed:
     """Return the rate of exact fits, which have no fixed number of steps."""
     of = learner(name, task)
-    run = lambda: shadow.sweep(  # noqa: E731
-        "train", of, key, data, engine=engine, precise=True
-    )
+    run = lambda: shadow.sweep("train", of, key, data, engine=engine)  # noqa: E731
     return Speed(f"{name} (exact, float64)", MODELS / _fastest(run, 2), None, None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from audit.bounds import format_bound
@@ -66,17 +66,16 @@ def error(result: dict[str, Any]) -> float:
 def columns(card: Scorecard) -> list[Column]:
     """Return the columns that have something to say on this card."""
     game, attacked = card.scenario["game"], bool(card.trials)
+    room = not attacked or game == "attribute"  # for more than the attack's columns
     found = [
         Column("defense", lambda v: v.label, right=False),
         Column(_utility_name(card), lambda v: utility(v.own)),
     ]
     if any(_noiseless(own) is not None for own in card.defenses.values()):
-        alone = not attacked or game == "attribute"
         cell = lambda v: number(_noiseless(v.own))  # noqa: E731
-        found.append(Column("noiseless", cell, narrow=alone))
+        found.append(Column("noiseless", cell, narrow=room))
     if any(own.get("eta") for own in card.defenses.values()):
-        alone = not attacked or game == "attribute"
-        found.append(Column("η, mean ± sd", lambda v: eta(v.own), narrow=alone))
+        found.append(Column("η, mean ± sd", lambda v: eta(v.own), narrow=room))
     if attacked:
         found += ATTACKED[game]
     found += BOUNDED[game]
@@ -165,11 +164,6 @@ def lpips(result: dict[str, Any]) -> str:
 def bound_text(bound: dict[str, Any], which: str = "mean") -> str:
     """Return a bound as the tables print it."""
     return format_bound(float(bound[which]), bound["log10"])
-
-
-def bounds_cells(own: dict[str, Any], names: Iterable[str] = SHORT) -> list[str]:
-    """Return the bounds of a defense in the order of `names`."""
-    return [_bound(own, name) for name in names]
 
 
 def _bound(own: dict[str, Any], name: str, which: str = "mean") -> str:

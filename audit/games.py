@@ -134,15 +134,8 @@ def grant(
     """Return what the attacker may know before the release, and nothing else."""
 
     def train(key: jax.Array, data: TrainingSet) -> Release:
-        return shadow.sweep(
-            "train",
-            of,
-            key,
-            data,
-            engine=engine,
-            what=f"{of.label}: shadow models",
-            precise="exact" in of.defense.traits,
-        )
+        what = f"{of.label}: shadow models"
+        return shadow.sweep("train", of, key, data, engine=engine, what=what)
 
     all_of_it: dict[str, Any] = {
         "fixed": splits.fixed,
@@ -176,15 +169,8 @@ def play_targets(
     """
     data = TrainingSet(splits.fixed, repeated(splits.targets, runs))
     key = stream(key, "target runs")
-    return shadow.sweep(
-        "train",
-        of,
-        key,
-        data,
-        engine=engine,
-        what=f"{of.label}: target runs",
-        precise="exact" in of.defense.traits,
-    )
+    what = f"{of.label}: target runs"
+    return shadow.sweep("train", of, key, data, engine=engine, what=what)
 
 
 def _rest(of: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:

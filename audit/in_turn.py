@@ -37,16 +37,10 @@ def release(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
             keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(runs))
             noised = jax.jit(jax.vmap(objective.publish, (0, None)))(keys, plain)
             return Runs(Release(np.asarray(noised)), Release(np.asarray(plain)))
-    releases = shadow.sweep(
-        "train",
-        of,
-        key,
-        data,
-        engine=table.engine,
-        what=f"{of.label}: target runs",
-        runs=runs,
+    what = f"{of.label}: target runs"
+    return Runs(
+        shadow.sweep("train", of, key, data, engine=table.engine, what=what, runs=runs)
     )
-    return Runs(releases)
 
 
 def _enough(differ: bool, table: Table) -> int:
@@ -195,30 +189,17 @@ def _summary(scores: Scores, targets: np.ndarray) -> tuple[dict, dict]:
     need not have a mean.
     """
     runs, each = scores.mse.shape[1], scores.mse.mean(1)
-    typical = np.median(scores.mse, 1)
-    arrays = {
-        "mse": each,
-        "mse_median": typical,
-        "mean_guess": scores.mean.astype(np.float16),
-    }
-    bias2 = variance = None
+    parts = metrics.Decomposition(each, None, None)
     if runs > 1 and scores.inside:
         axes = tuple(range(1, targets.ndim))
         apart = ((scores.mean - targets) ** 2).mean(axes)  # bias^2 + variance / runs
         own = (each - apart) * runs / (runs - 1)
-        arrays |= {"bias2": each - own, "variance": own}
-        bias2, variance = float((each - own).mean()), float(own.mean())
-    summary = {
-        "mse": float(each.mean()),
-        "mse_se": float(metrics.standard_error(each)),
-        "mse_median": float(np.median(each)),
-        "mse_typical": float(np.median(typical)),
-        "bias2": bias2,
-        "variance": variance,
-        "targets": len(each),
-        "runs": runs,
-    }
-    return summary, arrays
+        parts = metrics.Decomposition(each, each - own, own)
+    summary, arrays = scoring.summarise(parts, runs)
+    typical = np.median(scores.mse, 1)
+    summary["mse_typical"] = float(np.median(typical))
+    mean_guess = scores.mean.astype(np.float16)
+    return summary, {**arrays, "mse_median": typical, "mean_guess": mean_guess}
 
 
 def _within_reach(held: Guarantees, mse: np.ndarray, domain: tuple) -> dict[str, Any]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from audit.types import Examples, Knowledge
+from audit.types import Attribute, Examples, Knowledge, Splits
 
 
-def originals(knowledge: Knowledge) -> Examples:
+def originals(held: Knowledge | Splits) -> Examples:
     """Return the pool without augmented copies."""
-    source: Any = knowledge.pool_source
-    first = source == jnp.arange(len(source))
-    return Examples(knowledge.pool.x[first], knowledge.pool.y[first])
+    source = np.asarray(held.pool_source)
+    first = source == np.arange(len(source))
+    return Examples(held.pool.x[first], held.pool.y[first])
 
 
 def class_means(knowledge: Knowledge, classes: int) -> Array:
@@ -33,6 +34,12 @@ def class_norms(knowledge: Knowledge, classes: int) -> Array:
 def attribute_counts(knowledge: Knowledge) -> Array:
     """Return how many pool records have each of the attribute's values [v]."""
     assert knowledge.attribute is not None, "an attribute game grants it"
-    columns, values = knowledge.attribute
-    held = jnp.asarray(knowledge.pool.x)[:, columns][:, None]
-    return (held == jnp.asarray(values)).all(2).sum(0).astype(float)
+    held = which_values(knowledge.attribute, knowledge.pool.x)
+    return jnp.asarray(held.sum(0), float)
+
+
+def which_values(asked: Attribute, x: Any) -> np.ndarray:
+    """Return whether each record has each of the attribute's values [n, v]."""
+    x = np.asarray(x)
+    own = x[:, asked.columns][:, None]
+    return (own == np.asarray(asked.values).astype(x.dtype)).all(2)

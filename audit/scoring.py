@@ -18,20 +18,22 @@ def errors(guesses: np.ndarray, targets: np.ndarray) -> tuple[dict, dict]:
       guesses: [targets, runs, *features].
       targets: [targets, *features].
     """
-    parts = metrics.decompose(guesses, targets)
+    summary, arrays = summarise(metrics.decompose(guesses, targets), guesses.shape[1])
+    return summary, {**arrays, "guess": guesses[:, 0].astype(np.float16)}
+
+
+def summarise(parts: metrics.Decomposition, runs: int) -> tuple[dict, dict]:
+    """Return the error summary of a game with so many runs a target, and its arrays."""
     summary = {
         "mse": float(parts.mse.mean()),
         "mse_se": float(metrics.standard_error(parts.mse)),
         "mse_median": float(np.median(parts.mse)),
         "bias2": None if parts.bias2 is None else float(parts.bias2.mean()),
         "variance": None if parts.variance is None else float(parts.variance.mean()),
-        "targets": len(targets),
-        "runs": guesses.shape[1],
+        "targets": len(parts.mse),
+        "runs": runs,
     }
-    arrays: dict[str, Any] = {
-        "mse": parts.mse,
-        "guess": guesses[:, 0].astype(np.float16),
-    }
+    arrays: dict[str, Any] = {"mse": parts.mse}
     if parts.bias2 is not None:
         arrays |= {"bias2": parts.bias2, "variance": parts.variance}
     return summary, arrays

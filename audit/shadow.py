@@ -124,7 +124,7 @@ def sweep(
       *extra: further arguments of the method, shared by all lanes.
       engine: tile size, memory, store, progress.
       what: for progress; default: the defense's label.
-      precise: in float64 (accounting).
+      precise: in float64 (accounting); runs of an `exact` defense always are.
       runs: m where there is no target.
 
     Returns:
@@ -133,6 +133,7 @@ def sweep(
     Raises:
       MemoryError: if not even one tile fits.
     """
+    precise = precise or "exact" in of.defense.traits
     with jax.enable_x64(precise):
         dtype = np.float64 if precise else np.float32
         shared, targets = jax.tree.map(
