@@ -14,13 +14,13 @@ import numpy as np
 
 from audit import games, in_turn, metrics, shadow
 from audit.accounting import Guarantees
-from audit.compose import Features
 from audit.data import DataError, Dataset
 from audit.games import Game, Table
 from audit.pools import which_values
 from audit.precision import double
 from audit.registry import did_you_mean
 from audit.rng import stream
+from audit.spec import Features
 from audit.types import Attack, Attribute, Examples, Observation, Release, Splits
 
 MOST_VALUES = 50  # of one attribute

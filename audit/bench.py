@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from audit import models, registry, shadow
+from audit import models, pretrain, registry, shadow
 from audit.clip import clip_tree, soft_clip
 from audit.rng import stream
 from audit.types import Examples, Lanes, Task, TrainingSet
@@ -66,9 +66,9 @@ def learner(name: str, task: Task) -> shadow.Learner:
     given = {**SETTINGS, **EXACT}[name]
     settings = registry.check("defense", name, dict(given), name)
     nothing = Examples(np.zeros((0, *PIXELS), np.float32), np.zeros(0, np.int32))
-    factory = registry.find("defense", name)
-    key = jax.random.key(0)
-    return shadow.learner(factory, task, settings, key=key, public=nothing, label=name)
+    factory, key = registry.find("defense", name), jax.random.key(0)
+    public = pretrain.start(task, key, nothing)
+    return shadow.learner(factory, task, settings, key=key, public=public, label=name)
 
 
 def plain_loop(task: Task, of: shadow.Learner) -> Callable:

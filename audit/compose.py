@@ -9,84 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
-from annotated_types import Len
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from audit import registry
 from audit.registry import Setting, did_you_mean
-from audit.types import Count, Lanes, NonNegativeInt, Seed, Share, UserError
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class SplitSizes(_Model):
-    """How many records go where; arguments of `data.split`."""
-
-    public: NonNegativeInt = 0
-    fixed: Count
-    pool: NonNegativeInt = 0
-    targets: NonNegativeInt = 0  # none where every fixed record is the target in turn
-    test: Count | None = None  # None = the official test part
-    pool_from: Literal["train", "test"] = "train"
-    order: Literal["file", "shuffled"] = "file"
-    augment: NonNegativeInt = 0  # size of the pool after augmentation; 0 = none
-    seed: Seed = 0  # of the shuffle and the augmentation; independent of the run's seed
-
-
-class Features(_Model):
-    """What is done to the records first; arguments of `data.prepare_features`."""
-
-    unit_ball: bool = False
-    pca: NonNegativeInt = 0
-    standardise: bool = False
-
-
-class DataSet(_Model):
-    """What a scenario does on one data set."""
-
-    splits: SplitSizes
-    attribute: str | None = None  # where the column has another name than elsewhere
-    defense: dict[str, dict[str, Any]] = {}
-    attack: dict[str, dict[str, Any]] = {}
-
-
-class TaskSpec(_Model):
-    """What is learnt: a model of `audit.models` on some classes of the data."""
-
-    model: str
-    classes: list[NonNegativeInt] = []  # none where labels are numbers
-    label_private: bool = False  # count the label among what an attacker wants
-    settings: dict[str, Any] = {}
-
-
-class ScenarioSpec(_Model):
-    """The schema of a scenario file plus the words of the command line."""
-
-    name: str
-    title: str
-    source: str
-    game: Literal["reconstruction", "leave_one_out", "attribute"]
-    seed: Seed = 0
-    task: TaskSpec
-    features: Features = Features()
-    attribute: str | None = None  # the column an attribute game is about
-    data: str = "auto"
-    sets: Annotated[dict[str, DataSet], Len(1)]
-    runs: Count = 1
-    accounting_runs: Count = 1
-    delta: Share = 1e-9
-    training: dict[str, Any] = {}
-    defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
-    defense: dict[str, dict[str, Any]] = {}
-    attacks: list[str | dict[str, dict[str, Any]]] = []  # none: bounds alone
-    attack: dict[str, dict[str, Any]] = {}
-    lanes: dict[str, Any] = {}
-    out: str | None = None
-    store: str | None = None
+from audit.spec import DataSet, ScenarioSpec, SplitSizes
+from audit.types import Lanes, UserError
 
 
 class Entry(NamedTuple):
@@ -127,6 +57,7 @@ class Scenario(NamedTuple):
             "features": spec.features.model_dump(),
             "attribute": self.attribute,
             "splits": self.splits.model_dump(),
+            "pretrain": spec.pretrain.model_dump(),
             "runs": spec.runs,
             "accounting_runs": spec.accounting_runs,
             "delta": spec.delta,

@@ -37,9 +37,11 @@ def release(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
             keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(runs))
             noised = jax.jit(jax.vmap(objective.publish, (0, None)))(keys, plain)
             return Runs(Release(np.asarray(noised)), Release(np.asarray(plain)))
-    what = f"{of.label}: target runs"
+    what, lanes = f"{of.label}: target runs", table.engine.lanes
+    # few runs of many records: lanes to fill up a tile would cost more than they do
+    engine = table.engine._replace(lanes=lanes._replace(tile=min(lanes.tile, runs)))
     return Runs(
-        shadow.sweep("train", of, key, data, engine=table.engine, what=what, runs=runs)
+        shadow.sweep("train", of, key, data, engine=engine, what=what, runs=runs)
     )
 
 

@@ -15,6 +15,7 @@ matrix product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +38,7 @@ def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     the true class is minus the sum of the other probabilities, which keeps its relative
     precision when the example is fitted.
     """
-    z = _affine(head, x)
+    z = affine(head, x)
     trainable = z.shape[-1]
     if trainable == 1 and classes == 2:
         # two logits, one of them 0: one pass over the examples instead of six
@@ -53,12 +54,13 @@ def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     return e[..., :trainable], p
 
 
-def _affine(head: Head, x: Any) -> Any:
+def affine(head: Head, x: Any) -> Any:
+    """Return W^T x + b [m, F]; without a bias, W^T x."""
     z = x @ head.kernel
     return z if head.bias is None else z + head.bias
 
 
-def _inputs(head: Head, x: Any) -> Any:
+def inputs(head: Head, x: Any) -> Any:
     """Return ||xb||^2 [m]."""
     square = (x**2).sum(-1)
     return square if head.bias is None else square + 1
@@ -81,11 +83,11 @@ def _norm(
 ) -> jax.Array:
     """Return ||mask o (xb e^T) + offset|| [m]; the offset lies inside the mask."""
     if mask is None:
-        square = _inputs(head, x) * (e**2).sum(-1)
+        square = inputs(head, x) * (e**2).sum(-1)
     else:
-        square = (_affine(mask, x**2) * e**2).sum(-1)
+        square = (affine(mask, x**2) * e**2).sum(-1)
     if offset is not None:
-        square += 2 * (_affine(offset, x) * e).sum(-1) + _dot(offset, offset)
+        square += 2 * (affine(offset, x) * e).sum(-1) + _dot(offset, offset)
     return jnp.sqrt(jnp.maximum(square, 0))
 
 
@@ -138,21 +140,14 @@ def clipped_score(
 ) -> tuple[Any, Any]:
     """Return <update, gbar_i> and ||gbar_i||^2, each [m].
 
-    Args:
-      head: parameters.
-      x: [m, d].
-      y: [m] integer labels.
+    Args: `clipped_total`, and
       update: what the contributions are compared with.
-      clip: from `audit.clip`.
-      classes: number of labels.
-      mask: as in `clipped_total`.
-      offset: as in `clipped_total`.
     """
     offset = _inside(mask, offset)
     e, _ = residual(head, x, y, classes)
     s = _norm(head, x, e, mask, offset)
     phi = clip.scale(s)
-    inner = (_affine(_inside(mask, update), x) * e).sum(-1)
+    inner = (affine(_inside(mask, update), x) * e).sum(-1)
     if offset is not None:
         inner += _dot(offset, update)
     return phi * inner, (phi * s) ** 2
@@ -171,9 +166,14 @@ def clipped_trace(
     """Return ||d gbar_i / d x_i||_F^2 [m], exact. Arguments: `clipped_total`."""
     offset = _inside(mask, offset)
     e, p = residual(head, x, y, classes)
-    raw, q = (_dense if mask is None else _masked)(head, x, e, p, mask, offset)
+    raw, q = raw_and_leak(mask)(head, x, e, p, mask, offset)
     phi, curved = _curvature(clip, _norm(head, x, e, mask, offset))
     return phi**2 * raw + curved * q
+
+
+def raw_and_leak(mask: Head | None) -> Callable:
+    """Return what gives ||J||_F^2 and ||J^T g||^2, each [m]: see `_dense`."""
+    return _dense if mask is None else _masked
 
 
 def _curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
@@ -183,7 +183,7 @@ def _curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
     return phi, jnp.where(s > 0, 2 * phi * slope / safe + slope**2, 0)
 
 
-def _covariance(e: Any, p: Any) -> Any:
+def covariance(e: Any, p: Any) -> Any:
     """Return S_F [m, F, F]: rows and columns of diag(p) - p p^T of trainable logits.
 
     The diagonal p (1 - p) is written |e| (1 - |e|), the same number: p - p^2 would lose
@@ -205,15 +205,15 @@ def _dense(
     """
     del mask
     w = head.kernel
-    cov = _covariance(e, p)
+    cov = covariance(e, p)
     gram = w.T @ w  # [F, F], once for all examples
-    ee, xx, xb, v = (e**2).sum(-1), (x**2).sum(-1), _inputs(head, x), x @ w
+    ee, xx, xb, v = (e**2).sum(-1), (x**2).sum(-1), inputs(head, x), x @ w
     c = jnp.einsum("...ji,...j->...i", cov, e)
     mm = jnp.einsum("...ij,jk,...ik->...", cov, gram, cov)  # ||M||_F^2
     raw = x.shape[-1] * ee + 2 * (c * v).sum(-1) + xb * mm
     u = xb[..., None] * e
     if offset is not None:
-        u = u + _affine(offset, x)
+        u = u + affine(offset, x)
     h = jnp.einsum("...ji,...j->...i", cov, u)  # M^T u = W h
     q = ee**2 * xx + 2 * ee * (h * v).sum(-1)
     q = q + jnp.einsum("...i,ij,...j->...", h, gram, h)
@@ -228,21 +228,42 @@ def _dense(
 def _masked(
     head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
 ) -> tuple[Any, Any]:
-    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of it frozen; O(d k^2)."""
+    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of it frozen; O(d k^2).
+
+    J^T g = x o r + W h + C e with r = m (e o e), h = S (e a + C^T xb): sums over pairs
+    of logits of <x, m_j o w_k> and the like, so that no array is [m, d].
+    """
     assert mask is not None
-    m = mask.kernel
-    jac = jnp.einsum("...ij,dj->...id", _covariance(e, p), head.kernel)  # M [.., F, d]
-    a = _affine(mask, x**2)  # [m, F] squared norms of the masked xb, one a logit
-    raw = (e**2 @ m.T).sum(-1)
-    raw = raw + 2 * jnp.einsum("...d,dj,...j,...jd->...", x, m, e, jac)
-    raw = raw + (a * (jac**2).sum(-1)).sum(-1)
+    m, w, cov = mask.kernel, head.kernel, covariance(e, p)
+    e2, gram = e**2, w.T @ w
+    a = affine(mask, x**2)  # [m, F] squared norms of the masked xb, one a logit
+    xw = _pairs(x, m, w)  # [m, F, F] <x o m_j, w_k>
+    jac = jnp.einsum("...ij,jk,...ik->...i", cov, gram, cov)  # ||M_j||^2
+    cross = (e[..., :, None] * cov * xw).sum((-1, -2))
+    raw = e2 @ m.sum(0) + 2 * cross + (a * jac).sum(-1)
     u = a * e
     if offset is not None:
-        u = u + _affine(offset, x)
-    q = x * (e**2 @ m.T) + jnp.einsum("...jd,...j->...d", jac, u)
+        u = u + affine(offset, x)
+    h = (cov * u[..., None, :]).sum(-1)
+    q = _form(e2, _pairs(x**2, m, m), e2) + 2 * _form(e2, xw, h)
+    q = q + ((h @ gram) * h).sum(-1)
     if offset is not None:
-        q = q + e @ offset.kernel.T
-    return raw, (q**2).sum(-1)
+        k = offset.kernel
+        q = q + 2 * _form(e2, _pairs(x, m, k), e)
+        q = q + 2 * ((h @ (w.T @ k)) * e).sum(-1) + ((e @ (k.T @ k)) * e).sum(-1)
+    return raw, q
+
+
+def _pairs(x: Any, a: Any, b: Any) -> Any:
+    """Return <x, a_j o b_k> [m, F, F] in one matrix product."""
+    both = a[:, :, None] * b[:, None, :]
+    out = x @ both.reshape(len(a), -1)
+    return out.reshape(*x.shape[:-1], *both.shape[1:])
+
+
+def _form(left: Any, matrix: Any, right: Any) -> Any:
+    """Return left^T matrix right, one an example [m]."""
+    return (left[..., :, None] * matrix * right[..., None, :]).sum((-1, -2))
 
 
 def spectrum(head: Head, x: Any, y: Any, *, clip: Clip, classes: int) -> Any:
@@ -261,12 +282,12 @@ def spectrum(head: Head, x: Any, y: Any, *, clip: Clip, classes: int) -> Any:
     """
     e, p = residual(head, x, y, classes)
     phi, curved = _curvature(clip, _norm(head, x, e, None, None))
-    ee, xb = (e**2).sum(), _inputs(head, x)
+    ee, xb = (e**2).sum(), inputs(head, x)
     eye = jnp.eye(e.size, dtype=e.dtype)
     inner = jnp.block([[jnp.zeros((1, 1), e.dtype), e[None]], [e[:, None], xb * eye]])
     c = jnp.concatenate([ee[None], xb * e])  # J^T g = U c
     inner = phi**2 * inner + curved * jnp.outer(c, c)
-    u = jnp.concatenate([x[:, None], head.kernel @ _covariance(e, p).T], 1)
+    u = jnp.concatenate([x[:, None], head.kernel @ covariance(e, p).T], 1)
     r = jnp.linalg.qr(u, mode="r")
     bulk = phi**2 * ee
     low = bulk + jnp.linalg.eigvalsh(r @ inner @ r.T)

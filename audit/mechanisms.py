@@ -51,7 +51,8 @@ def noisy_sgd(
     *,
     optimizer: optax.GradientTransformation,
     steps: int,
-    prepare: Callable | None = None,
+    prepare: Callable = start,
+    refresh: Callable | None = None,
 ) -> Defense:
     """Iterate: draw a batch, sum the query over it, add noise, take an optimizer step.
 
@@ -66,7 +67,10 @@ def noisy_sgd(
       noise: what is added; owns the precision.
       optimizer: turns the noised mean into an update.
       steps: how many.
-      prepare: (key, public) -> Side; default: the task's initialisation.
+      prepare: (key, Public) -> Side; default: the common starting point.
+      refresh: (params, side, t) -> Side before step t, from what is public by then: the
+        parameters are post-processing of earlier releases, the side is public. None =
+        the side stays as it was prepared.
 
     Returns:
       A Defense whose `fisher` is None without noise or with a query that is not smooth,
@@ -79,14 +83,19 @@ def noisy_sgd(
 
     def step(key: jax.Array, state: State, data: TrainingSet) -> tuple:
         n = count(data)
+        if refresh is not None:
+            side = refresh(state.params, state.side, state.t)
+            state = state._replace(side=side)
         batch = sampler.draw(key, state.t, n)
         total = sum_all(query, state, data, batch)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
         noised = masked(state.side.mask, noise.sample(step_key, total))
         mean = jax.tree.map(lambda u: u / sampler.denominator(n), noised)
         updates, opt = optimizer.update(mean, state.optimizer, state.params)
+        # weight decay must not move what is frozen
+        updates = masked(state.side.mask, updates)
         params = optax.apply_updates(state.params, updates)
-        view = StepView(state.params, noised, batch, state.t)
+        view = StepView(state.params, state.side, noised, batch, state.t)
         return State(params, opt, state.side, state.t + 1), view
 
     def train(key: jax.Array, side: Side, data: TrainingSet) -> Release:
@@ -101,7 +110,7 @@ def noisy_sgd(
 
     return _account(
         Defense(
-            prepare=start(task) if prepare is None else prepare,
+            prepare=prepare,
             init=init,
             step=step,
             train=train,
@@ -141,14 +150,22 @@ def _account(
         return jax.lax.scan(body, (state, zero), length=steps)[0][1]
 
     def fisher_trace(key: jax.Array, side: Side, data: TrainingSet, rows: Any) -> Any:
-        probed, n = records(data, rows), count(data)
+        n = count(data)
 
-        def see(view: StepView) -> jax.Array:
-            weight = weights(view.batch, rows)
+        def read(view: StepView, rows: Any, weight: Any) -> jax.Array:
             factor = sampler.fisher_factor(noise, query, n, weight)
             probe_key = stream(jax.random.fold_in(key, view.t), "probes")
-            trace = _trace(query, view.params, side, probed, probe_key)
+            probed = records(data, rows)
+            trace = _trace(query, view.params, view.side, probed, probe_key)
             return factor * noise.precision * trace
+
+        def see(view: StepView) -> jax.Array:
+            present = view.batch.rows
+            if not sampler.members_only or present is None or len(present) > len(rows):
+                return read(view, rows, weights(view.batch, rows))
+            # absent records count nothing: look at the batch alone
+            own = read(view, present, view.batch.weight)
+            return jnp.zeros(n, own.dtype).at[present].add(own)[rows]
 
         return along(key, side, data, see)
 
@@ -159,9 +176,11 @@ def _account(
 
         def see(view: StepView) -> jax.Array:
             fixed, weight, present = split(data, view.batch)
-            known = sum_fixed(query, view.params, side, fixed, weight)
-            rest = jax.tree.map(jnp.subtract, view.update, masked(side.mask, known))
-            ratio = partial(_log_ratio, query, view.params, side, rest)
+            own_side = view.side
+            known = sum_fixed(query, view.params, own_side, fixed, weight)
+            known = masked(own_side.mask, known)
+            rest = jax.tree.map(jnp.subtract, view.update, known)
+            ratio = partial(_log_ratio, query, view.params, own_side, rest)
             both = jnp.concatenate([ratio(candidates), ratio(own)])
             return present * noise.precision * both
 

@@ -1,5 +1,25 @@
 """Optimizers by name; all of them only post-process the noised mean."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import optax
 
+from audit.types import Optimizer
+
 OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
+
+
+def named(
+    name: Optimizer, learning_rate: Any, weight_decay: Any = 0.0
+) -> optax.GradientTransformation:
+    """Return an optimizer; the decay is added to the gradient before it.
+
+    Args:
+      name: which.
+      learning_rate: may be traced.
+      weight_decay: of half the squared norm of the parameters; may be traced.
+    """
+    decay = optax.add_decayed_weights(weight_decay)
+    return optax.chain(decay, OPTIMIZERS[name](learning_rate))

@@ -1,4 +1,4 @@
-"""Pre-training on public data: where every run of every lane starts from."""
+"""Pre-training on public data: where every run of every defense starts from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,46 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from audit import optimizers
 from audit.rng import stream
-from audit.types import Examples, Task
+from audit.types import Examples, Public, Task
+
+
+def start(
+    task: Task,
+    key: jax.Array,
+    records: Examples,
+    *,
+    epochs: int = 0,
+    batch_size: int = 512,
+    learning_rate: float = 0.01,
+    weight_decay: float = 1e-4,
+) -> Public:
+    """Return the one starting point of all runs: initialised, then pre-trained.
+
+    Args:
+      task: what is learnt.
+      key: of the initialisation and of the batches.
+      records: public; may be none where there is nothing to pre-train.
+      epochs: passes over the records; 0 leaves the initialisation.
+      batch_size: see `pretrain`.
+      learning_rate: see `pretrain`.
+      weight_decay: see `pretrain`.
+
+    Raises:
+      ValueError: if there are epochs but no records.
+    """
+    params = pretrain(
+        task,
+        task.init(stream(key, "init")),
+        records,
+        stream(key, "pretrain"),
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+    )
+    return Public(records, params)
 
 
 def pretrain(
@@ -36,7 +74,7 @@ def pretrain(
       epochs: passes over the data; 0 returns `params`.
       batch_size: at most this many records a step.
       learning_rate: of Adam.
-      weight_decay: of the squared norm of all parameters.
+      weight_decay: of half the squared norm of all parameters.
 
     Raises:
       ValueError: if there is something to train on but no public record.
@@ -46,10 +84,9 @@ def pretrain(
     n = len(public.y)
     if n == 0:
         raise ValueError("pre-training needs public records and the split has none")
-    size = min(batch_size, n)
-    optimizer = optax.chain(
-        optax.add_decayed_weights(weight_decay), optax.adam(learning_rate)
-    )
+    adam = optimizers.named("adam", learning_rate, weight_decay)
+    public = jax.tree.map(jnp.asarray, public)
+    rows = epochs_of_batches(key, n, min(batch_size, n), epochs)
 
     def step(carry: tuple, rows: jax.Array) -> tuple:
         params, opt = carry
@@ -58,16 +95,19 @@ def pretrain(
         def mean_loss(params: Any) -> jax.Array:
             return jax.vmap(task.loss, (None, 0))(params, batch).mean()
 
-        updates, opt = optimizer.update(jax.grad(mean_loss)(params), opt, params)
+        updates, opt = adam.update(jax.grad(mean_loss)(params), opt, params)
         return (optax.apply_updates(params, updates), opt), None
 
-    public = jax.tree.map(jnp.asarray, public)
-    orders = jnp.concatenate(
-        [
-            jax.random.permutation(stream(jax.random.fold_in(key, e), "pretrain"), n)
-            for e in range(epochs)
-        ]
-    )
-    batches = orders[: len(orders) // size * size].reshape(-1, size)
-    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), batches)
-    return params
+    run = jax.jit(lambda params: jax.lax.scan(step, (params, adam.init(params)), rows))
+    return run(params)[0][0]
+
+
+def epochs_of_batches(key: jax.Array, n: int, size: int, epochs: int) -> jax.Array:
+    """Return rows [batches, size] that visit n records in a new order every epoch."""
+    keys = [stream(jax.random.fold_in(key, e), "pretrain") for e in range(epochs)]
+    return jnp.concatenate([permuted(k, n, size) for k in keys])
+
+
+def permuted(key: jax.Array, n: int, size: int) -> jax.Array:
+    """Return rows [n // size, size] that visit records at most once, shuffled."""
+    return jax.random.permutation(key, n)[: n // size * size].reshape(-1, size)

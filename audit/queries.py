@@ -10,9 +10,7 @@ import jax.numpy as jnp
 
 from audit import linear
 from audit.clip import Clip, clip_tree
-from audit.pretrain import pretrain
-from audit.rng import stream
-from audit.types import Examples, Query, Task
+from audit.types import Examples, Public, Query, Task
 
 
 class Side(NamedTuple):
@@ -20,17 +18,14 @@ class Side(NamedTuple):
 
     params: Any  # where every run starts
     mask: Any = None  # pytree of 0/1 like params: 1 = trained; None = all
+    offset: Any = None  # like params: added to every gradient before it is clipped
+    learnt: Any = None  # what a defense that learns from public data carries along
 
 
-def start(task: Task, pretrain_epochs: int = 0) -> Callable:
-    """Return `prepare`: one initialisation for all lanes, optionally pre-trained."""
-
-    def prepare(key: jax.Array, public: Examples) -> Side:
-        params = task.init(stream(key, "init"))
-        key = stream(key, "pretrain")
-        return Side(pretrain(task, params, public, key, epochs=pretrain_epochs))
-
-    return prepare
+def start(key: jax.Array, public: Public) -> Side:
+    """Prepare nothing but the common starting point."""
+    del key
+    return Side(public.params)
 
 
 def masked(mask: Any, tree: Any) -> Any:
@@ -38,30 +33,47 @@ def masked(mask: Any, tree: Any) -> Any:
     return tree if mask is None else jax.tree.map(jnp.multiply, mask, tree)
 
 
-def gradient(task: Task, clip: Clip) -> Query:
-    """The gradient of one example, masked, then clipped: CLIP(mask * grad loss(z)).
+def gradient(task: Task, clip: Clip, perturb: Callable | None = None) -> Query:
+    """The gradient of one example, masked, perturbed, then clipped.
 
-    Models with affine logits bring closed forms for the sum, the trace and the score;
-    elsewhere the builder falls back on `fn`. `no_clip()` gives the plain gradient.
+    CLIP(mask * (grad loss(z) + offset + perturb(z))), whose norm and so its sensitivity
+    are the clip's, whatever is added.
+
+    Models with affine logits bring closed forms for the sum, the trace and the score,
+    an offset included; elsewhere the builder falls back on `fn`. `no_clip()` gives the
+    plain gradient.
 
     Args:
       task: whose loss is differentiated.
       clip: from `audit.clip`; owns the norm bound, and so the sensitivity.
+      perturb: (params, side, example, masked gradient) -> what is added, a pytree like
+        the parameters; None = nothing that depends on the example.
     """
 
     def fn(params: Any, side: Side, example: Examples) -> Any:
-        return clip_tree(clip, masked(side.mask, jax.grad(task.loss)(params, example)))
+        own = masked(side.mask, jax.grad(task.loss)(params, example))
+        if perturb is not None:
+            added = masked(side.mask, perturb(params, side, example, own))
+            own = jax.tree.map(jnp.add, own, added)
+        if side.offset is not None:
+            own = jax.tree.map(jnp.add, own, masked(side.mask, side.offset))
+        return clip_tree(clip, own)
 
     query = Query(fn, clip.norm_bound, 2 * clip.norm_bound, clip.smooth)
-    return query if task.linear is None else _with_closed_forms(query, task, clip)
+    closed = task.linear is not None and perturb is None
+    return _with_closed_forms(query, task, clip) if closed else query
 
 
 def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
     to_head, from_head = task.linear
 
     def arguments(side: Side) -> dict:
-        mask = None if side.mask is None else to_head(side.mask)
-        return {"clip": clip, "classes": task.classes, "mask": mask}
+        return {
+            "clip": clip,
+            "classes": task.classes,
+            "mask": None if side.mask is None else to_head(side.mask),
+            "offset": None if side.offset is None else to_head(side.offset),
+        }
 
     def flat(z: Examples) -> tuple[Any, Any]:
         return z.x.reshape(len(z.y), -1), z.y

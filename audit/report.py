@@ -30,10 +30,11 @@ def banner(scenario: Scenario) -> str:
     if scenario.data != next(iter(spec.sets)):
         lines[-1] += f" (stands in for {next(iter(spec.sets))}, not found here)"
     pool = "the test part" if splits.pool_from == "test" else f"{splits.pool} records"
+    fixed = "all other" if splits.fixed is None else str(splits.fixed)
     if splits.targets:
-        sizes = f"{splits.fixed} fixed records, {splits.targets} targets; pool: {pool}"
+        sizes = f"{fixed} fixed records, {splits.targets} targets; pool: {pool}"
     else:
-        sizes = f"{splits.fixed} records, each the target in turn; pool: {pool}"
+        sizes = f"{fixed} records, each the target in turn; pool: {pool}"
     if splits.augment:
         sizes += f" augmented to {splits.augment}; targets never are"
     return "\n".join([*lines, sizes])

@@ -21,6 +21,7 @@ from audit import (
     games,
     in_turn,
     perceptual,
+    pretrain,
     reconstruction,
     registry,
     rows,
@@ -32,7 +33,7 @@ from audit.games import Game, Table
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
-from audit.types import Attack, Release, Task, TrainingSet, UserError
+from audit.types import Attack, Public, Release, Task, TrainingSet, UserError
 
 GAMES = {
     "reconstruction": reconstruction.GAME,
@@ -55,7 +56,8 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     spec, key = scenario.spec, jax.random.key(scenario.spec.seed)
     game = GAMES[spec.game]
     problem = load(scenario)
-    learners = [build(key, e, problem) for e in scenario.defenses]
+    public = begin(key, scenario, problem)
+    learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     table = Table(problem, engine, spec.runs, _lpips_weights())
     floor = _floor(key, game, learners[0], table) if attacks else {}
@@ -110,11 +112,20 @@ def load(scenario: Scenario) -> Problem:
     return Problem(task, splits, dataset, cut.fixed.x if in_turn else None, asked)
 
 
-def build(key: jax.Array, entry: Entry, problem: Problem) -> shadow.Learner:
-    """Build one defense and trace one run of it, so that nothing fails later.
+def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
+    """Initialise and pre-train once, for all defenses."""
+    settings = scenario.spec.pretrain.model_dump()
+    records = problem.splits.public
+    try:
+        return pretrain.start(problem.task, stream(key, "prepare"), records, **settings)
+    except ValueError as error:
+        raise UserError(f"pretrain.epochs={settings['epochs']}: {error}") from None
 
-    The initialisation is the same for all defenses.
-    """
+
+def build(
+    key: jax.Array, entry: Entry, problem: Problem, public: Public
+) -> shadow.Learner:
+    """Build one defense and trace one run of it, so that nothing fails later."""
     targets = problem.splits.targets
     one = jax.tree.map(lambda a: a[0], targets) if len(targets.y) else None
     try:
@@ -123,7 +134,7 @@ def build(key: jax.Array, entry: Entry, problem: Problem) -> shadow.Learner:
             problem.task,
             entry.settings,
             key=stream(key, "prepare"),
-            public=problem.splits.public,
+            public=public,
             label=entry.label,
             version=registry.version("defense", entry.name),
         )

@@ -172,6 +172,7 @@ def shuffled_epochs(batch_size: int | None) -> Sampler:
         pld=lambda noise, query, n, steps, adj: _gaussian_pld(
             noise, query, visits(n, steps), adj
         ),
+        members_only=True,
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from audit import store as stores
-from audit.types import Defense, Examples, Lanes, Task, TrainingSet
+from audit.types import Defense, Examples, Lanes, Public, Task, TrainingSet
 
 
 class Engine(NamedTuple):
@@ -50,7 +50,7 @@ def learner(
     settings: dict[str, Any],
     *,
     key: jax.Array,
-    public: Examples,
+    public: Public,
     label: str = "",
     version: str = "",
 ) -> Learner:
@@ -61,7 +61,7 @@ def learner(
       task: what is learnt.
       settings: all of them, resolved.
       key: for `prepare` (initialisation, masks); shared by every run.
-      public: x [m, *features], y [m]; may be empty.
+      public: records anyone may use, and where every run starts.
       label: for progress.
       version: part of the store key.
     """

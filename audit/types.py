@@ -53,6 +53,13 @@ class Examples(NamedTuple):
     y: AnyArray  # [...] integer (class) or float
 
 
+class Public(NamedTuple):
+    """What everybody knows before anything private is touched."""
+
+    records: Examples  # [p, ...] anyone may use; may be none
+    params: Any  # where every run starts: initialised, then pre-trained on the records
+
+
 class TrainingSet(NamedTuple):
     """What one run trains on; `vmap` it with `in_axes=TrainingSet(None, 0, None)`."""
 
@@ -72,6 +79,7 @@ class StepView(NamedTuple):
     """One step as the accounting sees it; nobody outside the learner gets all of it."""
 
     params: Any  # before the step
+    side: Side  # what the step's query used
     update: Updates  # the noised sum the step applied
     batch: Batch
     t: Array  # [] step number, from 0
@@ -123,6 +131,7 @@ class Sampler(NamedTuple):
     fisher_factor: Callable  # (noise, query, n, weight) -> factor on one step's trace
     rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
     pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
+    members_only: bool = False  # the factor of a record outside the batch is 0
 
 
 class Noise(NamedTuple):
@@ -167,7 +176,7 @@ class Defense(NamedTuple):
     None in an accounting field means "no bound", never zero.
     """
 
-    prepare: Callable  # (key, public) -> side: public data only, once, for all lanes
+    prepare: Callable  # (key, Public) -> side: public data only, once, for all lanes
     init: Callable | None  # (key, side) -> State; None = nothing iterates
     step: Callable | None  # (key, State, TrainingSet) -> (State, StepView)
     train: Callable  # (key, side, TrainingSet) -> Release; pure, vmappable

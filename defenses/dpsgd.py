@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from audit import optimizers
 from audit.clip import CLIPS
 from audit.mechanisms import noisy_sgd
 from audit.noise import gaussian
-from audit.optimizers import OPTIMIZERS
-from audit.queries import gradient, start
+from audit.queries import gradient
 from audit.samplers import SAMPLERS
 from audit.types import (
     Clipping,
     Count,
     Defense,
-    NonNegativeInt,
+    NonNegative,
     Optimizer,
     Positive,
     Sampling,
@@ -31,7 +31,7 @@ def dpsgd(
     steps: Count = 100,
     sampling: Sampling = "full",
     batch_size: Count | None = None,
-    pretrain_epochs: NonNegativeInt = 0,
+    weight_decay: NonNegative = 0.0,
 ) -> Defense:
     """Train on noised sums of clipped gradients.
 
@@ -46,14 +46,13 @@ def dpsgd(
       steps: how many.
       sampling: who takes part in a step; owns the amplification.
       batch_size: records a step; None with full batches.
-      pretrain_epochs: passes over the public data before the private ones.
+      weight_decay: added to the mean gradient, times the parameters.
     """
     return noisy_sgd(
         task,
         gradient(task, CLIPS[clip](clip_norm)),
         SAMPLERS[sampling](batch_size),
         gaussian(noise_multiplier * clip_norm),
-        optimizer=OPTIMIZERS[optimizer](learning_rate),
+        optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
-        prepare=start(task, pretrain_epochs),
     )

@@ -6,11 +6,11 @@ from typing import Literal
 
 import jax
 
+from audit import optimizers
 from audit.clip import CLIPS
 from audit.masks import MASKS
 from audit.mechanisms import noisy_sgd
 from audit.noise import gaussian
-from audit.optimizers import OPTIMIZERS
 from audit.queries import Side, gradient, start
 from audit.rng import stream
 from audit.samplers import SAMPLERS
@@ -18,11 +18,11 @@ from audit.types import (
     Clipping,
     Count,
     Defense,
-    Examples,
     Fraction,
-    NonNegativeInt,
+    NonNegative,
     Optimizer,
     Positive,
+    Public,
     Sampling,
     Task,
 )
@@ -41,7 +41,7 @@ def prune(
     steps: Count = 100,
     sampling: Sampling = "full",
     batch_size: Count | None = None,
-    pretrain_epochs: NonNegativeInt = 0,
+    weight_decay: NonNegative = 0.0,
 ) -> Defense:
     """Train `density` of the parameters; freeze the others at their first value.
 
@@ -61,12 +61,11 @@ def prune(
       steps: how many.
       sampling: who takes part in a step.
       batch_size: records a step; None with full batches.
-      pretrain_epochs: passes over the public data before the mask is made.
+      weight_decay: added to the mean gradient, times the parameters.
     """
-    begin = start(task, pretrain_epochs)
 
-    def prepare(key: jax.Array, public: Examples) -> Side:
-        side = begin(key, public)
+    def prepare(key: jax.Array, public: Public) -> Side:
+        side = start(key, public)
         mask = MASKS[keep](stream(key, "mask"), side.params, density)
         return side._replace(mask=mask)
 
@@ -75,7 +74,7 @@ def prune(
         gradient(task, CLIPS[clip](clip_norm)),
         SAMPLERS[sampling](batch_size),
         gaussian(noise_multiplier * clip_norm),
-        optimizer=OPTIMIZERS[optimizer](learning_rate),
+        optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
         prepare=prepare,
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from audit import optimizers
 from audit.clip import no_clip
 from audit.mechanisms import noisy_sgd
 from audit.noise import none
-from audit.optimizers import OPTIMIZERS
-from audit.queries import gradient, start
+from audit.queries import gradient
 from audit.samplers import SAMPLERS
 from audit.types import (
     Count,
     Defense,
-    NonNegativeInt,
+    NonNegative,
     Optimizer,
     Positive,
     Sampling,
@@ -27,7 +27,7 @@ def sgd(
     steps: Count = 100,
     sampling: Sampling = "full",
     batch_size: Count | None = None,
-    pretrain_epochs: NonNegativeInt = 0,
+    weight_decay: NonNegative = 0.0,
 ) -> Defense:
     """Train on the mean gradient of each batch.
 
@@ -38,14 +38,13 @@ def sgd(
       steps: how many.
       sampling: who takes part in a step.
       batch_size: records a step; None with full batches.
-      pretrain_epochs: passes over the public data before the private ones.
+      weight_decay: added to the mean gradient, times the parameters.
     """
     return noisy_sgd(
         task,
         gradient(task, no_clip()),
         SAMPLERS[sampling](batch_size),
         none(),
-        optimizer=OPTIMIZERS[optimizer](learning_rate),
+        optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
-        prepare=start(task, pretrain_epochs),
     )

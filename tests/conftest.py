@@ -35,6 +35,15 @@ def double(tree):
     return jax.tree.map(cast, tree)
 
 
+def public(task, z=None, key=None):
+    """Make the common starting point, on public records or none."""
+    from audit import pretrain
+
+    nobody = records(0, task.features, task.classes)
+    key = jax.random.key(0) if key is None else key
+    return pretrain.start(task, key, nobody if z is None else z)
+
+
 @pytest.fixture(scope="session")
 def full_data():
     """The folder with the full data sets, or skip with the reason."""

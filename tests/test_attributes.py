@@ -11,11 +11,12 @@ from attacks.prior_mode import prior_mode
 from attacks.whitebox_inverter import whitebox_inverter
 from audit import attributes, fil, games, glm, models, registry, shadow
 from audit.accounting import Guarantees
-from audit.compose import Features
 from audit.data import DataError, Dataset
 from audit.games import Table
 from audit.rows import Problem
+from audit.spec import Features
 from audit.types import Attack, Examples, Lanes, Splits, ThreatModel
+from tests.conftest import public
 
 N, D, RUNS = 60, 4, 5
 KEY = jax.random.key(0)
@@ -46,8 +47,8 @@ def play(attack, name="output_perturbed_glm", classes=0, account=False, **given)
     at = problem(classes)
     settings = registry.check("defense", name, given, name)
     factory = registry.find("defense", name)
-    public = at.splits.public
-    of = shadow.learner(factory, at.task, settings, key=KEY, public=public)
+    start = public(at.task)
+    of = shadow.learner(factory, at.task, settings, key=KEY, public=start)
     table = Table(at, shadow.Engine(Lanes(8)), RUNS, "none")
     runs = attributes.GAME.release(KEY, of, table)
     held = Guarantees(None, None, (), None)

@@ -8,13 +8,13 @@ import pytest
 from audit import games, models, shadow
 from audit.types import Attack, Lanes, Splits, ThreatModel
 from defenses.sgd import sgd
-from tests.conftest import records
+from tests.conftest import public, records
 
 SHAPE = (4, 4, 1)
 TASK = models.binary_linear(SHAPE, 2)
 SETTINGS = {
     "learning_rate": 0.5, "optimizer": "sgd", "steps": 2, "sampling": "full",
-    "batch_size": None, "pretrain_epochs": 0,
+    "batch_size": None, "weight_decay": 0.0,
 }  # fmt: skip
 ENGINE = shadow.Engine(Lanes(8))
 
@@ -28,7 +28,7 @@ def splits():
 @pytest.fixture(scope="module")
 def learner(splits):
     key = jax.random.key(0)
-    return shadow.learner(sgd, TASK, SETTINGS, key=key, public=splits.public)
+    return shadow.learner(sgd, TASK, SETTINGS, key=key, public=public(TASK))
 
 
 def play(splits, learner, attack, runs=2):

@@ -18,7 +18,7 @@ from audit.types import (
     ThreatModel,
     TrainingSet,
 )
-from tests.conftest import records
+from tests.conftest import public, records
 
 SHAPE, N, RUNS = (4, 4, 1), 30, 6
 TASK = models.binary_linear(SHAPE, 2)
@@ -36,7 +36,7 @@ def splits():
 def learner(splits, name="output_perturbed_glm", **given):
     settings = registry.check("defense", name, given, name)
     factory = registry.find("defense", name)
-    return shadow.learner(factory, TASK, settings, key=KEY, public=splits.public)
+    return shadow.learner(factory, TASK, settings, key=KEY, public=public(TASK))
 
 
 def table(splits, runs=RUNS):

@@ -11,13 +11,14 @@ LAYERS = [
     {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual",
      "store", "precision"},
     {"noise", "linear", "glm", "fil", "reweighting", "solvability", "stationarity",
-     "pools", "models", "masks", "optimizers", "pretrain", "regressor"},
+     "pools", "models", "masks", "optimizers", "pretrain", "regressor", "phi",
+     "shifted", "fim_fit"},
     {"samplers", "batches", "queries", "mechanisms", "perturbation", "minimisers",
-     "shadow"},
+     "shadow", "fim_fitters", "fim_steps"},
     {"defenses", "attacks"},
     {"registry", "cells", "record_figures", "attribute_figures",
      "reconstruction", "in_turn", "attributes",
-     "markdown", "rows", "compose", "games", "accounting", "scoring",
+     "markdown", "rows", "compose", "spec", "games", "accounting", "scoring",
      "flags", "scorecard", "run", "report", "figures", "bench", "doctor", "progress",
      "launch", "setup", "__main__", "__init__"},
 ]  # fmt: skip
@@ -63,7 +64,7 @@ def test_every_module_has_a_layer():
 
 def test_the_schema_layer_does_not_import_jax():
     """Settings are checked before JAX is paid for."""
-    light = ("types", "registry", "compose", "launch", "store", "__main__")
+    light = ("types", "registry", "compose", "spec", "launch", "store", "__main__")
     data = (
         "data/__init__",
         "data/contract",

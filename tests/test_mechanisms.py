@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from audit import fisher, models
+from audit import fisher, models, pretrain
 from audit.clip import hard_clip, no_clip, soft_clip
 from audit.masks import MASKS
 from audit.mechanisms import noisy_sgd
@@ -19,8 +19,7 @@ from audit.types import Examples, TrainingSet
 from defenses.dpsgd import dpsgd
 from defenses.noisy_sum import noisy_sum
 from defenses.prune import prune
-from defenses.sgd import sgd
-from tests.conftest import double, records
+from tests.conftest import double, public, records
 
 SHAPE = (4, 3, 1)
 TASKS = {
@@ -109,8 +108,8 @@ def one_lane(model="linear", n=9):
     return TrainingSet(fixed, jax.tree.map(lambda a: jnp.asarray(a[n]), z))
 
 
-def start_of(defense, data):
-    side = defense.prepare(jax.random.key(0), data.fixed)
+def start_of(defense, model="linear"):
+    side = defense.prepare(jax.random.key(0), public(TASKS[model]))
     return double(side) if jax.config.jax_enable_x64 else side
 
 
@@ -126,7 +125,7 @@ def test_training_equals_a_plain_loop(x64, sampler, model):
     """Batches, sums, noise and updates written out one record at a time."""
     data = one_lane(model)
     defense, task = build(sampler, model), TASKS[model]
-    key, side = jax.random.key(5), start_of(defense, data)
+    key, side = jax.random.key(5), start_of(defense, model)
     part = SAMPLERS[sampler](None if sampler == "full" else 4)
     fn, everybody = jax.jit(gradient(task, soft_clip(1.0)).fn), together(data)
     params = side.params
@@ -153,7 +152,7 @@ def test_fisher_is_the_trace_along_the_trained_run(x64, sampler):
     """Step by step from the same keys: precision x factor x ||J||^2 of the target."""
     data = one_lane()
     defense, task = build(sampler), TASKS["linear"]
-    key, side = jax.random.key(5), start_of(defense, data)
+    key, side = jax.random.key(5), start_of(defense)
     part = SAMPLERS[sampler](None if sampler == "full" else 4)
     query = gradient(task, soft_clip(1.0))
     state, want = defense.init(key, side), 0.0
@@ -189,7 +188,7 @@ def test_probes_agree_with_the_closed_form(x64):
         optimizer=optax.sgd(0.5),
         steps=1,
     )
-    side = start_of(slow, data)
+    side = start_of(slow)
     rows = np.array([9])
     keys = jax.random.split(jax.random.key(1), 400)
     got = np.asarray(jax.vmap(lambda k: blind.fisher(k, side, data, rows)[0])(keys))
@@ -201,7 +200,7 @@ def test_accounting_of_fixed_records_too():
     """One run accounts for every record that trained in it."""
     data = one_lane()
     defense = build()
-    side = start_of(defense, data)
+    side = start_of(defense)
     all_rows = defense.fisher(jax.random.key(5), side, data, np.arange(10))
     last = defense.fisher(jax.random.key(5), side, data, np.array([9]))
     np.testing.assert_allclose(all_rows[9], last[0], rtol=1e-5)
@@ -212,7 +211,7 @@ def test_log_likelihood_ratio_is_the_gaussians(x64):
     """Replay the run with a candidate in the slot and compare log densities."""
     data = one_lane()
     defense, task = build(), TASKS["linear"]
-    key, side = jax.random.key(5), start_of(defense, data)
+    key, side = jax.random.key(5), start_of(defense)
     candidates = jax.tree.map(jnp.asarray, records(4, SHAPE, 3, seed=9))
     got = defense.log_likelihood(key, side, data, candidates)
     query = gradient(task, soft_clip(1.0))
@@ -249,7 +248,7 @@ def test_prune_freezes_what_it_says():
     task = TASKS["binary_linear"]
     defense = prune(task, density=0.5, steps=4, noise_multiplier=0.1)
     data = one_lane("binary_linear")
-    side = defense.prepare(jax.random.key(0), records(5, SHAPE, 2))
+    side = defense.prepare(jax.random.key(0), public(task))
     mask = flat(side.mask)
     assert mask.sum() == round(0.5 * 13)
     kept = np.abs(flat(side.params))[mask == 1].min()
@@ -270,15 +269,13 @@ def test_pretraining_learns_and_needs_data():
     z = records(200, SHAPE, 2)
     z = z._replace(y=(z.x.mean((1, 2, 3)) > 0.5).astype(np.int32))
     task = TASKS["binary_linear"]
-    cold, warm = (
-        sgd(task, pretrain_epochs=e).prepare(jax.random.key(0), z).params
-        for e in (0, 200)
-    )
+    key = jax.random.key(0)
+    cold, warm = (pretrain.start(task, key, z, epochs=e).params for e in (0, 200))
     loss = lambda p: float(jax.vmap(task.loss, (None, 0))(p, z).mean())  # noqa: E731
     assert loss(warm) < 0.9 * loss(cold)
     nobody = jax.tree.map(lambda a: a[:0], z)
     with pytest.raises(ValueError, match="public"):
-        sgd(task, pretrain_epochs=1).prepare(jax.random.key(0), nobody)
+        pretrain.start(task, key, nobody, epochs=1)
 
 
 def test_noisy_sum_trace_equals_the_sweep(x64):

@@ -11,14 +11,14 @@ from audit import bench, models, shadow
 from audit import store as stores
 from audit.types import Examples, Lanes, TrainingSet
 from defenses.dpsgd import dpsgd
-from tests.conftest import records
+from tests.conftest import public, records
 
 SHAPE = (5, 4, 1)
 TASK = models.binary_linear(SHAPE, 2)
 SETTINGS = {
     "clip_norm": 1.0, "clip": "soft", "noise_multiplier": 0.3, "learning_rate": 0.1,
     "optimizer": "adam", "steps": 3, "sampling": "full", "batch_size": None,
-    "pretrain_epochs": 0,
+    "weight_decay": 0.0,
 }  # fmt: skip
 M = 23
 DATA = TrainingSet(records(11, SHAPE, 2), records(M, SHAPE, 2, seed=1))
@@ -26,10 +26,9 @@ KEY = jax.random.key(3)
 
 
 def learner(**changed):
-    nothing = jax.tree.map(lambda a: a[:0], DATA.fixed)
     settings = SETTINGS | changed
     return shadow.learner(
-        dpsgd, TASK, settings, key=jax.random.key(0), public=nothing, label="dpsgd"
+        dpsgd, TASK, settings, key=KEY, public=public(TASK), label="dpsgd"
     )
 
 

@@ -48,8 +48,8 @@ def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
 def split(
     dataset: Dataset,
     *,
-    public: int,
-    fixed: int,
+    public: int | float,
+    fixed: int | None,
     pool: int,
     targets: int,
     test: int | None = None,
@@ -62,8 +62,8 @@ def split(
 
     Args:
       dataset: what to cut.
-      public: records anyone may use.
-      fixed: records the informed adversary knows.
+      public: records anyone may use; a number below 1 is a share of the training part.
+      fixed: records the informed adversary knows; None = all that the others leave.
       pool: distinct records of the adversary's prior.
       targets: records to be rebuilt, the last slice (Edmunds 2024).
       test: of the official test part, None = all of it; where a set has none, one more
@@ -78,9 +78,12 @@ def split(
     Raises:
       DataError: if the data hold fewer records, or a size makes no sense.
     """
-    sizes = {"public": public, "fixed": fixed, "pool": pool, "targets": targets}
+    held = len(dataset.y_train)
+    own = round(public * held) if isinstance(public, float) else public
+    left = held - own - pool - targets if fixed is None else fixed
+    sizes = {"public": own, "fixed": left, "pool": pool, "targets": targets}
     for name, size in {**sizes, "test": test or 0, "augment": augment}.items():
-        if size < 0:
+        if size < 0 and not (name == "fixed" and fixed is None):
             raise DataError(f"{name}={size}: a size is at least 0")
     if pool_from == "test" and (pool or augment):
         raise DataError(
@@ -96,7 +99,10 @@ def split(
                 f"{dataset.name} has no official test part: say how many test"
             )
         sizes["test"] = test
-    held = len(dataset.y_train)
+        if fixed is None:
+            sizes["fixed"] -= test
+    if fixed is None and sizes["fixed"] < 1:
+        raise DataError(f"{dataset.name} holds {held} records: none is left for fixed")
     if sum(sizes.values()) > held:
         asked = " + ".join(f"{k}={v}" for k, v in sizes.items())
         raise DataError(

@@ -1,0 +1,151 @@
+"""FIM: perturb each gradient so that its clipped sum leaks less (Edmunds 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from audit import optimizers, phi
+from audit.clip import soft_clip
+from audit.fim_fit import Schedule
+from audit.fim_fitters import constant, network
+from audit.fim_steps import begin, pick, refresher, share
+from audit.masks import MASKS
+from audit.mechanisms import noisy_sgd
+from audit.noise import gaussian
+from audit.queries import Side, gradient, start
+from audit.rng import stream
+from audit.samplers import SAMPLERS
+from audit.types import (
+    Count,
+    Defense,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Optimizer,
+    Positive,
+    Public,
+    Sampling,
+    Task,
+)
+
+
+def fim(
+    task: Task,
+    *,
+    perturbation: Literal[
+        "constant", "constant_direct", "network", "network_static"
+    ] = "constant",
+    objective: Literal[
+        "replacement", "perturbation", "clipped", "snr", "snr_gradient"
+    ] = "snr_gradient",
+    architecture: Literal["cnn", "mlp"] = "cnn",
+    share_steps: NonNegativeInt = 0,
+    penalty: NonNegative = 1e3,
+    penalty_decay: NonNegative = 1e2,
+    least_penalty: NonNegative = 10.0,
+    epochs: NonNegativeInt = 200,
+    epochs_decay: NonNegativeInt = 50,
+    least_epochs: NonNegativeInt = 20,
+    fit_batch_size: Count = 512,
+    fit_learning_rate: Positive | None = None,
+    fit_weight_decay: NonNegative | None = None,
+    density: Fraction = 0.5,
+    keep: Literal["magnitude", "random"] = "magnitude",
+    clip_norm: Positive = 1.0,
+    noise_multiplier: Positive = 1.0,
+    learning_rate: Positive = 0.1,
+    optimizer: Optimizer = "sgd",
+    weight_decay: NonNegative = 0.0,
+    steps: Count = 100,
+    sampling: Sampling = "full",
+    batch_size: Count | None = None,
+) -> Defense:
+    """Train on noised sums of CLIP(gradient + g_phi), phi learnt from public records.
+
+    Before every step phi is fitted to the parameters of now by minimising
+    ||g_phi||^2 + lambda Tr J^T J / ||CLIP||^2 over public records, J the Jacobian of
+    CLIP(gradient + g_phi) in the record (Equation 2.9, Algorithm 1). What is clipped
+    has the clip's norm whatever phi is, so epsilon is DP-SGD's.
+
+    Args:
+      task: what is learnt.
+      perturbation: `constant` is the published method as its code runs it, a vector
+        made by the network's last layers; `constant_direct` the vector itself;
+        `network` depends on the example, with running averages for normalisation;
+        `network_static` without normalisation, on standardised inputs (appendix A.4).
+      objective: the improvements of section 2.1 in turn, see `audit.fim_fit`.
+      architecture: of the network: Table B.6 (`cnn`) or B.5 (`mlp`).
+      share_steps: 0 fits phi anew in every run; otherwise one phi a step, fitted
+        beforehand to so many pilot runs on public records, serves all runs. An
+        approximation of the former.
+      penalty: lambda before the first step.
+      penalty_decay: less with every step.
+      least_penalty: never less.
+      epochs: passes over the public records before the first step.
+      epochs_decay: fewer with every step.
+      least_epochs: never fewer.
+      fit_batch_size: public records a step of phi.
+      fit_learning_rate: of phi's Adam; None = .3 for `constant_direct`, else .01.
+      fit_weight_decay: of phi; None = 0 for `constant_direct`, else .1.
+      density: see `prune`.
+      keep: see `prune`.
+      clip_norm: C of the soft clip.
+      noise_multiplier: standard deviation of the noise over C.
+      learning_rate: of the optimizer.
+      optimizer: post-processing of the noised mean.
+      weight_decay: added to the mean gradient, times the trained parameters.
+      steps: how many.
+      sampling: who takes part in a step.
+      batch_size: records a step; None with full batches.
+    """
+    clip, narrow = soft_clip(clip_norm), soft_clip(jnp.float32(clip_norm))
+    direct = perturbation == "constant_direct"
+    rate = (0.3 if direct else 0.01) if fit_learning_rate is None else fit_learning_rate
+    decay = (0.0 if direct else 0.1) if fit_weight_decay is None else fit_weight_decay
+    schedule = Schedule(
+        epochs, epochs_decay, least_epochs, fit_batch_size,
+        rate, decay,
+        penalty, penalty_decay, least_penalty,
+        warm=perturbation != "network_static",
+    )  # fmt: skip
+
+    if perturbation == "constant":
+        own = constant(task, narrow, objective, partial(phi.head, architecture))
+    elif direct:
+        own = constant(task, narrow, objective, phi.direct, phi.direct_at)
+    else:
+        static = perturbation == "network_static"
+        make = partial(phi.network, architecture, normalised=not static)
+        own = network(task, narrow, objective, make, static=static)
+
+    def prepare(key: jax.Array, public: Public) -> Side:
+        side = start(key, public)
+        if density < 1:
+            mask = MASKS[keep](stream(key, "mask"), side.params, density)
+            side = side._replace(mask=mask)
+        side = begin(own, schedule, side, public, stream(key, "fim"))
+        if not share_steps:
+            return side
+        pilot_key = stream(key, "pilots")
+        return share(
+            own, schedule, built(None), side, pilot_key, runs=share_steps, steps=steps
+        )
+
+    def built(refresh: Callable | None) -> Defense:
+        return noisy_sgd(
+            task,
+            gradient(task, clip, own.perturb),
+            SAMPLERS[sampling](batch_size),
+            gaussian(noise_multiplier * clip_norm),
+            optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
+            steps=steps,
+            prepare=prepare,
+            refresh=refresh,
+        )
+
+    return built(pick if share_steps else refresher(own, schedule))
