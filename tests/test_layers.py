@@ -11,7 +11,7 @@ LAYERS = [
     {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual",
      "store", "precision"},
     {"noise", "linear", "glm", "fil", "reweighting", "solvability", "stationarity",
-     "pools", "models", "masks", "optimizers", "pretrain", "regressor"},
+     "pools", "nominal", "models", "masks", "optimizers", "pretrain", "regressor"},
     {"samplers", "batches", "queries", "mechanisms", "perturbation", "minimisers",
      "shadow"},
     {"defenses", "attacks"},
@@ -19,6 +19,7 @@ LAYERS = [
      "reconstruction", "in_turn", "attributes",
      "markdown", "rows", "compose", "games", "accounting", "scoring",
      "flags", "scorecard", "run", "report", "figures", "bench", "doctor", "progress",
+     "expected", "places", "plans", "verdicts", "reproduce",
      "launch", "setup", "__main__", "__init__"},
 ]  # fmt: skip
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -63,7 +64,19 @@ def test_every_module_has_a_layer():
 
 def test_the_schema_layer_does_not_import_jax():
     """Settings are checked before JAX is paid for."""
-    light = ("types", "registry", "compose", "launch", "store", "__main__")
+    light = (
+        "types",
+        "registry",
+        "compose",
+        "launch",
+        "store",
+        "__main__",
+        "expected",
+        "places",
+        "reproduce",
+        "nominal",
+        "setup",
+    )
     data = (
         "data/__init__",
         "data/contract",
