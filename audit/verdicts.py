@@ -105,8 +105,9 @@ def headline(verdicts: list[Verdict]) -> str:
 
 def published(listed: Listed) -> str:
     """Return the printed value with the printed s.d."""
-    spread = "" if listed.sd is None else f" ± {listed.sd:.4f}".replace("0.", ".")
-    return f"{short(listed.published)}{spread}"
+    if listed.sd is None:
+        return short(listed.published)
+    return f"{short(listed.published)} ± {f'{listed.sd:.4f}'.removeprefix('0')}"
 
 
 def ours(values: tuple[float, ...]) -> str:

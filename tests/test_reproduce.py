@@ -90,6 +90,9 @@ def test_a_smoke_run_without_its_number_fails(listed):
 
 def test_numbers_in_words(listed):
     assert verdicts.published(listed) == ".5000 ± .1000"
+    assert verdicts.published(listed._replace(sd=10.05)) == ".5000 ± 10.0500"
+    assert verdicts.published(listed._replace(sd=0.0)) == ".5000 ± .0000"
+    assert verdicts.published(listed._replace(published=2.49, sd=None)) == "2.4900"
     assert verdicts.ours(()) == "-"
     assert verdicts.ours((0.25,)) == ".2500"
     assert verdicts.ours((0.4, 0.6)) == ".5000 ± .1414"
