@@ -49,7 +49,7 @@ class Band(_Model):
 
     absolute: Annotated[float, Gt(0)] | None = None
     relative: Annotated[float, Gt(0)] | None = None  # to the published value
-    why: Words  # chosen before the first run, and this is the reason
+    why: Words  # committed before the runs it judges, and this is the reason
 
 
 class Column(_Model):

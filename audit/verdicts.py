@@ -227,7 +227,7 @@ def _bands(verdicts: list[Verdict]) -> str:
     reasons = dict.fromkeys(
         (band_text(b), b.why) for b in (v.listed.band for v in verdicts)
     )
-    said = "Chosen before the first run, each for this reason:"
+    said = "Committed before the runs they judge, each for this reason:"
     return f"{said}\n\n{_md(['band', 'because'], reasons)}"
 
 
