@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from audit.compose import Scenario
+    from audit.plans import Plan
     from audit.scorecard import Scorecard
 
 HELP = """\
@@ -16,6 +17,8 @@ usage: python -m audit COMMAND [key=value ...]
 
   run      run a scenario: train the defenses, attack them, print the scorecard
   show     print a scenario with every setting resolved, and run nothing
+  reproduce SOURCE [budget=full|smoke] [--config-dir DIR]
+           a paper's numbers beside ours; SOURCE: a file of scenarios/expected, or all
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
   doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
@@ -31,10 +34,11 @@ words of run and show:
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own
 
-A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed,
-2 something typed is wrong.
+A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed
+or a number claimed as reproduced is not, 2 something typed is wrong.
 """
 RUNS = Path("results/runs")
+REPRODUCTION = Path("results/reproduction")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = {
         "run": _run,
         "show": _show,
+        "reproduce": _reproduce,
         "list": _list,
         "bench": _bench,
         "doctor": _doctor,
@@ -85,15 +90,17 @@ def _audit(scenario: Scenario, command: str) -> int:
     from audit.progress import Progress
     from audit.run import audit
     from audit.scorecard import provenance
-    from audit.setup import engine, open_folder, prepare_jax
+    from audit.setup import code, engine, open_folder, prepare_jax
 
     began = time.perf_counter()
     folder, digest = open_folder(scenario, RUNS)
+    by = code(scenario)
     prepare_jax()
     print(report.banner(scenario))
     with Progress() as progress:
         card = audit(scenario, engine(scenario, folder, RUNS, progress))
-    where = provenance(command, time.perf_counter() - began, digest)
+    seconds = time.perf_counter() - began
+    where = provenance(command, seconds, digest, by)
     card = card._replace(provenance=where)
     files = report.write(card, folder)
     print(report.table(card))
@@ -122,6 +129,36 @@ def _show(words: list[str]) -> int:
 
     launch(words, job)
     return 0
+
+
+def _reproduce(words: list[str]) -> int:
+    from audit.plans import parse, plan
+
+    asked = parse(words)
+    plans = [
+        plan(name, file, asked.budget, asked.config_dir)
+        for name, file in asked.sources.items()
+    ]
+    return max([_compared(p) for p in plans])
+
+
+def _compared(plan: Plan) -> int:
+    """Carry out one source and show its verdicts; return its exit code."""
+    from audit import reproduce, verdicts
+
+    print(f"{plan.expected.title}: {len(plan.numbers)} published numbers")
+    outcomes = reproduce.carry_out(plan, _audit, RUNS, print)
+    held = reproduce.verdicts(plan, outcomes)
+    print(f"\n{verdicts.table(held)}\n")
+    for line in verdicts.notes(held):
+        print(line, file=sys.stderr)
+    if plan.budget == "smoke":
+        print(verdicts.SMOKE)
+    else:
+        print(verdicts.headline(held))
+        for file in reproduce.write(plan, held, outcomes, REPRODUCTION):
+            print(f"  {file}")
+    return int(any(v.broken for v in held))
 
 
 def _list(words: list[str]) -> int:

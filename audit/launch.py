@@ -33,6 +33,17 @@ def folders(config_dir: str | None) -> list[Path]:
     return [*([Path(config_dir)] if config_dir else []), BUILT_IN]
 
 
+def existing_folder(typed: str | None) -> str:
+    """Return what follows `--config-dir`.
+
+    Raises:
+      UserError: if it is no folder.
+    """
+    if typed is None or not Path(typed).is_dir():
+        raise UserError(f"--config-dir {typed}: no such folder")
+    return typed
+
+
 def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> None:
     """Compose the scenario the words describe and call `job` once for each sweep point.
 
@@ -71,9 +82,7 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
     stream = iter(words)
     for word in stream:
         if word == "--config-dir":
-            config_dir = next(stream, None)
-            if config_dir is None or not Path(config_dir).is_dir():
-                raise UserError(f"--config-dir {config_dir}: no such folder")
+            config_dir = existing_folder(next(stream, None))
         elif word.startswith("scenario="):
             name = word.removeprefix("scenario=")
         elif "=" in word or word in ("-m", "--multirun"):

@@ -55,10 +55,11 @@ def table(card: Scorecard) -> str:
     out.add_column(shown[-1].header, overflow="fold")
     for line in cells.lines(card):
         out.add_row(*(column.cell(line) for column in shown))
-    return _render(out)
+    return render(out)
 
 
-def _render(out: Table) -> str:
+def render(out: Table) -> str:
+    """Return a table as plain text, at most 120 columns."""
     console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
     console.print(out)
     file = console.file

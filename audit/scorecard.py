@@ -33,7 +33,7 @@ class Scorecard(NamedTuple):
     arrays: dict[str, np.ndarray]  # per-target values; saved beside the JSON
 
 
-def provenance(command: str, seconds: float, digest: str) -> dict[str, Any]:
+def provenance(command: str, seconds: float, digest: str, code: str) -> dict[str, Any]:
     """Return where a scorecard comes from: command, code, versions, device."""
     import jax
 
@@ -50,6 +50,7 @@ def provenance(command: str, seconds: float, digest: str) -> dict[str, Any]:
     return {
         "command": command,
         "scenario_digest": digest,
+        "code": code,
         "seconds": round(seconds, 1),
         "git": _git(),
         "python": platform.python_version(),

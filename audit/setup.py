@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from audit import registry
 from audit import store as stores
 from audit.compose import Scenario
 from audit.types import UserError
@@ -15,6 +16,39 @@ from audit.types import UserError
 if TYPE_CHECKING:
     from audit.progress import Progress
     from audit.shadow import Engine
+
+# Modules that show or compare results and make none; no other module imports them.
+SHOWN = (
+    "__main__", "attribute_figures", "bench", "cells", "doctor", "expected", "figures",
+    "launch", "markdown", "nominal", "places", "plans", "progress",
+    "record_figures", "report", "reproduce", "verdicts",
+)  # fmt: skip
+
+
+def place(scenario: Scenario, runs: Path) -> tuple[Path, str]:
+    """Return where a run's results go, and the digest of what can change them."""
+    digest = stores.digest(scenario.resolved())
+    name = f"{scenario.spec.name}-{scenario.data}-{digest[:8]}"
+    return Path(scenario.spec.out) if scenario.spec.out else runs / name, digest
+
+
+def code(scenario: Scenario) -> str:
+    """Return a hash of the code that can change a scorecard: `scorecard.json`'s `code`.
+
+    The plug-ins of the line-up, and of the suite all but what only shows results.
+    Comments, docstrings and installed packages do not count.
+    """
+    here = Path(__file__).parent
+    suite = [p for p in here.rglob("*.py") if p.stem not in SHOWN]
+    line_up = [
+        registry.source(kind, entry.name)
+        for kind, entries in (
+            ("defense", scenario.defenses),
+            ("attack", scenario.attacks),
+        )
+        for entry in entries
+    ]
+    return stores.code_version([*suite, *set(line_up)])
 
 
 def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
@@ -26,9 +60,7 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     Raises:
       UserError: if it cannot be written, or holds another run.
     """
-    digest = stores.digest(scenario.resolved())
-    name = f"{scenario.spec.name}-{scenario.data}-{digest[:8]}"
-    folder = Path(scenario.spec.out) if scenario.spec.out else runs / name
+    folder, digest = place(scenario, runs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -42,6 +42,7 @@ def test_help_and_bad_words_do_not_import_jax():
         "import sys; from audit.__main__ import main\n"
         "main(['--help'])\n"
         "for words in (['run', 'scenario=binary_mnits'], ['nonsense'],\n"
+        "              ['reproduce', 'thesi'], ['reproduce', 'thesis', 'budget=x'],\n"
         "              ['run', 'scenario=binary_mnist', 'defense.dpsgd.nois=1']):\n"
         "    try: code = main(words)\n"
         "    except SystemExit as stop: code = stop.code\n"
@@ -283,12 +284,13 @@ def test_batch_size_that_does_not_fit_the_sampling(capsys, monkeypatch):
     import jax
 
     import audit.__main__ as cli
-    from audit.run import build, load
+    from audit.run import begin, build, load
 
     def build_all(scenario, command):
-        problem = load(scenario)
+        key, problem = jax.random.key(0), load(scenario)
+        public = begin(key, scenario, problem)
         for entry in scenario.defenses:
-            build(jax.random.key(0), entry, problem)
+            build(key, entry, problem, public)
 
     monkeypatch.setattr(cli, "_audit", build_all)
     assert call(*RUN, "defense.dpsgd.batch_size=5") == 2

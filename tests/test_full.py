@@ -37,7 +37,8 @@ def statistics(entry: compose.Entry, problem) -> np.ndarray:
     engine = shadow.Engine(Lanes(1))
     for seed in range(SEEDS):
         key = jax.random.key(seed)
-        of = run.build(key, entry, problem)
+        public = run.begin(key, scenario(), problem)
+        of = run.build(key, entry, problem, public)
         trace = shadow.sweep("fisher", of, key, data, rows, engine=engine, precise=True)
         roots = np.sqrt(trace[0] / 784)
         out.append([roots.max(), roots.mean(), np.median(roots)])

@@ -43,11 +43,12 @@ def main():
     words = ["scenario=binary_mnist", "data=mnist5k"]
     launch.launch(words, lambda scenario, _: found.append(scenario))
     problem = run.load(found[0])
+    public = run.begin(jax.random.key(0), found[0], problem)
     lines = {i: [] for i in range(len(CHANGES))}
     for entry in found[0].defenses:
         if entry.label == "dpsgd_strong":
             continue
-        learner = run.build(jax.random.key(0), entry, problem)
+        learner = run.build(jax.random.key(0), entry, problem, public)
         data = run.TrainingSet(problem.splits.fixed, problem.splits.pool)
         engine, key = shadow.Engine(), jax.random.key(100)
         shadows = shadow.sweep("train", learner, key, data, engine=engine)
