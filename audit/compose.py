@@ -94,13 +94,14 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
-    _used(spec.training, defenses)
+    training = {**spec.training, **here.training}
+    _used(training, defenses)
     return Scenario(
         spec=spec,
         data=data,
         splits=here.splits,
         attribute=here.attribute or spec.attribute,
-        defenses=_entries("defense", defenses, spec.training),
+        defenses=_entries("defense", defenses, training),
         attacks=_entries(
             "attack", _line_up("attack", spec.attacks, spec.attack, here.attack), {}
         ),

@@ -50,6 +50,7 @@ class DataSet(_Model):
 
     splits: SplitSizes
     attribute: str | None = None  # where the column has another name than elsewhere
+    training: dict[str, Any] = {}
     defense: dict[str, dict[str, Any]] = {}
     attack: dict[str, dict[str, Any]] = {}
 
