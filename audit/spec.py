@@ -31,6 +31,7 @@ class SplitSizes(_Model):
 class Features(_Model):
     """What is done to the records first; arguments of `data.prepare_features`."""
 
+    channels: bool = False
     unit_ball: bool = False
     pca: NonNegativeInt = 0
     standardise: bool = False

@@ -1,7 +1,8 @@
 """What is done to the records before anything is learnt: scale, project, standardise.
 
 Statistics come from the fixed records alone, except for the length of the longest
-record, which Hannun et al. (2021) take from each official part on its own.
+record, which Hannun et al. (2021) take from each official part on its own, and those of
+colour channels, which come from public records.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ Parts = dict[str, Examples]
 
 
 def prepare_features(
-    splits: Splits, *, unit_ball: bool = False, pca: int = 0, standardise: bool = False
+    splits: Splits,
+    *,
+    channels: bool = False,
+    unit_ball: bool = False,
+    pca: int = 0,
+    standardise: bool = False,
 ) -> Splits:
     """Return the splits with their features prepared, in this order.
 
@@ -24,6 +30,8 @@ def prepare_features(
 
     Args:
       splits: from `split`.
+      channels: images stay images; subtract from each channel its mean over the public
+        records, divide by its standard deviation.
       unit_ball: flatten, and divide the training side (public, fixed, targets, pool) by
         its largest norm, the test part by its own (Hannun et al. 2021). A pool that is
         the test part is scaled as such.
@@ -34,12 +42,15 @@ def prepare_features(
         every column but those of zeros and ones; numeric labels too.
 
     Returns:
-      The same splits where nothing is asked; else x is [n, d] float32.
+      The same splits where nothing is asked; else x is float32, [n, d] unless channels
+      are all that is asked.
 
     Raises:
       DataError: nothing to take statistics of, a value that is not finite, a projection
         on more directions than there are, or a constant column.
     """
+    if channels:
+        splits = _by_channel(splits)
     if not (unit_ball or pca or standardise):
         return splits
     parts = {name: _flat(name, getattr(splits, name)) for name in splits._fields[:-1]}
@@ -56,6 +67,24 @@ def prepare_features(
         for name, z in parts.items()
     }
     return Splits(pool_source=splits.pool_source, **done)
+
+
+def _by_channel(splits: Splits) -> Splits:
+    x = splits.public.x
+    if x.ndim != 4 or not len(x):
+        raise DataError(
+            f"features.channels: needs public images, has {len(x)} records of shape "
+            f"{x.shape[1:]}"
+        )
+    mean, sd = x.mean((0, 1, 2), np.float64), x.std((0, 1, 2), np.float64)
+    if not sd.all():
+        raise DataError("features.channels: a channel of the public images is constant")
+    done = {
+        name: z._replace(x=((z.x - mean) / sd).astype(np.float32))
+        for name in splits._fields[:-1]
+        if (z := getattr(splits, name)) is not None
+    }
+    return splits._replace(**done)
 
 
 def _as_given(y: np.ndarray) -> np.ndarray:
