@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from audit import (
+    anatomy,
     attributes,
     data,
     games,
@@ -38,9 +39,14 @@ from audit.types import Attack, Public, Release, Task, TrainingSet, UserError
 GAMES = {
     "reconstruction": reconstruction.GAME,
     "leave_one_out": in_turn.GAME,
+    "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
 }
-IN_TURN = {"leave_one_out", "attribute"}  # every fixed record is the target in turn
+IN_TURN = {
+    "leave_one_out",
+    "anatomy",
+    "attribute",
+}  # every fixed record is the target in turn
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:

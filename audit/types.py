@@ -85,6 +85,18 @@ class StepView(NamedTuple):
     t: Array  # [] step number, from 0
 
 
+class Dissection(NamedTuple):
+    """One step taken apart, for every record of the set; only the learner sees it."""
+
+    params: Any  # after the step
+    base: Any  # [n, D] the masked gradient
+    added: Any  # [n, D] what is added to it before the clip; None = nothing
+    final: Any  # [n, D] the contribution, before noise: clip(base + added)
+    public: Any  # [D] mean masked gradient of the public records; None = there are none
+    private: Any  # [D] mean masked gradient of the step's batch
+    trace: Any  # [n] Fisher information of the step; None = no reading
+
+
 class State(NamedTuple):
     """The learner between two steps."""
 
@@ -117,6 +129,9 @@ class Query(NamedTuple):
     trace: Callable | None = None  # (params, side, [m]) -> ||d fn / d x||_F^2 [m]
     score: Callable | None = (
         None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
+    )
+    parts: Callable | None = (
+        None  # (params, side, example) -> what fn clips: masked gradient, what is added
     )
 
 
@@ -194,6 +209,9 @@ class Defense(NamedTuple):
     check: Callable | None = None  # (Examples) -> None; ValueError names the remedy
     nominal: Callable | None = None  # (n) -> tuple[Nominal, ...]
     anatomy: Callable | None = None  # (side, TrainingSet) -> {name: array}, for figures
+    dissect: Callable | None = None  # `step` that shows what happens inside it:
+    # (key, State, TrainingSet, public Examples) -> (State, Dissection)
+    steps: int | None = None  # how many `train` takes; None = nothing iterates
 
 
 class ThreatModel(NamedTuple):
