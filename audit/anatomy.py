@@ -1,7 +1,7 @@
 """The game that looks inside every step: gradient, perturbation, contribution, leakage.
 
-Played like leave_one_out. The runs that are accounted are the runs that are taken
-apart, so that the last step's dFIL is the card's; figures show the first of them.
+Played like leave_one_out, except that the runs that are released, and scored, are the
+very runs that are taken apart and accounted: the last step's numbers are the card's.
 After Edmunds (2024), section 3.2.1 and appendix A.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from audit import accounting, in_turn, rows, shadow
 from audit.accounting import Guarantees
-from audit.games import Game, Table
+from audit.games import Game, Runs, Table
 from audit.precision import double
 from audit.rng import stream
 from audit.types import Dissection, Release, TrainingSet, UserError
@@ -26,39 +26,61 @@ COMPONENTS = 100  # leading ones of the base gradients that meet the perturbatio
 class Looked(NamedTuple):
     """One run, taken apart."""
 
+    params: Any  # that it ends at
     traces: np.ndarray | None  # [n] Fisher information of all steps; None = no reading
     steps: list[dict[str, Any]]  # numbers, one entry a step
     arrays: dict[str, np.ndarray]  # [steps, n, ...] for figures
 
 
-def account(
-    key: jax.Array, of: shadow.Learner, table: Table, runs: int, delta: float
-) -> Guarantees:
-    """Account for every record of one training set, from the steps of the very runs.
+def release(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
+    """Train on all fixed records `runs` times, and describe the first step by step.
 
-    Args:
-      key: of the trajectories.
-      of: the defense; where it has no steps to take apart, as in leave_one_out.
-      table: what the audit shares; lends its memory budget.
-      runs: trajectories; the first is the one described step by step.
-      delta: at which epsilon is given.
+    Where there are no steps to take apart it is as in leave_one_out.
 
     Raises:
       UserError: where the gradients of all records do not fit the memory budget.
     """
     if of.defense.dissect is None:
-        return in_turn.account(key, of, table, runs, delta)
+        return in_turn.release(key, of, table)
     _affordable(of, table)
-    fixed, key = table.problem.splits.fixed, stream(key, "fisher")
-    looked = []
-    for i in range(runs):
-        table.engine.report(f"{of.label}: runs taken apart", i, runs)
+    key, what, looked = stream(key, "target runs"), f"{of.label}: runs taken apart", []
+    table.engine.report(what, 0, table.runs)
+    for i in range(table.runs):
         looked.append(look(jax.random.fold_in(key, i), of, table, details=not i))
-    table.engine.report(f"{of.label}: runs taken apart", runs, runs)
-    each = [one.traces for one in looked if one.traces is not None]
-    traces = np.stack(each, 1) if each else None
-    n = len(fixed.y)
-    held = accounting.of_readings(of, (traces, None), table.problem, fixed.y, n, delta)
+        table.engine.report(what, i + 1, table.runs)
+    each = [one.params for one in looked]
+    params = jax.tree.map(lambda *a: np.stack(a).astype(np.float32), *each)
+    return Runs(Release(params), looked=looked)
+
+
+def account(
+    key: jax.Array, of: shadow.Learner, table: Table, runs: int, delta: float
+) -> Guarantees:
+    """Account for every record of one training set, along the runs of `release`.
+
+    Args:
+      key: of trajectories, where there are no runs taken apart.
+      of: the defense.
+      table: holds what `release` made.
+      runs: how many of these are accounted.
+      delta: at which epsilon is given.
+
+    Raises:
+      UserError: if fewer runs were made.
+    """
+    looked = table.made.looked if table.made is not None else None
+    if looked is None:
+        return in_turn.account(key, of, table, runs, delta)
+    if runs > len(looked):
+        raise UserError(
+            f"accounting_runs={runs}: in the game anatomy the runs that are made are "
+            f"accounted, and runs={len(looked)}"
+        )
+    each = [one.traces for one in looked[:runs] if one.traces is not None]
+    traces, labels = np.stack(each, 1) if each else None, table.problem.splits.fixed.y
+    held = accounting.of_readings(
+        of, (traces, None), table.problem, labels, len(labels), delta
+    )
     return held._replace(anatomy=looked[0].arrays, steps=looked[0].steps)
 
 
@@ -106,7 +128,8 @@ def look(key: jax.Array, of: shadow.Learner, table: Table, *, details: bool) -> 
                 word = "accuracy" if of.task.classes else "r2"
                 steps.append({word: quality, **_numbers(own, leaked)})
     names = arrays[0] if arrays else ()
-    return Looked(total, steps, {k: np.stack([a[k] for a in arrays]) for k in names})
+    kept = {k: np.stack([a[k] for a in arrays]) for k in names}
+    return Looked(seen.params, total, steps, kept)
 
 
 def _numbers(own: dict[str, np.ndarray], dfil: np.ndarray | None) -> dict[str, Any]:
@@ -201,4 +224,4 @@ def _pca(points: np.ndarray, most: int) -> Any:
     return PCA(min(most, *points.shape), svd_solver="full").fit(points)
 
 
-GAME: Game = in_turn.GAME._replace(account=account)
+GAME: Game = in_turn.GAME._replace(release=release, account=account)

@@ -72,7 +72,8 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     for entry, of in zip(scenario.defenses, learners, strict=True):
         own = stream(key, f"defense {entry.label}")
         runs = game.release(own, of, table)
-        guaranteed = game.account(own, of, table, spec.accounting_runs, spec.delta)
+        at = table._replace(made=runs)
+        guaranteed = game.account(own, of, at, spec.accounting_runs, spec.delta)
         held[entry.label] = guaranteed
         utility = rows.utility(of, runs, problem.splits)
         defenses[entry.label] = rows.describe(entry, guaranteed, utility)

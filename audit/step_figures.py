@@ -27,7 +27,8 @@ PANELS = {
     "pca_before_noise": "base +\nperturbation",
     "pca_perturbation": "perturbation",
 }
-PER_ROW = 3
+PER_ROW = 5
+MOST = 10  # steps with a panel of their own
 
 
 def _array(card: Scorecard, label: str, name: str) -> np.ndarray | None:
@@ -57,11 +58,11 @@ def _looks(items: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
         )
 
 
-def _legend_below(figure: Any, axis: Any, columns: int) -> None:
+def _legend_below(figure: Any, axis: Any, columns: int, **more: float) -> None:
     """Put one legend of all panels under the figure, never over data."""
     handles, texts = axis.get_legend_handles_labels()
     look = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": columns}
-    figure.legend(handles, texts, frameon=False, fontsize=8, **look)
+    figure.legend(handles, texts, frameon=False, fontsize=8, **look, **more)
 
 
 def _write(figure: Any, path: Path) -> None:
@@ -93,6 +94,7 @@ def norms(card: Scorecard, path: Path) -> None:
     """Draw the norms of all three parts against the step, mean and sd over records."""
     names = _having(card, "base_norm")
     figure, axes = _grid(len(names), 3.2, 2.9, sharey=True)
+    least = np.inf
     for axis, name in zip(axes, names, strict=True):
         for (part, said), look in _looks(PARTS.items()):
             values = _array(card, name, part)
@@ -102,10 +104,12 @@ def norms(card: Scorecard, path: Path) -> None:
                 continue
             mean, sd = values.mean(1), values.std(1)
             axis.plot(at, mean, label=said, **look)
-            low = np.maximum(mean - sd, mean / 10)  # the axis is logarithmic
+            low = np.maximum(mean - sd, 1e-9)  # below the axis, which is logarithmic
             axis.fill_between(at, low, mean + sd, color=look["color"], alpha=0.2, lw=0)
+            least = min(least, float(mean[mean > 0].min(initial=np.inf)))
         axis.set(yscale="log", xlabel="step", title=name)
         _steps_axis(axis, len(at))
+    axes[0].set_ylim(bottom=least / 3 if np.isfinite(least) else None)
     for axis in axes[::PER_ROW]:
         axis.set_ylabel("2-norm, mean ± sd\nover records")
     _legend_below(figure, axes[0], 3)
@@ -172,24 +176,31 @@ def alignment(card: Scorecard, path: Path) -> None:
     _write(figure, path)
 
 
+def _shown(steps: int) -> np.ndarray:
+    """Return which steps get a panel: all, or some from the first to the last."""
+    return np.unique(np.linspace(0, steps - 1, min(steps, MOST)).round().astype(int))
+
+
 def cosines(label: str, card: Scorecard, path: Path) -> None:
     """Draw the cosine of every record's gradient with its perturbation, by class."""
-    values = _array(card, label, "cos_base")
-    assert values is not None
+    values = card.arrays[f"{label}/anatomy/cos_base"]
     labels = card.arrays["label"]
-    figure, axes = _grid(len(values), 2.8, 2.4, sharex=True)
+    shown = _shown(len(values))
+    figure, axes = _grid(len(shown), 2.8, 2.6)
     edges = np.linspace(-1, 1, BINS + 1)
-    for t, axis in enumerate(axes):
+    for t, axis in zip(shown, axes, strict=True):
         for i, own in enumerate(np.unique(labels)):
-            look = {"color": COLOURS[i % 6], "hatch": ("", "////", "....")[i % 3]}
-            axis.hist(values[t][labels == own], edges, alpha=0.6, label=f"class {own}",
-                      histtype="stepfilled", edgecolor=INK, linewidth=0.4, **look)  # fmt: skip
+            look: dict[str, Any] = {
+                "color": COLOURS[i % 6],
+                "hatch": ("", "////", "....")[i % 3],
+            }
+            look |= {"histtype": "stepfilled", "edgecolor": INK, "alpha": 0.6}
+            told = values[t][labels == own]
+            axis.hist(told[np.isfinite(told)], edges, label=f"class {own}", **look)
         axis.set(title=f"step {t + 1}", xlim=(-1.02, 1.02))
     for axis in axes[::PER_ROW]:
         axis.set_ylabel("records")
-    for axis in axes[-PER_ROW:]:
-        axis.set_xlabel("cosine of gradient\nand perturbation")
-        axis.tick_params(labelbottom=True)
+    figure.supxlabel(f"{label}: cosine of a record's gradient and its perturbation")
     _legend_below(figure, axes[0], 10)
     _write(figure, path)
 
@@ -198,21 +209,19 @@ def panels(label: str, card: Scorecard, path: Path) -> None:
     """Draw each step's records on the two leading components of each part."""
     rows = [name for name in PANELS if _array(card, label, name) is not None]
     labels = card.arrays["label"]
-    steps = len(card.arrays[f"{label}/anatomy/{rows[0]}"])
-    size = (2.1 * steps + 0.6, 2.2 * len(rows) + 0.3)
-    figure, axes = pyplot().subplots(len(rows), steps, figsize=size, squeeze=False)
+    shown = _shown(len(card.arrays[f"{label}/anatomy/{rows[0]}"]))
+    size = (2.1 * len(shown) + 0.6, 2.2 * len(rows) + 0.3)
+    figure, axes = pyplot().subplots(len(rows), len(shown), figsize=size, squeeze=False)
     for line, name in zip(axes, rows, strict=True):
         place = card.arrays[f"{label}/anatomy/{name}"]
         share = card.arrays[f"{label}/anatomy/{name}_share"]
-        for t, axis in enumerate(line):
+        for t, axis in zip(shown, line, strict=True):
             _panel(axis, place[t], share[t], labels)
-            if name == rows[0]:
-                axis.set_title(f"step {t + 1}", fontsize=9)
-        said = f"{PANELS[name]}\nPC2"
-        line[0].set_ylabel(said, fontsize=8)
-    handles, texts = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="upper center", bbox_to_anchor=(0.5, 0.0),
-                  frameon=False, fontsize=8, ncols=10, markerscale=2.5)  # fmt: skip
+        line[0].set_ylabel(f"{PANELS[name]}\nPC2", fontsize=8)
+    for t, axis in zip(shown, axes[0], strict=True):
+        axis.set_title(f"step {t + 1}", fontsize=9)
+    figure.suptitle(label, fontsize=10)
+    _legend_below(figure, axes[0, 0], 10, markerscale=2.5)
     _write(figure, path)
 
 
@@ -225,9 +234,8 @@ def _panel(axis: Any, place: np.ndarray, share: np.ndarray, labels: Any) -> None
         return
     for i, own in enumerate(np.unique(labels)):
         points = place[labels == own]
-        axis.scatter(points[:, 0], points[:, 1], s=5, color=COLOURS[i % 6],
-                     marker=MARKERS[i % 6], alpha=0.6, linewidths=0,
-                     rasterized=True, label=f"class {own}")  # fmt: skip
+        look = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "alpha": 0.6}
+        axis.scatter(*points.T, s=5, linewidths=0, label=f"class {own}", **look)
     told = np.nan_to_num(share)
     axis.set_xlabel(f"PC1 ({told[0]:.0%}; PC2 {told[1]:.0%})", fontsize=7)
     axis.margins(0.1)
@@ -235,24 +243,21 @@ def _panel(axis: Any, place: np.ndarray, share: np.ndarray, labels: Any) -> None
 
 def components(label: str, card: Scorecard, path: Path) -> None:
     """Draw the |cosine| of each leading component with the perturbation, by step."""
-    cosine = _array(card, label, "pc_cosine")
-    share = _array(card, label, "pc_share")
-    assert cosine is not None
-    assert share is not None
-    figure, axes = _grid(len(cosine), 3.0, 2.5, sharex=True, sharey=True)
+    cosine = card.arrays[f"{label}/anatomy/pc_cosine"]
+    share = card.arrays[f"{label}/anatomy/pc_share"]
+    shown = _shown(len(cosine))
+    figure, axes = _grid(len(shown), 2.8, 2.6, sharey=True)
     at = np.arange(1, 1 + cosine.shape[1])
-    for t, axis in enumerate(axes):
-        axis.bar(at, cosine[t], width=1, color=COLOURS[0],
-                 label="|cosine| of the component with the first record's perturbation")  # fmt: skip
-        axis.plot(at, np.cumsum(share[t]), color=COLOURS[1], linewidth=1.5,
-                  label="share of the gradients' variance up to the component")  # fmt: skip
+    own = "|cosine| of the component with the first record's perturbation"
+    upto = "share of the gradients' variance up to the component"
+    for t, axis in zip(shown, axes, strict=True):
+        axis.bar(at, cosine[t], width=1, color=COLOURS[0], label=own)
+        axis.plot(at, np.cumsum(share[t]), color=COLOURS[1], linewidth=1.5, label=upto)
         axis.set(title=f"step {t + 1}", ylim=(0, 1.03))
     for axis in axes[::PER_ROW]:
         axis.set_ylabel("|cosine|, share")
-    for axis in axes[-PER_ROW:]:
-        axis.set_xlabel("principal component of\nthe gradients")
-        axis.tick_params(labelbottom=True)
-    _legend_below(figure, axes[0], 1)
+    figure.supxlabel(f"{label}: principal component of the records' gradients")
+    _legend_below(figure, axes[0], 2)
     _write(figure, path)
 
 
