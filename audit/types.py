@@ -130,9 +130,7 @@ class Query(NamedTuple):
     score: Callable | None = (
         None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
     )
-    parts: Callable | None = (
-        None  # (params, side, example) -> what fn clips: masked gradient, what is added
-    )
+    parts: Callable | None = None  # (params, side, example) -> (gradient, added | None)
 
 
 class Sampler(NamedTuple):
@@ -209,8 +207,7 @@ class Defense(NamedTuple):
     check: Callable | None = None  # (Examples) -> None; ValueError names the remedy
     nominal: Callable | None = None  # (n) -> tuple[Nominal, ...]
     anatomy: Callable | None = None  # (side, TrainingSet) -> {name: array}, for figures
-    dissect: Callable | None = None  # `step` that shows what happens inside it:
-    # (key, State, TrainingSet, public Examples) -> (State, Dissection)
+    dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
     steps: int | None = None  # how many `train` takes; None = nothing iterates
 
 
