@@ -139,10 +139,11 @@ def progress(card: Scorecard, path: Path) -> None:
             axis.plot(at, np.asarray(values, float), label=label, **look)
         axis.set(xlabel="step", ylabel=said)
         _steps_axis(axis, count)
+    note = {"xycoords": "axes fraction", "fontsize": 7, "color": MUTED}
     for axis in axes[1:]:
-        axis.set_ylim(bottom=0)
-        axis.annotate("per unit of pixel value", (0.02, 1.02), fontsize=7,
-                      xycoords="axes fraction", color=MUTED)  # fmt: skip
+        if axis.lines and any(len(line.get_xdata()) for line in axis.lines):
+            axis.set_yscale("log")
+        axis.annotate("per unit of pixel value", (0.02, 1.02), **note)
     _legend_below(figure, axes[1], 8)
     _write(figure, path)
 
@@ -239,6 +240,9 @@ def _panel(axis: Any, place: np.ndarray, share: np.ndarray, labels: Any) -> None
     told = np.nan_to_num(share)
     axis.set_xlabel(f"PC1 ({told[0]:.0%}; PC2 {told[1]:.0%})", fontsize=7)
     axis.margins(0.1)
+    for one in (axis.xaxis, axis.yaxis):  # no common factor beside the axis
+        one.set_major_locator(pyplot().MaxNLocator(3))
+        one.set_major_formatter(lambda value, at: f"{value:.2g}".replace("e+0", "e"))
 
 
 def components(label: str, card: Scorecard, path: Path) -> None:
