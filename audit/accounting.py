@@ -31,6 +31,7 @@ class Guarantees(NamedTuple):
     eta: np.ndarray | None = None  # [targets] sqrt of the largest eigenvalue of I
     nominal: tuple[Nominal, ...] = ()  # what the publication claims
     anatomy: dict[str, np.ndarray] | None = None  # what happened inside, for figures
+    steps: list[dict[str, Any]] | None = None  # the same step by step, in numbers
 
 
 def joined(
@@ -71,7 +72,7 @@ def joined(
         return jax.tree.map(lambda a: a.reshape(-1, runs), each)
 
     risk = _finite_prior(stream(key, "finite prior"), of, splits, engine)
-    held = _held(
+    held = of_readings(
         of,
         _readings(of, read),
         problem,
@@ -119,7 +120,7 @@ def in_turn(
         )
         return jax.tree.map(np.transpose, each)
 
-    held = _held(of, _readings(of, read), problem, fixed.y, n, delta)
+    held = of_readings(of, _readings(of, read), problem, fixed.y, n, delta)
     inside = of.defense.anatomy
     if inside is None:
         return held
@@ -142,7 +143,7 @@ def _readings(of: shadow.Learner, read: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def _held(
+def of_readings(
     of: shadow.Learner,
     readings: tuple[Any, Any],
     problem: Problem,
@@ -150,7 +151,16 @@ def _held(
     n: int,
     delta: float,
 ) -> Guarantees:
-    """Turn what `_readings` returns and the curves into bounds."""
+    """Turn readings of the Fisher information and the curves into bounds.
+
+    Args:
+      of: the defense.
+      readings: Tr I and ||I||_2 of every record, each [records, trajectories] or None.
+      problem: whose records, domain and pool.
+      labels: [records] of the same records.
+      n: records of one run.
+      delta: at which epsilon is given.
+    """
     traces, norms = readings
     splits, domain = problem.splits, problem.task.domain
     held: list[Bound] = []

@@ -203,14 +203,16 @@ _RECONSTRUCTED = [
     Column("LPIPS", _of_best(lpips)),
     Column("floor", _floor),
 ]
+_REBUILT_IN_TURN = [
+    *_RECONSTRUCTED[:2],
+    _RECONSTRUCTED[2]._replace(narrow=False),
+    _RECONSTRUCTED[3],
+    Column("beaten", _beats_floor),
+]
 ATTACKED = {
     "reconstruction": _RECONSTRUCTED,
-    "leave_one_out": [
-        *_RECONSTRUCTED[:2],
-        _RECONSTRUCTED[2]._replace(narrow=False),
-        _RECONSTRUCTED[3],
-        Column("beaten", _beats_floor),
-    ],
+    "leave_one_out": _REBUILT_IN_TURN,
+    "anatomy": _REBUILT_IN_TURN,
     "attribute": [
         Column("strongest", _attack, right=False),
         Column(
@@ -229,5 +231,6 @@ _OF_ONE = [
 BOUNDED = {
     "reconstruction": [_named(name, name in NARROW) for name in SHORT],
     "leave_one_out": _OF_ONE,
+    "anatomy": _OF_ONE,
     "attribute": [],
 }

@@ -40,6 +40,7 @@ class Runs(NamedTuple):
 
     releases: Release  # leading axis: runs
     noiseless: Release | None = None  # one release before noise, for utility only
+    looked: Any = None  # what a game that looks inside its runs saw
 
 
 class Game(NamedTuple):
@@ -60,6 +61,7 @@ class Table(NamedTuple):
     engine: shadow.Engine
     runs: int  # releases a target, or in all where one release serves all targets
     lpips: Any  # weights, or the reason why there are none
+    made: Runs | None = None  # of the defense at hand, once there are any
 
 
 class Played(NamedTuple):

@@ -28,6 +28,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
         _md_bounds(card),
         _md_dfil(card),
         *_md_eta(card),
+        *_md_steps(card),
         "## Epsilon",
         _md_epsilon(card),
         "## Data",
@@ -147,6 +148,35 @@ def _md_dfil(card: Scorecard) -> str:
 
 
 TOP = 100  # records with the largest eta, compared between defenses
+
+
+def _md_steps(card: Scorecard) -> list[str]:
+    """Return what happened in every step of the runs that were taken apart."""
+    columns = {
+        "accuracy": "accuracy",
+        "sqrt_max": "√dFIL so far, max",
+        "sqrt_mean": "mean",
+        "sqrt_median": "median",
+        "base_norm": "norm: base",
+        "perturbation_norm": "perturbation",
+        "final_norm": "final",
+        "cos_public": "cosine: public",
+        "cos_private": "private",
+        "cos_base": "own",
+    }
+    rows = [
+        [label, str(t + 1), *(number(step.get(name)) for name in columns)]
+        for label, own in card.defenses.items()
+        for t, step in enumerate(own.get("steps") or [])
+    ]
+    said = (
+        "Means over records. base: the masked gradient; final: the clipped "
+        "contribution before noise; cosines are the perturbation's, with the mean "
+        "gradient of the public records, with that of the private batch, and with the "
+        "record's own."
+    )
+    table = _md(["defense", "step", *columns.values()], rows)
+    return ["## Steps", table, said] if rows else []
 
 
 def _md_eta(card: Scorecard) -> list[str]:

@@ -25,6 +25,7 @@ from audit.batches import (
     sum_fixed,
     weights,
 )
+from audit.dissection import dissector
 from audit.queries import Side, masked, start
 from audit.rng import stream
 from audit.types import (
@@ -120,6 +121,7 @@ def noisy_sgd(
             rdp=None,
             pld=None,
             traits=frozenset({"noisy_sgd"} | ({"linear"} if task.linear else set())),
+            steps=steps,
         ),
         query,
         sampler,
@@ -133,7 +135,11 @@ def _account(
 ) -> Defense:
     """Fill the accounting fields from the parts that trained."""
     init, step = defense.init, defense.step
-    if noise.precision is None or init is None or step is None:
+    if init is None or step is None:
+        return defense
+    leak = partial(_leak, query, sampler, noise)
+    defense = defense._replace(dissect=dissector(query, step, leak))
+    if noise.precision is None:
         return defense
 
     def along(key: jax.Array, side: Side, data: TrainingSet, see: Callable) -> Any:
@@ -150,23 +156,8 @@ def _account(
         return jax.lax.scan(body, (state, zero), length=steps)[0][1]
 
     def fisher_trace(key: jax.Array, side: Side, data: TrainingSet, rows: Any) -> Any:
-        n = count(data)
-
-        def read(view: StepView, rows: Any, weight: Any) -> jax.Array:
-            factor = sampler.fisher_factor(noise, query, n, weight)
-            probe_key = stream(jax.random.fold_in(key, view.t), "probes")
-            probed = records(data, rows)
-            trace = _trace(query, view.params, view.side, probed, probe_key)
-            return factor * noise.precision * trace
-
-        def see(view: StepView) -> jax.Array:
-            present = view.batch.rows
-            if not sampler.members_only or present is None or len(present) > len(rows):
-                return read(view, rows, weights(view.batch, rows))
-            # absent records count nothing: look at the batch alone
-            own = read(view, present, view.batch.weight)
-            return jnp.zeros(n, own.dtype).at[present].add(own)[rows]
-
+        see = leak(key, data, rows)
+        assert see is not None  # there is noise, and the query is smooth
         return along(key, side, data, see)
 
     def log_likelihood(
@@ -193,6 +184,37 @@ def _account(
         rdp=lambda n, orders, adj: sampler.rdp(noise, query, n, steps, orders, adj),
         pld=lambda n, adj: sampler.pld(noise, query, n, steps, adj),
     )
+
+
+def _leak(
+    query: Query,
+    sampler: Sampler,
+    noise: Noise,
+    key: jax.Array,
+    data: TrainingSet,
+    rows: Any,
+) -> Callable | None:
+    """Return StepView -> Fisher information of one step about `rows` [m], or None."""
+    if noise.precision is None or not query.smooth:
+        return None
+    n = count(data)
+
+    def read(view: StepView, rows: Any, weight: Any) -> jax.Array:
+        factor = sampler.fisher_factor(noise, query, n, weight)
+        probe_key = stream(jax.random.fold_in(key, view.t), "probes")
+        probed = records(data, rows)
+        trace = _trace(query, view.params, view.side, probed, probe_key)
+        return factor * noise.precision * trace
+
+    def see(view: StepView) -> jax.Array:
+        present = view.batch.rows
+        if not sampler.members_only or present is None or len(present) > len(rows):
+            return read(view, rows, weights(view.batch, rows))
+        # absent records count nothing: look at the batch alone
+        own = read(view, present, view.batch.weight)
+        return jnp.zeros(n, own.dtype).at[present].add(own)[rows]
+
+    return see
 
 
 def _trace(query: Query, params: Any, side: Side, z: Examples, key: Any) -> jax.Array:

@@ -50,16 +50,23 @@ def gradient(task: Task, clip: Clip, perturb: Callable | None = None) -> Query:
         the parameters; None = nothing that depends on the example.
     """
 
-    def fn(params: Any, side: Side, example: Examples) -> Any:
-        own = masked(side.mask, jax.grad(task.loss)(params, example))
+    def parts(params: Any, side: Side, example: Examples) -> tuple[Any, Any]:
+        own, added = masked(side.mask, jax.grad(task.loss)(params, example)), None
         if perturb is not None:
             added = masked(side.mask, perturb(params, side, example, own))
-            own = jax.tree.map(jnp.add, own, added)
         if side.offset is not None:
-            own = jax.tree.map(jnp.add, own, masked(side.mask, side.offset))
+            offset = masked(side.mask, side.offset)
+            added = offset if added is None else jax.tree.map(jnp.add, added, offset)
+        return own, added
+
+    def fn(params: Any, side: Side, example: Examples) -> Any:
+        own, added = parts(params, side, example)
+        if added is not None:
+            own = jax.tree.map(jnp.add, own, added)
         return clip_tree(clip, own)
 
-    query = Query(fn, clip.norm_bound, 2 * clip.norm_bound, clip.smooth)
+    bound = clip.norm_bound
+    query = Query(fn, bound, 2 * bound, clip.smooth, parts=parts)
     closed = task.linear is not None and perturb is None
     return _with_closed_forms(query, task, clip) if closed else query
 

@@ -281,9 +281,9 @@ def _legend(axis: Any, counts: dict[str, int], **look: Any) -> None:
 
 
 def _if(found: Callable[[Scorecard], Any], *names: str) -> Callable[[Scorecard], bool]:
-    """Return whether a card is of this game, has the arrays `names`, and is `found`."""
+    """Return whether a card of such a game has the arrays `names` and is `found`."""
     return lambda card: (
-        card.scenario.get("game") == "leave_one_out"
+        card.scenario.get("game") in ("leave_one_out", "anatomy")
         and all(np.size(card.arrays.get(name, ())) for name in names)
         and bool(found(card))
     )

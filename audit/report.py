@@ -67,12 +67,16 @@ def render(out: Table) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().split("\n")).strip("\n")
 
 
+_IN_TURN = (
+    "MSE per coordinate, mean over releases; ± one standard error over records; "
+    "beaten: records an attack rebuilds better than the floor does, by the median over "
+    "releases"
+)
 UNITS = {
     "reconstruction": "MSE per pixel, pixels in [0, 1]; ± one standard error over "
     "targets",
-    "leave_one_out": "MSE per coordinate, mean over releases; ± one standard error "
-    "over records; beaten: records an attack rebuilds better than the floor does, "
-    "by the median over releases",
+    "leave_one_out": _IN_TURN,
+    "anatomy": _IN_TURN,
     "attribute": "guessed: share of records whose attribute is told, ± one standard "
     "error; floor: the commonest value",
 }
@@ -96,6 +100,12 @@ def notes(card: Scorecard) -> str:
     lines += [
         text for label, own in card.defenses.items() for text in _claims(label, own)
     ]
+    if card.scenario["game"] == "anatomy":
+        whole = [d for d, own in card.defenses.items() if not own.get("steps")]
+        said = (
+            "no anatomy: no step in which gradients of records are clipped and summed"
+        )
+        lines += [f"{label}: {said}" for label in whole]
     lines += [
         f"every row: {name} ({text})" for name, text in common_flags(card).items()
     ]
@@ -142,15 +152,23 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
 
     Each file appears whole or not at all.
     """
-    from audit import attribute_figures, figures, markdown, record_figures
+    from audit import (
+        attribute_figures,
+        figures,
+        markdown,
+        record_figures,
+        step_figures,
+    )
 
     cards.save(card, folder)
     known = {
         **figures.FIGURES,
         **record_figures.FIGURES,
         **attribute_figures.FIGURES,
+        **step_figures.FIGURES,
     }
     drawn = {name: draw for name, (applies, draw) in known.items() if applies(card)}
+    drawn |= step_figures.of_each(card)
     with cards.replacing(folder / "scorecard.md") as path:
         path.write_text(markdown.render(card, list(drawn)))
     for name, draw in drawn.items():

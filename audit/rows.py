@@ -46,7 +46,7 @@ def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
     if of.defense.predict is None:
         return None
     name = "accuracy" if of.task.classes else "r2"
-    measure = jax.jit(jax.vmap(_quality(of), (None, 0, None, None)))
+    measure = jax.jit(jax.vmap(quality(of), (None, 0, None, None)))
     x, y = splits.test
     parts = [measure(of.side, part, x, y) for part in _in_parts(runs.releases, 256)]
     each = np.concatenate([np.asarray(p) for p in parts])
@@ -57,11 +57,12 @@ def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
         "test": len(y),
     }
     if runs.noiseless is not None:
-        found["noiseless"] = float(jax.jit(_quality(of))(of.side, runs.noiseless, x, y))
+        found["noiseless"] = float(jax.jit(quality(of))(of.side, runs.noiseless, x, y))
     return found
 
 
-def _quality(of: shadow.Learner) -> Any:
+def quality(of: shadow.Learner) -> Any:
+    """Return (side, Release, x [m], y [m]) -> accuracy, or R^2 of numbers."""
     predict = of.defense.predict
     assert predict is not None
 
@@ -116,6 +117,7 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
         "utility": utility,
         "dfil": dfil,
         "eta": eta,
+        "steps": held.steps,
         "bounds": [scoring.describe(b) for b in held.bounds],
         "rdp2": held.rdp2,
         "nominal": [n._asdict() for n in held.nominal],

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from audit import (
+    anatomy,
     attributes,
     data,
     games,
@@ -38,9 +39,14 @@ from audit.types import Attack, Public, Release, Task, TrainingSet, UserError
 GAMES = {
     "reconstruction": reconstruction.GAME,
     "leave_one_out": in_turn.GAME,
+    "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
 }
-IN_TURN = {"leave_one_out", "attribute"}  # every fixed record is the target in turn
+IN_TURN = {
+    "leave_one_out",
+    "anatomy",
+    "attribute",
+}  # every fixed record is the target in turn
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
@@ -66,7 +72,8 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     for entry, of in zip(scenario.defenses, learners, strict=True):
         own = stream(key, f"defense {entry.label}")
         runs = game.release(own, of, table)
-        guaranteed = game.account(own, of, table, spec.accounting_runs, spec.delta)
+        at = table._replace(made=runs)
+        guaranteed = game.account(own, of, at, spec.accounting_runs, spec.delta)
         held[entry.label] = guaranteed
         utility = rows.utility(of, runs, problem.splits)
         defenses[entry.label] = rows.describe(entry, guaranteed, utility)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHOWN = (
     "__main__", "attribute_figures", "bench", "cells", "doctor", "expected", "figures",
     "launch", "markdown", "nominal", "places", "plans", "progress",
-    "record_figures", "report", "reproduce", "verdicts",
+    "record_figures", "report", "reproduce", "step_figures", "verdicts",
 )  # fmt: skip
 
 

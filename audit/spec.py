@@ -71,7 +71,7 @@ class ScenarioSpec(_Model):
     name: str
     title: str
     source: str
-    game: Literal["reconstruction", "leave_one_out", "attribute"]
+    game: Literal["reconstruction", "leave_one_out", "anatomy", "attribute"]
     seed: Seed = 0
     task: TaskSpec
     features: Features = Features()

@@ -85,6 +85,18 @@ class StepView(NamedTuple):
     t: Array  # [] step number, from 0
 
 
+class Dissection(NamedTuple):
+    """One step taken apart, for every record of the set; only the learner sees it."""
+
+    params: Any  # after the step
+    base: Any  # [n, D] the masked gradient
+    added: Any  # [n, D] what is added to it before the clip; None = nothing
+    final: Any  # [n, D] the contribution, before noise: clip(base + added)
+    public: Any  # [D] mean masked gradient of the public records; None = there are none
+    private: Any  # [D] mean masked gradient of the step's batch
+    trace: Any  # [n] Fisher information of the step; None = no reading
+
+
 class State(NamedTuple):
     """The learner between two steps."""
 
@@ -118,6 +130,7 @@ class Query(NamedTuple):
     score: Callable | None = (
         None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
     )
+    parts: Callable | None = None  # (params, side, example) -> (gradient, added | None)
 
 
 class Sampler(NamedTuple):
@@ -194,6 +207,8 @@ class Defense(NamedTuple):
     check: Callable | None = None  # (Examples) -> None; ValueError names the remedy
     nominal: Callable | None = None  # (n) -> tuple[Nominal, ...]
     anatomy: Callable | None = None  # (side, TrainingSet) -> {name: array}, for figures
+    dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
+    steps: int | None = None  # how many `train` takes; None = nothing iterates
 
 
 class ThreatModel(NamedTuple):

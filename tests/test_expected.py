@@ -15,7 +15,6 @@ PENDING = {
     "mnist_linear_public",
     "mnist_cnn_public",
     "cifar10_linear_public",
-    "fim_anatomy",
 }
 
 FILE = """
