@@ -85,8 +85,8 @@ def fit(
     """Return phi and Adam's state after the epochs due before step t.
 
     Args:
-      loss: (phi, rows | None, lambda, key) -> (loss [], phi whose averages moved).
-      phi: where to start: {"params": ..., possibly "batch_stats": ...}.
+      loss: (phi, rows | None, lambda, key) -> [].
+      phi: where to start.
       optimizer: Adam's state to start from.
       schedule: how long, how hard.
       t: [] step, may be traced.
@@ -104,14 +104,9 @@ def fit(
 
     def update(carry: tuple, rows: Any, key: jax.Array) -> tuple:
         phi, opt = carry
-
-        def of(params: Any) -> tuple:
-            return loss({**phi, "params": params}, rows, weight, key)
-
-        slope, moved = jax.grad(of, has_aux=True)(phi["params"])
-        updates, opt = adam.update(slope, opt, phi["params"])
-        params = optax.apply_updates(phi["params"], updates)
-        return {**moved, "params": params}, opt
+        slope = jax.grad(loss)(phi, rows, weight, key)
+        updates, opt = adam.update(slope, opt, phi)
+        return optax.apply_updates(phi, updates), opt
 
     def epoch(e: Any, carry: tuple) -> tuple:
         key_e = jax.random.fold_in(key, e)

@@ -21,7 +21,9 @@ from audit.phi import Inputs, gather, scatter
 from audit.queries import Side, masked
 from audit.types import Examples, Task
 
-SPREAD = 1e-4  # least standard deviation an input is divided by
+# Least deviation an input is divided by, as a share of the typical one: what hardly
+# varies in public records may well do so in private ones.
+SPREAD = 0.1
 
 
 class Ground(NamedTuple):
@@ -37,7 +39,7 @@ class Fitter(NamedTuple):
     """One parametrisation under one objective."""
 
     look: Callable  # (key, Ground) -> held: what does not depend on phi
-    loss: Callable  # (Ground, held, phi, rows, lambda, key) -> (value, phi moved)
+    loss: Callable  # (Ground, held, phi, rows, lambda, key) -> value []
     init: Callable  # (key, Ground) -> phi
     settle: Callable  # (Ground, held, phi) -> (offset, aside) the query needs
     perturb: Callable | None  # for `queries.gradient`; None where an offset says it all
@@ -74,9 +76,9 @@ def constant(
         c = made(on, phi)
         cost = optax.tree.norm(c, squared=True)
         if objective == "replacement":  # a constant has no Jacobian to penalise
-            return cost - 2 * optax.tree.vdot(c, held.mean), phi
+            return cost - 2 * optax.tree.vdot(c, held.mean)
         own = penalty(objective, clip, measure(on.params, held, on.public, c, rows))
-        return cost + weight * own.mean(), phi
+        return cost + weight * own.mean()
 
     def init(key: Any, on: Ground) -> Any:
         if from_mean is None:
@@ -101,9 +103,9 @@ def network(
       task: whose gradients are perturbed.
       clip: of the query.
       objective: see `fim_fit`; only `snr_gradient` shows g_phi the gradient.
-      make: K -> module (Inputs, update) -> [K], from `audit.phi`.
+      make: K -> module Inputs -> [K], from `audit.phi`.
       static: inputs are standardised by public means and deviations, weights not shown
-        (Edmunds 2024, appendix A.4); otherwise the module keeps running averages.
+        (Edmunds 2024, appendix A.4); otherwise the module normalises.
     """
 
     def base_of(on: Ground, z: Examples) -> Any:
@@ -120,7 +122,7 @@ def network(
     def added(on: Ground, held: dict, phi: Any, z: Examples, base: Any) -> Any:
         """Return what is added to the gradient `base`, a pytree like the parameters."""
         module = make(on.places.size)
-        own = module.apply(phi, inputs(on, held, z, base), update=False)
+        own = module.apply(phi, inputs(on, held, z, base))
         out = scatter(on.places, own, base)
         if objective == "replacement":
             return jax.tree.map(jnp.subtract, out, base)
@@ -149,26 +151,23 @@ def network(
         if not static:
             return {}
         own = jax.vmap(lambda z: gather(on.places, base_of(on, z)))(on.public)
-        return {"mean": own.mean(0), "spread": jnp.maximum(own.std(0), SPREAD)}
+        spread = own.std(0)
+        least = SPREAD * jnp.sqrt((spread**2).mean())
+        return {"mean": own.mean(0), "spread": jnp.maximum(spread, least)}
 
     def loss(on: Ground, held: dict, phi: Any, rows: Any, weight: Any, key: Any) -> Any:
         z = on.public
         z = z if rows is None else jax.tree.map(lambda a: a[rows], z)
-        if not static:  # averages move first; the loss takes them for constants
-            batch = jax.vmap(lambda z: inputs(on, held, z, base_of(on, z)))(z)
-            module = make(on.places.size)
-            moved = module.apply(phi, batch, update=True, mutable=["batch_stats"])[1]
-            phi = {**phi, **jax.lax.stop_gradient(moved)}
         keys = jax.random.split(key, len(z.y))
         each = jax.vmap(one, (None, None, None, None, 0, 0))(
             on, held, phi, weight, z, keys
         )
-        return each.mean(), phi
+        return each.mean()
 
     def init(key: Any, on: Ground) -> Any:
         z = jax.tree.map(lambda a: a[0], on.public)
         seen = inputs(on, look(key, on), z, base_of(on, z))
-        return dict(make(on.places.size).init(key, seen, update=False))
+        return dict(make(on.places.size).init(key, seen))
 
     def settle(on: Ground, held: dict, phi: Any) -> tuple:
         del on, phi

@@ -37,7 +37,7 @@ def begin(
     )
     ground = Ground(params, side.mask, learnt.places, records)
     phi = fitter.init(stream(key, "phi"), ground)
-    opt = adam_of(schedule).init(phi["params"])
+    opt = adam_of(schedule).init(phi)
     side = side._replace(learnt=learnt._replace(phi=phi, optimizer=opt))
     return jax.jit(partial(_fitted, fitter, schedule))(params, side, 0)
 
@@ -85,12 +85,11 @@ def _fitted_to_all(
         own = lambda p, held: fitter.loss(  # noqa: E731
             ground._replace(params=p), held, phi, rows, weight, key
         )
-        value, moved = jax.vmap(own)(bundle, held)
-        return value.mean(), jax.tree.map(lambda a: a.mean(0), moved)
+        return jax.vmap(own)(bundle, held).mean()
 
     if not schedule.warm:
         phi = fitter.init(stream(key, "phi"), ground._replace(params=params))
-        opt = adam_of(schedule).init(phi["params"])
+        opt = adam_of(schedule).init(phi)
     n = len(public.y)
     phi, opt = fit(loss, phi, opt, schedule, t, n, stream(key, "fit"))
     offset, aside = fitter.settle(ground._replace(params=params), first, phi)

@@ -53,35 +53,39 @@ class _Direct(nn.Module):
         return self.param("constant", nn.initializers.zeros, (self.outputs,))
 
 
-class _Network(nn.Module):
-    """Tables B.5 (mlp) and B.6 (cnn) of Edmunds (2024), with running statistics.
+def _groups(groups: list[jax.Array]) -> list[jax.Array]:
+    """Normalise each group by its own mean and variance, and scale each feature."""
+    return [nn.LayerNorm()(g) if g.shape[-1] else g for g in groups]
 
-    `normalised` False leaves the normalisation out (appendix A.4): inputs are then to
-    be standardised beforehand.
-    """
+
+def _batch(groups: list[jax.Array]) -> list[jax.Array]:
+    """Normalise by the batch, all groups alike; of one example, its bias is left."""
+    sizes = np.cumsum([g.shape[-1] for g in groups])[:-1]
+    v = nn.BatchNorm(use_running_average=False)(jnp.concatenate(groups, -1))
+    return jnp.split(v, sizes, -1)
+
+
+NORMS = {"group": _groups, "batch": _batch, "none": lambda groups: groups}
+
+
+class _Network(nn.Module):
+    """Tables B.5 (mlp) and B.6 (cnn) of Edmunds (2024)."""
 
     architecture: str
     outputs: int
-    normalised: bool
+    norm: str
 
     @nn.compact
-    def __call__(self, seen: Inputs, *, update: bool) -> jax.Array:
-        """Return [..., outputs]; `update` needs a batch axis and moves the averages."""
-
-        def norm(v: jax.Array) -> jax.Array:
-            if not self.normalised:
-                return v
-            return nn.BatchNorm(use_running_average=not update, momentum=0.9)(v)
-
-        image = seen.x
+    def __call__(self, seen: Inputs) -> jax.Array:
+        norm, image = NORMS[self.norm], seen.x
         if self.architecture == "cnn":
             image = nn.avg_pool(nn.gelu(_conv(16, 8, "SAME")(image)), (2, 2))
             image = nn.avg_pool(nn.gelu(_conv(32, 4, "VALID")(image)), (2, 2))
         image = image.reshape(*seen.label.shape[:-1], -1)
-        v = jnp.concatenate([image, seen.label, seen.weights, seen.gradient], -1)
-        first = {"cnn": 256, "mlp": 512}[self.architecture]
-        v = nn.gelu(_dense(first)(norm(v)))
-        v = nn.gelu(_dense(256)(norm(v)))
+        groups = norm([image, seen.label, seen.weights, seen.gradient])
+        first = LAST[self.architecture][0]
+        v = nn.gelu(_dense(first)(jnp.concatenate(groups, -1)))
+        v = nn.gelu(_dense(256)(norm([v])[0]))
         return _dense(self.outputs)(v)
 
 
@@ -114,16 +118,19 @@ def direct_at(mean: jax.Array) -> dict[str, jax.Array]:
     return {"constant": mean}
 
 
-def network(architecture: str, outputs: int, *, normalised: bool) -> nn.Module:
-    """Return a network that does depend on the example: (Inputs, update) -> [K].
+def network(architecture: str, outputs: int, *, norm: str) -> nn.Module:
+    """Return a network that sees the example: Inputs -> [K].
 
     Args:
       architecture: `cnn` (images of at least 16 pixels a side) or `mlp`.
       outputs: K.
-      normalised: by running averages over public batches; they are variables of the
-        collection `batch_stats`, and constants wherever gradients are taken.
+      norm: `group` takes mean and variance over the features of one example, each of
+        the four inputs a group: it works on one example as on many, and a feature that
+        never varies in public records cannot blow up on others. `none` leaves
+        normalisation out (appendix A.4). `batch` is the published one, which over
+        batches of one leaves a constant.
     """
-    return _Network(architecture, outputs, normalised)
+    return _Network(architecture, outputs, norm)
 
 
 def places(mask: Any, params: Any) -> Any:

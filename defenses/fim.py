@@ -76,7 +76,7 @@ def fim(
       task: what is learnt.
       perturbation: `constant` is the published method as its code runs it, a vector
         made by the network's last layers; `constant_direct` the vector itself;
-        `network` depends on the example, with running averages for normalisation;
+        `network` depends on the example, normalised by statistics of its own;
         `network_static` without normalisation, on standardised inputs (appendix A.4).
       objective: the improvements of section 2.1 in turn, see `audit.fim_fit`.
       architecture: of the network: Table B.6 (`cnn`) or B.5 (`mlp`).
@@ -120,7 +120,7 @@ def fim(
         own = constant(task, narrow, objective, phi.direct, phi.direct_at)
     else:
         static = perturbation == "network_static"
-        make = partial(phi.network, architecture, normalised=not static)
+        make = partial(phi.network, architecture, norm="none" if static else "group")
         own = network(task, narrow, objective, make, static=static)
 
     def prepare(key: jax.Array, public: Public) -> Side:
