@@ -44,7 +44,7 @@ def test_every_planned_trial_is_accounted_for(card):
         (d, a) for d in card.scenario["defense"] for a in card.scenario["attack"]
     }
     assert {(t["defense"], t["attack"]) for t in card.trials} == planned
-    assert len(card.trials) == len(planned) == 12
+    assert len(card.trials) == len(planned) == 18
     assert {t["status"] for t in card.trials} == {"ok"}
 
 

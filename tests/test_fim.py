@@ -228,7 +228,9 @@ def test_only_trained_parameters_are_perturbed(density):
     np.testing.assert_array_equal(end != flat(START.params), trained == 1)
 
 
-@pytest.mark.parametrize("shape", ["network", "network_static"])
+@pytest.mark.parametrize(
+    "shape", ["network", pytest.param("network_static", marks=pytest.mark.slow)]
+)
 def test_a_network_perturbs_each_example_its_own_way(shape):
     own, side, _ = prepared(shape)
     assert side.offset is None
@@ -253,6 +255,7 @@ def test_a_network_perturbs_each_example_its_own_way(shape):
     assert (np.asarray(trace) > 0).all()
 
 
+@pytest.mark.slow
 def test_static_networks_start_anew_every_step():
     """phi before a step depends on its parameters, not on phi before."""
     own, side, step = prepared("network_static")
@@ -289,6 +292,7 @@ def test_one_phi_for_all_runs_is_close_to_its_own():
     assert gap[1:].max() > 1e-6  # and it is an approximation
 
 
+@pytest.mark.slow
 def test_a_shared_network_has_one_phi_a_step():
     own, side, step = prepared("network", share_steps=2)
     state, seen = own.init(KEY, side), []
@@ -309,6 +313,7 @@ def test_no_public_records_is_an_error(name):
         defense.prepare(KEY, nobody)
 
 
+@pytest.mark.slow
 def test_any_model_can_be_perturbed():
     """Without a closed form the gradients are kept and the traces probed."""
     task = models.mlp(SHAPE, 2, hidden=4, activation="tanh")
