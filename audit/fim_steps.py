@@ -81,7 +81,7 @@ def _fitted_to_all(
     held = jax.vmap(see)(bundle)
     params, first = jax.tree.map(lambda a: a[0], (bundle, held))
 
-    def loss(phi: Any, rows: Any, weight: Any, key: Any) -> tuple:
+    def loss(phi: Any, rows: Any, weight: Any, key: Any) -> jax.Array:
         own = lambda p, held: fitter.loss(  # noqa: E731
             ground._replace(params=p), held, phi, rows, weight, key
         )

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 from audit import linear
 from audit.clip import Clip, clip_tree
+from audit.masks import MASKS
+from audit.rng import stream
 from audit.types import Examples, Public, Query, Task
 
 
@@ -26,6 +28,19 @@ def start(key: jax.Array, public: Public) -> Side:
     """Prepare nothing but the common starting point."""
     del key
     return Side(public.params)
+
+
+def start_masked(keep: str, density: float) -> Callable:
+    """Return `prepare` that also makes a public mask; density 1 freezes nothing."""
+
+    def prepare(key: jax.Array, public: Public) -> Side:
+        side = start(key, public)
+        if density == 1:
+            return side
+        mask = MASKS[keep](stream(key, "mask"), side.params, density)
+        return side._replace(mask=mask)
+
+    return prepare
 
 
 def masked(mask: Any, tree: Any) -> Any:

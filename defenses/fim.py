@@ -14,10 +14,9 @@ from audit.clip import soft_clip
 from audit.fim_fit import Schedule
 from audit.fim_fitters import constant, network
 from audit.fim_steps import begin, pick, refresher, share
-from audit.masks import MASKS
 from audit.mechanisms import noisy_sgd
 from audit.noise import gaussian
-from audit.queries import Side, gradient, start
+from audit.queries import Side, gradient, start_masked
 from audit.rng import stream
 from audit.samplers import SAMPLERS
 from audit.types import (
@@ -124,10 +123,7 @@ def fim(
         own = network(task, narrow, objective, make, static=static)
 
     def prepare(key: jax.Array, public: Public) -> Side:
-        side = start(key, public)
-        if density < 1:
-            mask = MASKS[keep](stream(key, "mask"), side.params, density)
-            side = side._replace(mask=mask)
+        side = start_masked(keep, density)(key, public)
         side = begin(own, schedule, side, public, stream(key, "fim"))
         if not share_steps:
             return side

@@ -10,11 +10,9 @@ import optax
 
 from audit import optimizers
 from audit.clip import soft_clip
-from audit.masks import MASKS
 from audit.mechanisms import noisy_sgd
 from audit.noise import gaussian
-from audit.queries import Side, gradient, masked, start
-from audit.rng import stream
+from audit.queries import Side, gradient, masked, start_masked
 from audit.samplers import SAMPLERS
 from audit.types import (
     Count,
@@ -77,11 +75,9 @@ def public_mean(
     def prepare(key: jax.Array, public: Public) -> Side:
         if not len(public.records.y):
             raise ValueError("public_mean needs public records and the split has none")
-        side = start(key, public)._replace(learnt=public.records)
-        if density < 1:
-            mask = MASKS[keep](stream(key, "mask"), side.params, density)
-            side = side._replace(mask=mask)
-        return side._replace(offset=side.params)  # replaced before the first step
+        side = start_masked(keep, density)(key, public)
+        # the offset is replaced before the first step
+        return side._replace(learnt=public.records, offset=side.params)
 
     def refresh(params: Any, side: Side, t: Any) -> Side:
         del t

@@ -81,8 +81,7 @@ def _by_channel(splits: Splits) -> Splits:
         raise DataError("features.channels: a channel of the public images is constant")
     done = {
         name: z._replace(x=((z.x - mean) / sd).astype(np.float32))
-        for name in splits._fields[:-1]
-        if (z := getattr(splits, name)) is not None
+        for name, z in zip(splits._fields[:-1], splits[:-1], strict=True)
     }
     return splits._replace(**done)
 
