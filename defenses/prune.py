@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import jax
-
 from audit import optimizers
 from audit.clip import CLIPS
-from audit.masks import MASKS
 from audit.mechanisms import noisy_sgd
 from audit.noise import gaussian
-from audit.queries import Side, gradient, start
-from audit.rng import stream
+from audit.queries import gradient, start_masked
 from audit.samplers import SAMPLERS
 from audit.types import (
     Clipping,
@@ -22,7 +18,6 @@ from audit.types import (
     NonNegative,
     Optimizer,
     Positive,
-    Public,
     Sampling,
     Task,
 )
@@ -63,12 +58,6 @@ def prune(
       batch_size: records a step; None with full batches.
       weight_decay: added to the mean gradient, times the parameters.
     """
-
-    def prepare(key: jax.Array, public: Public) -> Side:
-        side = start(key, public)
-        mask = MASKS[keep](stream(key, "mask"), side.params, density)
-        return side._replace(mask=mask)
-
     return noisy_sgd(
         task,
         gradient(task, CLIPS[clip](clip_norm)),
@@ -76,5 +65,5 @@ def prune(
         gaussian(noise_multiplier * clip_norm),
         optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
-        prepare=prepare,
+        prepare=start_masked(keep, density),
     )
