@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,15 +45,17 @@ def _words(name: str) -> str:
     return name.removesuffix(".png").replace("_", " ")
 
 
-def _md(header: list[str], rows: list[list[str]]) -> str:
+def grid(header: list[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a markdown table; a bar inside a cell does not end it."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def _md_defenses(card: Scorecard) -> str:
     columns = cells.columns(card)
     rows = [[c.cell(line) for c in columns] for line in cells.lines(card)]
-    return _md([c.header for c in columns], rows)
+    return grid([c.header for c in columns], rows)
 
 
 def _md_trials(card: Scorecard) -> str:
@@ -67,7 +70,7 @@ def _md_trials(card: Scorecard) -> str:
             gap = [cell(t["result"]) for cell in columns.values()]
             said = flag_names(t, set())
         rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
-    table = _md(["defense", "attack", *columns, "threat model", "flags"], rows)
+    table = grid(["defense", "attack", *columns, "threat model", "flags"], rows)
     return table if attribute else f"{table}\n\n{_REBUILT_SAID}"
 
 
@@ -123,7 +126,7 @@ def _md_bounds(card: Scorecard) -> str:
             )
         if not own["bounds"]:
             rows.append([label, "none", *["-"] * 6])
-    return _md(header, rows)
+    return grid(header, rows)
 
 
 def _md_dfil(card: Scorecard) -> str:
@@ -144,7 +147,7 @@ def _md_dfil(card: Scorecard) -> str:
         " Edmunds (2024) prints its square root under the same name. The standard error"
         " is of one target's dFIL over training runs, median over targets."
     )
-    return f"{_md(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
+    return f"{grid(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
 
 
 TOP = 100  # records with the largest eta, compared between defenses
@@ -175,7 +178,7 @@ def _md_steps(card: Scorecard) -> list[str]:
         "gradient of the public records, with that of the private batch, and with the "
         "record's own."
     )
-    table = _md(["defense", "step", *columns.values()], rows)
+    table = grid(["defense", "step", *columns.values()], rows)
     return ["## Steps", table, said] if rows else []
 
 
@@ -198,7 +201,7 @@ def _md_eta(card: Scorecard) -> list[str]:
         "η is the square root of the Fisher information's spectral norm: about one "
         "record, about all of them at once, about all of a class."
     )
-    return [f"{_md(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
+    return [f"{grid(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
 
 
 def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
@@ -212,7 +215,7 @@ def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
         for label, own in zip(labels, tops, strict=True)
     ]
     said = f"Of the {TOP} records with the largest η, two defenses share so many."
-    return [f"{_md(['', *labels], rows)}\n\n{said}"]
+    return [f"{grid(['', *labels], rows)}\n\n{said}"]
 
 
 def _percent(share: float | None) -> str:
@@ -232,7 +235,7 @@ def _md_epsilon(card: Scorecard) -> str:
     deltas = {o["epsilon"]["delta"] for o in card.defenses.values() if o["epsilon"]}
     at = ", ".join(f"{d:g}" for d in sorted(deltas)) or "-"
     header = ["defense", "adjacency", f"epsilon({at}), privacy-loss distribution"]
-    return _md([*header, "from the Renyi curve"], rows)
+    return grid([*header, "from the Renyi curve"], rows)
 
 
 def _epsilon(value: float | None) -> str:
