@@ -45,8 +45,22 @@ def _words(name: str) -> str:
 
 
 def _md(header: list[str], rows: list[list[str]]) -> str:
+    return table_of(header, [[escape(cell) for cell in line] for line in rows])
+
+
+def table_of(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table of cells that are markdown already."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def escape(text: str) -> str:
+    """Return text that can end no table cell and starts no markup or HTML."""
+    for mark in ("&", "<", ">"):
+        text = text.replace(mark, f"&#{ord(mark)};")
+    for mark in ("\\", "|", "`", "[", "]"):
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())
 
 
 def _md_defenses(card: Scorecard) -> str:
