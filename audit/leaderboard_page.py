@@ -10,11 +10,12 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from audit import comparisons, page, report, standings, svg
-from audit.cells import Column, common_flags
+from audit.cells import SHORT, Column, common_flags
 from audit.leaderboard import PER_TARGET, REBUILT, figures, pick
 from audit.standings import Held, Row, Table
 
-MARKS = {"note": "ⓘ", "warning": "⚠", "error": "✖"}  # apart without colour
+MARKS = {"note": "i", "warning": "!", "error": "×"}  # apart without colour
+WIDTHS = (900, 640, 400)  # of figures in pixels: the first at which all fit
 
 
 def render(cards: list[Held], folder: Path) -> str:
@@ -24,14 +25,18 @@ def render(cards: list[Held], folder: Path) -> str:
       cards: what `leaderboard.find` returned.
       folder: where their folders are, for the figures beside them.
     """
-    album = page.Album()
-    found = [_table(t, folder, album) for t in standings.tables(cards)]
+    held, found = standings.tables(cards), []
+    for width in WIDTHS:
+        album = page.Album()
+        found = [_table(t, folder, album, width) for t in held]
+        if not album.full:
+            break
     return page.render("leaderboard.html", "Breachmark leaderboard", tables=found)
 
 
-def _table(table: Table, folder: Path, album: page.Album) -> dict[str, Any]:
+def _table(table: Table, folder: Path, album: page.Album, width: int) -> dict[str, Any]:
     cards = {h.folder: h for row in table.rows for h in row.entry.held}
-    pictures = [p for name in cards for p in _figures(folder, name, album)]
+    pictures = [p for name in cards for p in _figures(folder, name, album, width)]
     entries = {id(r.entry.card): r.entry.card for r in table.rows}
     notes = [
         line for card in entries.values() for line in report.notes(card).split("\n")
@@ -41,7 +46,7 @@ def _table(table: Table, folder: Path, album: page.Album) -> dict[str, Any]:
         "scenario": table.scenario,
         "data": table.data,
         "title": table.title,
-        "columns": table.columns,
+        "columns": [_header(c, table) for c in table.columns if c.narrow],
         "rows": [_row(table, i, row, folder) for i, row in enumerate(table.rows)],
         "plot": pareto_plot(table),
         "compared": [
@@ -53,13 +58,15 @@ def _table(table: Table, folder: Path, album: page.Album) -> dict[str, Any]:
     }
 
 
-def _figures(folder: Path, name: str, album: page.Album) -> list[dict[str, Any]]:
+def _figures(
+    folder: Path, name: str, album: page.Album, width: int
+) -> list[dict[str, Any]]:
     return [
         {
             "id": f"{name}/{figure}",
             "said": f"{name}, {figure.removesuffix('.png').replace('_', ' ')}",
             "href": f"{quote(name)}/{quote(figure)}",
-            "uri": album.picture(folder / name / figure, width=640, colours=24),
+            "uri": album.picture(folder / name / figure, width, colours=24),
         }
         for figure in figures(folder / name)
     ]
@@ -75,11 +82,24 @@ def _row(table: Table, index: int, row: Row, folder: Path) -> dict[str, Any]:
     commands = [h.card.provenance["command"] for h in row.entry.held]
     return {
         "front": index in table.front,
-        "cells": [_cell(c, row) for c in table.columns],
+        "cells": [_cell(c, row) for c in table.columns if c.narrow],
         "links": links,
         "settings": json.dumps(row.line.own["settings"], indent=1, ensure_ascii=False),
         "commands": "\n".join(commands),
     }
+
+
+def _header(column: Column, table: Table) -> dict[str, Any]:
+    """Return a column's head; under a bound's, for whom it holds."""
+    named = {short: name for name, short in SHORT.items()}
+    named |= dict.fromkeys(("least 1/dFIL", "median", "1/dFIL mean"), "cramer_rao")
+    holds = {
+        b["holds_for"].split(",")[0]
+        for row in table.rows
+        for b in row.line.own["bounds"]
+        if b["name"] == named.get(column.header)
+    }
+    return {**column._asdict(), "holds": ", ".join(sorted(holds))}
 
 
 def _cell(column: Column, row: Row) -> dict[str, Any]:

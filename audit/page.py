@@ -63,6 +63,7 @@ class Album:
 
     def __init__(self, room: int = PICTURES) -> None:
         self.room = room
+        self.full = False  # something did not fit
 
     def picture(self, path: Path, width: int = 900, colours: int = 40) -> str | None:
         """Return a figure as a small data URI, or None if it does not fit any more."""
@@ -91,6 +92,7 @@ class Album:
     def _kept(self, raw: bytes) -> str | None:
         uri = f"data:image/png;base64,{base64.b64encode(raw).decode()}"
         if len(uri) > self.room:
+            self.full = True
             return None
         self.room -= len(uri)
         return uri

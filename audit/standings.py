@@ -204,15 +204,16 @@ def _columns(found: list[Entry]) -> list[Column]:
         value = utility.cell(line)
         return value if se is None else f"{value} ± {cells.number(se)}"
 
-    extra = [
-        Column("ε upper", epsilon_upper),
-        Column("ε lower", epsilon_lower),
+    epsilons = [Column("ε upper", epsilon_upper), Column("ε lower", epsilon_lower)]
+    epsilons = [c for c in epsilons if c.header not in shown]
+    last = [
         Column("noise", lambda v: noise(v.own), right=False),
         Column("settings by, cost", chosen, right=False),
+        Column("targets × runs", effort),
         Column("seeds", lambda v: str(len(entry_of[id(v.card)].held))),
     ]
-    extra = [c for c in extra if c.header not in shown]
-    return [defense, utility._replace(cell=useful), *between, *extra, flags]
+    counted = utility._replace(cell=useful)
+    return [defense, counted, *between, *epsilons, flags, *last]
 
 
 def epsilon_upper(line: Line) -> str:
@@ -244,6 +245,14 @@ def noise(own: dict[str, Any]) -> str:
         if held.get(k) is not None
     ]
     return ", ".join(said) or "none"
+
+
+def effort(line: Line) -> str:
+    """Return how many targets were attacked, and how many releases of each."""
+    held = line.best and line.best["result"]
+    if not held or held.get("targets") is None:
+        return "-"
+    return f"{held['targets']:.0f} × {held.get('runs') or 1:.0f}"
 
 
 def chosen(line: Line) -> str:

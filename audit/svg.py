@@ -120,14 +120,14 @@ def _scale(of: Axis, low: float, high: float) -> Callable[[float], float]:
 def _frame(x: Axis, y: Axis, across: Callable, up: Callable) -> str:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     parts = []
-    for value in ticks(x):
+    for value, said in zip(ticks(x), _labels(ticks(x)), strict=True):
         at = across(value)
         parts.append(f'<path class="grid" d="M{at:.1f} {TOP}V{bottom}"/>')
-        parts.append(_text(at, bottom + 15, _short(value), "middle"))
-    for value in ticks(y):
+        parts.append(_text(at, bottom + 15, said, "middle"))
+    for value, said in zip(ticks(y), _labels(ticks(y)), strict=True):
         at = up(value)
         parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{right}"/>')
-        parts.append(_text(LEFT - 6, at + 4, _short(value), "end"))
+        parts.append(_text(LEFT - 6, at + 4, said, "end"))
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{right}"/>')
     parts.append(_text((LEFT + right) / 2, HEIGHT - 8, x.label, "middle", "label"))
     middle = (TOP + bottom) / 2
@@ -138,9 +138,13 @@ def _frame(x: Axis, y: Axis, across: Callable, up: Callable) -> str:
     return "".join(parts)
 
 
-def _short(value: float) -> str:
-    text = f"{value:.3g}"
-    return text if "e" not in text else f"{value:.0e}".replace("e-0", "e-")
+def _labels(values: list[float]) -> list[str]:
+    """Return tick labels with as many digits as tell the ticks apart."""
+    for digits in range(1, 9):
+        texts = [f"{v:.{digits}g}" for v in values]
+        if len(set(texts)) == len(texts):
+            break
+    return [t.replace("e-0", "e-").replace("e+0", "e+") for t in texts]
 
 
 def _text(x: float, y: float, said: str, anchor: str, kind: str = "tick") -> str:

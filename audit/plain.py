@@ -1,0 +1,233 @@
+"""A card's verdict in plain words: released what, attacked by whom, with what success.
+
+For readers who know no statistics. Every sentence is a function of the card; thresholds
+are named below. No sentence says more than the numbers beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from audit import cells, registry
+from audit.cells import Line, number, with_error
+from audit.types import UserError
+
+CLOSE, PART = 0.25, 0.9  # of the floor's error: rebuilt closely; in part
+VACUOUS = 0.99  # an attacker who may be right so often is not held back
+STANDARD_ERRORS = 2.0
+
+
+class Verdict(NamedTuple):
+    """Five answers about one defense."""
+
+    defense: str
+    headline: str
+    released: str
+    attacker: str
+    got: str
+    guaranteed: list[str]
+    not_guaranteed: list[str]
+
+
+def verdict(line: Line) -> Verdict:
+    """Return what a non-expert must know about one defense of a card."""
+    headline, got = _got(line)
+    held, missing = _guarantees(line)
+    return Verdict(
+        line.label, headline, _released(line), _attacker(line), got, held, missing
+    )
+
+
+# Released, attacker -------------------------------------------------------------------
+
+
+def _about(kind: str, name: str) -> str:
+    """Return the first line of a plug-in's docstring, if it is installed here."""
+    try:
+        return registry.summary(kind, name).rstrip(".")
+    except (UserError, OSError, SyntaxError):
+        return f"a {kind} that is not installed here"
+
+
+def _released(line: Line) -> str:
+    card, own = line.card, line.own
+    records = card.data["splits"].get("fixed", 0)
+    extra = " and one more, the target" if card.data["splits"].get("targets") else ""
+    model = (card.scenario.get("task") or {}).get("model", "a model")
+    useful = own["utility"] or {}
+    text = (
+        f"What {own['use']} ({_about('defense', own['use'])}) puts out, learning "
+        f"{model} from {records:,} private records of {card.data['name']}{extra}."
+    )
+    if useful.get("accuracy") is not None:
+        share = float(useful["accuracy"])
+        text += f" It is right on {share:.2%} of {useful['test']:,} records kept apart."
+    elif useful.get("r2") is not None:
+        text += f" On records kept apart its R² is {number(useful['r2'])}."
+    return text
+
+
+def _attacker(line: Line) -> str:
+    if line.best is None:
+        tried = [t for t in line.card.trials if t["defense"] == line.label]
+        return (
+            "No attack on this defense is valid: see the flags."
+            if tried
+            else "Nobody: this card holds bounds alone."
+        )
+    use = line.best["use"]
+    return (
+        f"The strongest of those tried is {line.best['attack']} "
+        f"({_about('attack', use)}). It {line.best['threat_model']}."
+    )
+
+
+# What they got ------------------------------------------------------------------------
+
+
+def _got(line: Line) -> tuple[str, str]:
+    if line.best is None:
+        return "not attacked", "Nothing was measured."
+    result, floor = line.best["result"], line.card.floor
+    if result.get("mse") is not None:
+        return _rebuilt(result, floor, line)
+    if result.get("success") is not None:
+        return _told(result, floor)
+    for key, words in (("epsilon_lower", "proves ε of at least"), ("auc", "has AUC")):
+        if result.get(key) is not None:
+            held = result[key]
+            value = held["value"] if isinstance(held, dict) else held
+            return f"{words} {number(value, 3)}", f"The attack {words} {value:.4g}."
+    return "see the table", "What it got stands in the table below."
+
+
+def _rebuilt(result: dict, floor: dict, line: Line) -> tuple[str, str]:
+    mse, se = float(result["mse"]), float(result["mse_se"])
+    text = (
+        f"Its picture of a record is off by {with_error(mse, se)} (mean squared error)"
+    )
+    if floor["mse"] is None:
+        return f"error {number(mse)}", text + "."
+    ground, spread = float(floor["mse"]), float(floor["mse_se"])
+    text += (
+        f"; a guess that ignores the release is off by {with_error(ground, spread)}."
+    )
+    shares = [
+        float(t["result"]["beats_floor"])
+        for t in line.card.trials
+        if t["defense"] == line.label and t["status"] == "ok"
+        if not t["result"]["oracle"] and t["result"].get("beats_floor") is not None
+    ]
+    most = max(shares, default=0.0)
+    if most:
+        text += (
+            f" Some attack rebuilds {most:.0%} of the records better than that guess."
+        )
+    ratio = mse / ground if ground else math.nan
+    gap = STANDARD_ERRORS * math.hypot(se, spread)
+    if ratio <= CLOSE:
+        return "records are rebuilt closely", text
+    if ratio <= PART and ground - mse > gap:
+        return "records are rebuilt in part", text
+    if ground - mse > gap:
+        return "a little is learnt about records", text
+    if most > 0.05 and line.best is not None and result.get("beats_floor") != most:
+        return "nothing on average, and some records are rebuilt", text
+    return "no more than a guess, by these attacks", text
+
+
+def _told(result: dict, floor: dict) -> tuple[str, str]:
+    share, se = float(result["success"]), float(result["success_se"])
+    text = f"It names the attribute rightly for {share:.1%} of the records (± {se:.1%})"
+    if floor["mse"] is None:
+        return f"right for {share:.0%}", text + "."
+    ground, spread = 1 - float(floor["mse"]), float(floor["mse_se"])
+    text += f"; always naming the commonest value is right for {ground:.1%}."
+    if share - ground <= STANDARD_ERRORS * math.hypot(se, spread):
+        return "no more than a guess, by these attacks", text
+    closely = 1 - share <= CLOSE * (1 - ground)
+    return ("attributes are told" if closely else "some attributes are told"), text
+
+
+# Guarantees ---------------------------------------------------------------------------
+
+
+def balanced_accuracy(epsilon: float, delta: float) -> float:
+    """Return how often anyone can be right who must tell two neighbours apart.
+
+    (epsilon, delta)-DP leaves (e^epsilon + delta) / (1 + e^epsilon), from the largest
+    advantage (e^epsilon - 1 + 2 delta) / (e^epsilon + 1) (Kairouz et al. 2015).
+    """
+    if epsilon > 700:
+        return 1.0
+    odds = math.exp(epsilon)
+    return min(1.0, (odds + delta) / (1 + odds))
+
+
+def _guarantees(line: Line) -> tuple[list[str], list[str]]:
+    held: list[str] = []
+    missing: list[str] = []
+    _from_epsilon(line, held, missing)
+    for bound in line.own["bounds"]:
+        _from_bound(line, bound, held, missing)
+    if not line.own["bounds"] and not line.own["epsilon"]:
+        missing.append(
+            "Anything: no theorem limits what a stronger attack could get from this "
+            "release."
+        )
+    if line.best is not None:
+        missing.append(
+            "That no attack does better: the attacks above are those that were tried."
+        )
+    return held, missing
+
+
+def _from_epsilon(line: Line, held: list[str], missing: list[str]) -> None:
+    epsilon = line.own["epsilon"]
+    for where, words in (
+        ("replace_one", "which of two records was in the training set"),
+        ("add_remove", "whether a record was in the training set"),
+    ):
+        pair = (epsilon or {}).get(where) or {}
+        value = pair.get("tight") if pair.get("tight") is not None else pair.get("rdp")
+        if value is None:
+            continue
+        assert epsilon is not None
+        share = balanced_accuracy(float(value), float(epsilon["delta"]))
+        said = (
+            f"ε = {number(value, 2)} at δ = {epsilon['delta']:g} "
+            f"({where.replace('_', '-')})"
+        )
+        if share > VACUOUS:
+            missing.append(
+                f"Differential privacy that means anything: {said} lets an attacker be "
+                f"right {share:.1%} of the time about {words}."
+            )
+        else:
+            held.append(
+                f"{said}: whoever must tell {words}, both being as likely, is right "
+                f"at most {share:.1%} of the time."
+            )
+
+
+def _from_bound(
+    line: Line, bound: dict[str, Any], held: list[str], missing: list[str]
+) -> None:
+    value = cells.bound_text(bound)
+    name = cells.SHORT.get(bound["name"], bound["name"])
+    said = f"an average error of at least {value} ({name}, {bound['theorem']})"
+    if "unbiased" in bound["holds_for"]:
+        missing.append(
+            f"{said[0].upper()}{said[1:]} for the attackers that matter: that bound "
+            f"binds unbiased attackers only, and practical ones are biased."
+        )
+        return
+    floor = line.card.floor["mse"]
+    small = floor is not None and float(bound["mean"]) < 0.01 * float(floor)
+    if small:
+        missing.append(
+            f"A useful least error: {said} is under a hundredth of what a guess gets."
+        )
+    else:
+        held.append(f"{said[0].upper()}{said[1:]}, for {bound['holds_for']}.")
