@@ -35,7 +35,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
         _md_data(data),
         "## Where this comes from",
         f"```\n{where['command']}\n```",
-        _md_provenance(where),
+        provenance(where),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -263,7 +263,8 @@ def _md_data(data: dict[str, Any]) -> str:
     )
 
 
-def _md_provenance(where: dict[str, Any]) -> str:
+def provenance(where: dict[str, Any]) -> str:
+    """Return where a card comes from, in one line."""
     git = where["git"]
     code = "not a checkout"
     if git:

@@ -9,11 +9,16 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from audit import cells, registry
 from audit.cells import Line, number, with_error
 from audit.types import UserError
 
-CLOSE, PART = 0.25, 0.9  # of the floor's error: rebuilt closely; in part
+# of the floor's error: rebuilt closely; in part; a little
+CLOSE, PART, LITTLE = 0.25, 0.9, 0.99
+LEARNT = "a little is learnt about records"
+NOT_APART = "not told apart from a guess, by these attacks"
 VACUOUS = 0.99  # an attacker who may be right so often is not held back
 STANDARD_ERRORS = 2.0
 
@@ -125,16 +130,33 @@ def _rebuilt(result: dict, floor: dict, line: Line) -> tuple[str, str]:
             f" Some attack rebuilds {most:.0%} of the records better than that guess."
         )
     ratio = mse / ground if ground else math.nan
-    gap = STANDARD_ERRORS * math.hypot(se, spread)
     if ratio <= CLOSE:
         return "records are rebuilt closely", text
-    if ratio <= PART and ground - mse > gap:
-        return "records are rebuilt in part", text
-    if ground - mse > gap:
-        return "a little is learnt about records", text
-    if most > 0.05 and line.best is not None and result.get("beats_floor") != most:
+    if ratio <= LITTLE and _apart(line, mse, ground, math.hypot(se, spread)):
+        part = ratio <= PART
+        return f"{'records are rebuilt in part' if part else LEARNT}", text
+    if most > 0.05 and result.get("beats_floor") != most:
         return "nothing on average, and some records are rebuilt", text
-    return "no more than a guess, by these attacks", text
+    return NOT_APART, text
+
+
+def _apart(line: Line, mse: float, ground: float, se: float) -> bool:
+    """Return whether an attack is better than the guess, beyond two standard errors.
+
+    Paired over targets where the card's arrays are at hand. Else by the means as if
+    independent, or, since targets pair them, by most targets being rebuilt better.
+    """
+    assert line.best is not None
+    own = line.card.arrays.get(f"{line.label}/{line.best['attack']}/mse")
+    floor = line.card.arrays.get("floor")
+    if own is not None and floor is not None and len(own) > 1:
+        gap = np.asarray(floor) - np.asarray(own)
+        return bool(gap.mean() > STANDARD_ERRORS * gap.std(ddof=1) / len(gap) ** 0.5)
+    result = line.best["result"]
+    half = 0.5 + STANDARD_ERRORS * math.sqrt(0.25 / max(1, result.get("targets") or 1))
+    return (
+        ground - mse > STANDARD_ERRORS * se or (result.get("beats_floor") or 0) > half
+    )
 
 
 def _told(result: dict, floor: dict) -> tuple[str, str]:
@@ -145,7 +167,7 @@ def _told(result: dict, floor: dict) -> tuple[str, str]:
     ground, spread = 1 - float(floor["mse"]), float(floor["mse_se"])
     text += f"; always naming the commonest value is right for {ground:.1%}."
     if share - ground <= STANDARD_ERRORS * math.hypot(se, spread):
-        return "no more than a guess, by these attacks", text
+        return NOT_APART, text
     closely = 1 - share <= CLOSE * (1 - ground)
     return ("attributes are told" if closely else "some attributes are told"), text
 
@@ -221,6 +243,12 @@ def _from_bound(
         missing.append(
             f"{said[0].upper()}{said[1:]} for the attackers that matter: that bound "
             f"binds unbiased attackers only, and practical ones are biased."
+        )
+        return
+    if not bound["ranked"]:
+        missing.append(
+            f"{said[0].upper()}{said[1:]}: it holds for {bound['holds_for']}, which "
+            f"real data do not promise."
         )
         return
     floor = line.card.floor["mse"]
