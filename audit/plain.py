@@ -20,7 +20,12 @@ CLOSE, PART, LITTLE = 0.25, 0.9, 0.99
 LEARNT = "a little is learnt about records"
 NOT_APART = "not told apart from a guess, by these attacks"
 VACUOUS = 0.99  # an attacker who may be right so often is not held back
+SMALL = 0.01  # of the floor's error: a bound that says next to nothing
 STANDARD_ERRORS = 2.0
+NEIGHBOURS = {
+    "replace_one": "which of two records was in the training set",
+    "add_remove": "whether a record was in the training set",
+}
 
 
 class Verdict(NamedTuple):
@@ -191,8 +196,7 @@ def _guarantees(line: Line) -> tuple[list[str], list[str]]:
     held: list[str] = []
     missing: list[str] = []
     _from_epsilon(line, held, missing)
-    for bound in line.own["bounds"]:
-        _from_bound(line, bound, held, missing)
+    _from_bounds(line, held, missing)
     if not line.own["bounds"] and not line.own["epsilon"]:
         missing.append(
             "Anything: no theorem limits what a stronger attack could get from this "
@@ -206,56 +210,55 @@ def _guarantees(line: Line) -> tuple[list[str], list[str]]:
 
 
 def _from_epsilon(line: Line, held: list[str], missing: list[str]) -> None:
-    epsilon = line.own["epsilon"]
-    for where, words in (
-        ("replace_one", "which of two records was in the training set"),
-        ("add_remove", "whether a record was in the training set"),
-    ):
-        pair = (epsilon or {}).get(where) or {}
+    """Say what epsilon means to somebody who must tell two neighbours apart."""
+    epsilon = line.own["epsilon"] or {}
+    void, most = [], 0.0
+    for where, words in NEIGHBOURS.items():
+        pair = epsilon.get(where) or {}
         value = pair.get("tight") if pair.get("tight") is not None else pair.get("rdp")
         if value is None:
             continue
-        assert epsilon is not None
         share = balanced_accuracy(float(value), float(epsilon["delta"]))
-        said = (
-            f"ε = {number(value, 2)} at δ = {epsilon['delta']:g} "
-            f"({where.replace('_', '-')})"
-        )
+        said = f"ε = {number(value, 2)} ({where.replace('_', '-')})"
         if share > VACUOUS:
-            missing.append(
-                f"Differential privacy that means anything: {said} lets an attacker be "
-                f"right {share:.1%} of the time about {words}."
-            )
+            void.append(said)
+            most = max(most, share)
         else:
             held.append(
-                f"{said}: whoever must tell {words}, both being as likely, is right "
-                f"at most {share:.1%} of the time."
+                f"{said} at δ = {epsilon['delta']:g}: whoever must tell {words}, both "
+                f"being as likely, is right at most {share:.1%} of the time."
             )
+    if void:
+        missing.append(
+            f"Differential privacy that means anything: {' and '.join(void)} at δ = "
+            f"{epsilon['delta']:g} would let an attacker be right {most:.1%} of the "
+            f"time about who took part."
+        )
 
 
-def _from_bound(
-    line: Line, bound: dict[str, Any], held: list[str], missing: list[str]
-) -> None:
-    value = cells.bound_text(bound)
+def _from_bounds(line: Line, held: list[str], missing: list[str]) -> None:
+    """Say which bounds hold for anybody, and what keeps the others from doing so."""
+    own, floor = line.own["bounds"], line.card.floor["mse"]
+    unbiased = [b for b in own if "unbiased" in b["holds_for"]]
+    if unbiased:
+        each = " or ".join(map(_least, unbiased))
+        missing.append(
+            f"An average error of at least {each}: these bind unbiased attackers only, "
+            f"and practical ones are biased."
+        )
+    for bound in (b for b in own if b not in unbiased):
+        said = f"An average error of at least {_least(bound)}"
+        if not bound["ranked"]:
+            missing.append(
+                f"{said}: it holds for {bound['holds_for']}, which real data do not "
+                f"promise."
+            )
+        elif floor is not None and float(bound["mean"]) < SMALL * float(floor):
+            missing.append(f"{said}, which is next to nothing: under 1% of a guess's.")
+        else:
+            held.append(f"{said}, for {bound['holds_for']} ({bound['theorem']}).")
+
+
+def _least(bound: dict[str, Any]) -> str:
     name = cells.SHORT.get(bound["name"], bound["name"])
-    said = f"an average error of at least {value} ({name}, {bound['theorem']})"
-    if "unbiased" in bound["holds_for"]:
-        missing.append(
-            f"{said[0].upper()}{said[1:]} for the attackers that matter: that bound "
-            f"binds unbiased attackers only, and practical ones are biased."
-        )
-        return
-    if not bound["ranked"]:
-        missing.append(
-            f"{said[0].upper()}{said[1:]}: it holds for {bound['holds_for']}, which "
-            f"real data do not promise."
-        )
-        return
-    floor = line.card.floor["mse"]
-    small = floor is not None and float(bound["mean"]) < 0.01 * float(floor)
-    if small:
-        missing.append(
-            f"A useful least error: {said} is under a hundredth of what a guess gets."
-        )
-    else:
-        held.append(f"{said[0].upper()}{said[1:]}, for {bound['holds_for']}.")
+    return f"{cells.bound_text(bound)} ({name})"
