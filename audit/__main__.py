@@ -110,7 +110,8 @@ def _audit(scenario: Scenario, command: str) -> int:
     with Progress() as progress:
         card = audit(scenario, engine(scenario, folder, RUNS, progress))
     seconds = time.perf_counter() - began
-    where = provenance(command, seconds, digest, by)
+    chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
+    where = provenance(command, seconds, digest, by) | {"chosen": chosen}
     card = card._replace(provenance=where)
     files = report.write(card, folder)
     print(report.table(card))

@@ -10,6 +10,7 @@ characters. Whatever passes is still escaped where it is shown.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,6 +26,7 @@ from audit.types import UserError
 
 MOST_BYTES = 20_000_000
 MOST_SAID = 3  # errors named in one message
+SCHEMA = Path("docs/scorecard.schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,80}$")]
@@ -226,7 +228,21 @@ class Row(BaseModel):
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a `scorecard.json`."""
-    return {"$schema": DIALECT, **Row.model_json_schema(by_alias=True)}
+    return _closed({"$schema": DIALECT, **Row.model_json_schema(by_alias=True)})
+
+
+def _closed(part: Any) -> Any:
+    """Refuse names that break the pattern, as the check does; pydantic only adds it."""
+    if isinstance(part, dict):
+        held = {k: _closed(v) for k, v in part.items()}
+        closed = {"additionalProperties": False} if "patternProperties" in held else {}
+        return held | closed
+    return [_closed(v) for v in part] if isinstance(part, list) else part
+
+
+def write(path: Path = SCHEMA) -> None:
+    """Write the JSON Schema where the docs hold it."""
+    path.write_text(json.dumps(schema(), indent=1) + "\n")
 
 
 def check(text: str, where: str) -> str:

@@ -76,7 +76,8 @@ class Album:
             return None
         if image.width > width:
             height = max(1, round(image.height * width / image.width))
-            image = image.resize((width, height), Image.Resampling.LANCZOS)
+            fine = Image.Resampling.LANCZOS
+            image = image.resize((width, height), fine, reducing_gap=2.0)
         few = image.quantize(colours, dither=Image.Dither.NONE)
         return self._kept(_png(few))
 

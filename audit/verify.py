@@ -4,9 +4,9 @@ A row is what `contract` says one is. Its command is never given to a shell: its
 are composed as those of `python -m audit run` are, the data set it used is insisted on,
 results go to a folder of our own, and words that would reach further are refused.
 
-Two standard errors of the row's own number are allowed, and never less than a thousandth
-of it: that much another machine's rounding may do. Numbers without a standard error
-(bounds, epsilon) have the thousandth alone.
+Two standard errors of the row's own number are allowed, and never less than a
+thousandth of it: that much another machine's rounding may do. Numbers without a
+standard error (bounds, epsilon) have the thousandth alone.
 """
 
 from __future__ import annotations
