@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from audit import comparisons, contract, report, standings
 from audit import scorecard as cards
-from audit.markdown import escape, table_of
+from audit.markdown import grid, literal, no_html
 from audit.standings import Held, Row, Table
 from audit.types import UserError
 
@@ -117,14 +117,14 @@ def _section(table: Table, folder: Path) -> list[str]:
     header = ["", *(c.header for c in table.columns), "more"]
     rows = []
     for i, row in enumerate(table.rows):
-        own = [escape(c.cell(row.line)) for c in table.columns]
+        own = [literal(c.cell(row.line)) for c in table.columns]
         mark = "•" if i in table.front else ""
         rows.append([mark, *own, _links(row, folder)])
     commands = {h.card.provenance["command"]: None for r in table.rows for h in _of(r)}
     return [
-        f"## {escape(table.scenario)} on {escape(table.data)}",
-        f"{escape(table.title)}.",
-        table_of(header, rows),
+        f"## {_said(table.scenario)} on {_said(table.data)}",
+        f"{_said(table.title)}.",
+        grid(header, rows),
         "```\n" + _notes(table) + "\n```",
         _compared("equal noise", comparisons.at_equal_noise(table)),
         _compared("equal utility", comparisons.at_equal_utility(table)),
@@ -141,6 +141,11 @@ def _notes(table: Table) -> str:
 
 def _of(row: Row) -> tuple[Held, ...]:
     return row.entry.held
+
+
+def _said(text: str) -> str:
+    """Return text outside tables, as it is."""
+    return no_html(literal(text))
 
 
 def _links(row: Row, folder: Path) -> str:
@@ -166,7 +171,7 @@ def _compared(what: str, of: tuple[list[comparisons.Comparison], str]) -> str:
     for c in found:
         rows = ", ".join(f"{r.label} {comparisons.protection_text(r)}" for r in c.rows)
         less = f"; less useful: {c.left_out}" if c.left_out else ""
-        said.append(f"At {what} ({escape(c.what)}): {escape(rows + less)}.")
+        said.append(f"At {what} ({_said(c.what)}): {_said(rows + less)}.")
     return "\n\n".join(said)
 
 

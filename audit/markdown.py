@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,29 +46,29 @@ def _words(name: str) -> str:
     return name.removesuffix(".png").replace("_", " ")
 
 
-def _md(header: list[str], rows: list[list[str]]) -> str:
-    return table_of(header, [[escape(cell) for cell in line] for line in rows])
-
-
-def table_of(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table of cells that are markdown already."""
+def grid(header: list[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a markdown table; nothing inside a cell ends it or is HTML."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    escaped = [[no_html(cell).replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
-def escape(text: str) -> str:
-    """Return text that can end no table cell and starts no markup or HTML."""
+def no_html(text: str) -> str:
+    """Return text on one line in which no HTML starts."""
     for mark in ("&", "<", ">"):
         text = text.replace(mark, f"&#{ord(mark)};")
-    for mark in ("\\", "|", "`", "[", "]"):
-        text = text.replace(mark, f"\\{mark}")
     return " ".join(text.split())
+
+
+def literal(text: str) -> str:
+    """Return text that starts no markdown: for cells of `grid`, or with `no_html`."""
+    return re.sub(r"([\\`\[\]*])", r"\\\1", text)
 
 
 def _md_defenses(card: Scorecard) -> str:
     columns = cells.columns(card)
     rows = [[c.cell(line) for c in columns] for line in cells.lines(card)]
-    return _md([c.header for c in columns], rows)
+    return grid([c.header for c in columns], rows)
 
 
 def _md_trials(card: Scorecard) -> str:
@@ -81,7 +83,7 @@ def _md_trials(card: Scorecard) -> str:
             gap = [cell(t["result"]) for cell in columns.values()]
             said = flag_names(t, set())
         rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
-    table = _md(["defense", "attack", *columns, "threat model", "flags"], rows)
+    table = grid(["defense", "attack", *columns, "threat model", "flags"], rows)
     return table if attribute else f"{table}\n\n{_REBUILT_SAID}"
 
 
@@ -137,7 +139,7 @@ def _md_bounds(card: Scorecard) -> str:
             )
         if not own["bounds"]:
             rows.append([label, "none", *["-"] * 6])
-    return _md(header, rows)
+    return grid(header, rows)
 
 
 def _md_dfil(card: Scorecard) -> str:
@@ -158,7 +160,7 @@ def _md_dfil(card: Scorecard) -> str:
         " Edmunds (2024) prints its square root under the same name. The standard error"
         " is of one target's dFIL over training runs, median over targets."
     )
-    return f"{_md(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
+    return f"{grid(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
 
 
 TOP = 100  # records with the largest eta, compared between defenses
@@ -189,7 +191,7 @@ def _md_steps(card: Scorecard) -> list[str]:
         "gradient of the public records, with that of the private batch, and with the "
         "record's own."
     )
-    table = _md(["defense", "step", *columns.values()], rows)
+    table = grid(["defense", "step", *columns.values()], rows)
     return ["## Steps", table, said] if rows else []
 
 
@@ -212,7 +214,7 @@ def _md_eta(card: Scorecard) -> list[str]:
         "η is the square root of the Fisher information's spectral norm: about one "
         "record, about all of them at once, about all of a class."
     )
-    return [f"{_md(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
+    return [f"{grid(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
 
 
 def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
@@ -226,7 +228,7 @@ def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
         for label, own in zip(labels, tops, strict=True)
     ]
     said = f"Of the {TOP} records with the largest η, two defenses share so many."
-    return [f"{_md(['', *labels], rows)}\n\n{said}"]
+    return [f"{grid(['', *labels], rows)}\n\n{said}"]
 
 
 def _percent(share: float | None) -> str:
@@ -246,7 +248,7 @@ def _md_epsilon(card: Scorecard) -> str:
     deltas = {o["epsilon"]["delta"] for o in card.defenses.values() if o["epsilon"]}
     at = ", ".join(f"{d:g}" for d in sorted(deltas)) or "-"
     header = ["defense", "adjacency", f"epsilon({at}), privacy-loss distribution"]
-    return _md([*header, "from the Renyi curve"], rows)
+    return grid([*header, "from the Renyi curve"], rows)
 
 
 def _epsilon(value: float | None) -> str:

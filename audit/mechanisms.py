@@ -44,6 +44,16 @@ from audit.types import (
 TRACE_PROBES = 8  # Rademacher probes a step where no closed form exists
 
 
+def predictor(task: Task) -> Callable:
+    """Return `predict` of a defense that releases parameters of the task's model."""
+
+    def predict(side: Any, release: Release, x: jax.Array) -> jax.Array:
+        del side
+        return jax.vmap(task.logits, (None, 0))(release.params, x)
+
+    return predict
+
+
 def noisy_sgd(
     task: Task,
     query: Query,
@@ -105,17 +115,13 @@ def noisy_sgd(
 
         return Release(jax.lax.scan(body, init(key, side), length=steps)[0].params)
 
-    def predict(side: Side, release: Release, x: jax.Array) -> jax.Array:
-        del side
-        return jax.vmap(task.logits, (None, 0))(release.params, x)
-
     return _account(
         Defense(
             prepare=prepare,
             init=init,
             step=step,
             train=train,
-            predict=predict,
+            predict=predictor(task),
             fisher=None,
             log_likelihood=None,
             rdp=None,

@@ -177,6 +177,10 @@ def numbers(card: Scorecard) -> dict[str, tuple[float, float]]:
                 if t["result"].get(key) is not None:
                     se = t["result"].get(f"{key}_se")
                     found[f"{where}.{key}"] = t["result"][key], se
+            auc = t["result"].get("auc")
+            if isinstance(auc, dict):  # its 95% interval is 3.92 standard errors wide
+                wide = float(auc["high"]) - float(auc["low"])
+                found[f"{where}.auc"] = auc["value"], wide / 3.92
             if t["result"].get("epsilon_lower") is not None:
                 found[f"{where}.epsilon_lower"] = t["result"]["epsilon_lower"], None
     return {k: (float(v), float(se or 0)) for k, (v, se) in found.items()}
