@@ -70,10 +70,10 @@ def axis(label: str, values: Sequence[float], log: bool = False) -> Axis:
 def ticks(of: Axis) -> list[float]:
     """Return round values on an axis: powers of ten, or 1, 2, 5 times one."""
     if of.log:
-        first = math.ceil(math.log10(of.low) - 1e-9)
-        last = math.floor(math.log10(of.high) + 1e-9)
-        step = max(1, -(-(last - first) // 5))
-        found = [10.0**n for n in range(first, last + 1, step)]
+        low = math.ceil(math.log10(of.low) - 1e-9)
+        high = math.floor(math.log10(of.high) + 1e-9)
+        every = max(1, -(-(high - low) // 5))
+        found = [10.0**n for n in range(low, high + 1, every)]
         return found if len(found) > 1 else [of.low, of.high]
     rough = (of.high - of.low) / 5
     power = 10.0 ** math.floor(math.log10(rough))

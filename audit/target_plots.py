@@ -66,7 +66,7 @@ def _points(
     """Return bound and error of the targets that have both, thinned."""
     best = strongest(card, label)
     bound = _array(card, f"{label}/{name}")
-    mse = best and _array(card, f"{label}/{best['attack']}/mse")
+    mse = None if best is None else _array(card, f"{label}/{best['attack']}/mse")
     if bound is None or mse is None or bound.ndim != 1 or bound.shape != mse.shape:
         return None
     told = np.isfinite(bound) & np.isfinite(mse) & (bound > LEAST) & (mse > LEAST)
