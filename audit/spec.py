@@ -56,13 +56,6 @@ class DataSet(_Model):
     attack: dict[str, dict[str, Any]] = {}
 
 
-class Chosen(_Model):
-    """Who chose a defense's settings, and what that cost; shown, never used."""
-
-    by: str
-    cost: str
-
-
 class TaskSpec(_Model):
     """What is learnt: a model of `audit.models` on some classes of the data."""
 
@@ -70,6 +63,13 @@ class TaskSpec(_Model):
     classes: list[NonNegativeInt] = []  # none where labels are numbers
     label_private: bool = False  # count the label among what an attacker wants
     settings: dict[str, Any] = {}
+
+
+class Chosen(_Model):
+    """Who chose a defense's settings, and what that cost; shown, never used."""
+
+    by: str
+    cost: str
 
 
 class ScenarioSpec(_Model):
