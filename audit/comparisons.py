@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from audit import cells
-from audit.standings import NOISE, Row, Table, utility_se
+from audit.standings import NOISE, Row, Table, measured, utility_se
 
 SAID = {
     "noise": "the same noise settings; what else differs stands in their settings",
@@ -77,8 +77,9 @@ def protection_text(row: Row) -> str:
     """Return what a row's strongest attack got, as the tables print it."""
     if row.line.best is None:
         return "no valid attack"
-    result = row.line.best["result"]
-    for key in ("mse", "success"):
-        if result.get(key) is not None:
-            return cells.with_error(result[key], result[f"{key}_se"])
-    return cells.number(-float(row.protection or 0.0), 3)
+    seen = measured(row.line.best["result"])
+    if seen is None:
+        return cells.number(-float(row.protection or 0.0), 3)
+    if seen.se is None:
+        return cells.number(seen.value, 3)
+    return cells.with_error(seen.value, seen.se)

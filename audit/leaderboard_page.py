@@ -158,6 +158,8 @@ def pareto_plot(table: Table) -> Markup | None:
     if floor is not None and table.measure.startswith(("MSE", "share")):
         level = float(floor) if table.sign > 0 else 1 - float(floor)
         rules.append(svg.Rule("floor: ignores the release", y=level))
+    if table.measure.startswith("AUC"):
+        rules.append(svg.Rule("a coin", y=0.5))
     reach = [*value.values(), *(r.y for r in rules if r.y is not None)]
     front = sorted((i for i, _ in told if i in table.front), key=lambda i: useful[i])
     series = [

@@ -13,6 +13,7 @@ import numpy as np
 
 from audit import cells, registry
 from audit.cells import Line, number, with_error
+from audit.standings import Measured, measured
 from audit.types import UserError
 
 # of the floor's error: rebuilt closely; in part; a little
@@ -100,16 +101,36 @@ def _got(line: Line) -> tuple[str, str]:
     if line.best is None:
         return "not attacked", "Nothing was measured."
     result, floor = line.best["result"], line.card.floor
-    if result.get("mse") is not None:
+    seen = measured(result)
+    if seen is None:
+        return "see the table", "What it got stands in the table below."
+    if seen.key == "mse":
         return _rebuilt(result, floor, line)
-    if result.get("success") is not None:
-        return _told(result, floor)
-    for key, words in (("epsilon_lower", "proves ε of at least"), ("auc", "has AUC")):
-        if result.get(key) is not None:
-            held = result[key]
-            value = held["value"] if isinstance(held, dict) else held
-            return f"{words} {number(value, 3)}", f"The attack {words} {value:.4g}."
-    return "see the table", "What it got stands in the table below."
+    if seen.key == "success":
+        return _told(seen, floor)
+    return _member(seen) if seen.key == "auc" else _proved(seen, result)
+
+
+def _member(seen: Measured) -> tuple[str, str]:
+    """Say how well members of the training set are told from others."""
+    spread = STANDARD_ERRORS * (seen.se or 0.0)
+    text = (
+        f"Shown a record that was in the training set and one that was not, it picks "
+        f"the right one {seen.value:.1%} of the time (AUC, ± {spread:.1%}); a coin is "
+        f"right half the time. Single records may be found far more often: see the "
+        f"true-positive rates at low false-positive rates."
+    )
+    if seen.value - 0.5 <= spread:
+        return NOT_APART, text
+    closely = 1 - seen.value <= CLOSE * 0.5
+    return f"who took part is told{'' if closely else ', sometimes'}", text
+
+
+def _proved(seen: Measured, result: dict[str, Any]) -> tuple[str, str]:
+    text = f"It proves that ε is at least {number(seen.value, 2)}"
+    if result.get("upper") is not None:
+        text += f"; accounting allows {number(result['upper'], 2)}"
+    return f"ε is at least {number(seen.value, 2)}", text + "."
 
 
 def _rebuilt(result: dict, floor: dict, line: Line) -> tuple[str, str]:
@@ -164,8 +185,8 @@ def _apart(line: Line, mse: float, ground: float, se: float) -> bool:
     )
 
 
-def _told(result: dict, floor: dict) -> tuple[str, str]:
-    share, se = float(result["success"]), float(result["success_se"])
+def _told(seen: Measured, floor: dict) -> tuple[str, str]:
+    share, se = seen.value, seen.se or 0.0
     text = f"It names the attribute rightly for {share:.1%} of the records (± {se:.1%})"
     if floor["mse"] is None:
         return f"right for {share:.0%}", text + "."

@@ -128,24 +128,45 @@ def _row(entry: Entry, line: Line) -> Row:
     )
 
 
+class Measured(NamedTuple):
+    """What an attack is ranked by."""
+
+    key: str
+    value: float
+    se: float | None
+    sign: float  # sign * value is protection: larger is better
+
+
+def measured(result: dict[str, Any]) -> Measured | None:
+    """Return the number of a result that `cells.error` ranks attacks by."""
+    rank = float(cells.error(result))
+    for key, sign in (("mse", 1.0), ("auc", -1.0), ("epsilon_lower", -1.0),
+                      ("success", -1.0)):  # fmt: skip
+        held, se = result.get(key), result.get(f"{key}_se")
+        if isinstance(held, dict):  # a 95% interval is 3.92 standard errors wide
+            se = (float(held["high"]) - float(held["low"])) / 3.92
+            held = held["value"]
+        if held is not None and math.isclose(sign * float(held), rank, rel_tol=1e-9):
+            return Measured(key, float(held), None if se is None else float(se), sign)
+    return None
+
+
 def _measure(rows: list[Row]) -> tuple[str | None, float]:
     """Return what protection is measured by, and how it is shown."""
     for row in rows:
         if row.line.best is not None:
-            result = row.line.best["result"]
-            if result.get("mse") is not None:
-                return "MSE of the strongest attack", 1.0
-            for key, words in _SMALL_IS_GOOD.items():
-                if result.get(key) is not None:
-                    return words, -1.0
-            return "what the strongest attack gets", -1.0
+            seen = measured(row.line.best["result"])
+            if seen is None:
+                return "what the strongest attack gets", -1.0
+            return MEASURES[seen.key], seen.sign
     return None, 1.0
 
 
-_SMALL_IS_GOOD = {
+MEASURES = {
+    "mse": "MSE of the strongest attack",
     "success": "share the strongest attack tells right",
     "auc": "AUC of the strongest attack",
-    "epsilon_lower": "ε audited by the strongest attack",
+    "epsilon_lower": "ε proved by the strongest attack",
 }
 
 
@@ -218,6 +239,9 @@ def _columns(found: list[Entry]) -> list[Column]:
 
 def epsilon_upper(line: Line) -> str:
     """Return the accounted epsilon of the game's adjacency: replace-one, or its own."""
+    audited = (line.best or {"result": {}})["result"].get("upper")
+    if audited is not None:  # of the adjacency the attack audits
+        return cells.number(audited, 2)
     held = line.own["epsilon"]
     where = (line.own.get("membership") or {}).get("adjacency", "replace_one")
     pair = (held or {}).get(where) or {}
@@ -252,7 +276,7 @@ def effort(line: Line) -> str:
     held = line.best and line.best["result"]
     if not held or held.get("targets") is None:
         return "-"
-    return f"{held['targets']:.0f} × {held.get('runs') or 1:.0f}"
+    return f"{float(held['targets']):.0f} × {float(held.get('runs') or 1):.0f}"
 
 
 def chosen(line: Line) -> str:
