@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from audit import comparisons, page, report, standings, svg
 from audit.cells import SHORT, Column, common_flags
-from audit.leaderboard import PER_TARGET, REBUILT, figures, pick
+from audit.leaderboard import LINKS, figures, pick
 from audit.standings import Held, Row, Table
 
 MARKS = {"note": "i", "warning": "!", "error": "×"}  # apart without colour
@@ -76,7 +76,7 @@ def _row(table: Table, index: int, row: Row, folder: Path) -> dict[str, Any]:
     links = []
     for held in row.entry.held:
         names = figures(folder / held.folder)
-        for said, wanted in (("per target", PER_TARGET), ("rebuilt", REBUILT)):
+        for said, wanted in LINKS.items():
             name = pick(names, wanted)
             links += [{"said": said, "id": f"{held.folder}/{name}"}] if name else []
     commands = [h.card.provenance["command"] for h in row.entry.held]

@@ -254,6 +254,26 @@ def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them(data):
     assert shown["sgd"]["settings by, cost"] == "not recorded"
 
 
+RESULT = {
+    "mse": (0.03, {"mse": 0.03, "mse_se": 0.001}),
+    "success": (-0.6, {"success": 0.6, "success_se": 0.01}),
+    "auc": (-0.7, {"auc": {"value": 0.7, "low": 0.651, "high": 0.749}, "success": 0.6}),
+    "epsilon_lower": (-1.5, {"epsilon_lower": 1.5, "auc": {"value": 0.9}}),
+}
+
+
+@pytest.mark.parametrize("key", RESULT)
+def test_attacks_are_shown_by_what_ranks_them(key, monkeypatch):
+    rank, result = RESULT[key]
+    result.get("auc", {}).setdefault("low", 0.8)
+    result.get("auc", {}).setdefault("high", 1.0)
+    monkeypatch.setattr(standings.cells, "error", lambda result: rank)
+    seen = standings.measured(result)
+    assert (seen.key, seen.sign * seen.value) == (key, rank)
+    if key == "auc":
+        np.testing.assert_allclose(seen.se, 0.025)
+
+
 @pytest.mark.parametrize(
     ("small", "large"),
     [(".0098 ± .0007", ".0407"), ("10^-4322", "10^-44"), ("10^-44", ".0018"),
