@@ -82,7 +82,7 @@ def _row(table: Table, index: int, row: Row, folder: Path) -> dict[str, Any]:
     commands = [h.card.provenance["command"] for h in row.entry.held]
     return {
         "front": index in table.front,
-        "cells": [_cell(c, row) for c in table.columns if c.narrow],
+        "cells": [_cell(c, row, table) for c in table.columns if c.narrow],
         "links": links,
         "settings": json.dumps(row.line.own["settings"], indent=1, ensure_ascii=False),
         "commands": "\n".join(commands),
@@ -102,11 +102,11 @@ def _header(column: Column, table: Table) -> dict[str, Any]:
     return {**column._asdict(), "holds": ", ".join(sorted(holds))}
 
 
-def _cell(column: Column, row: Row) -> dict[str, Any]:
-    text = column.cell(row.line)
+def _cell(column: Column, row: Row, table: Table) -> dict[str, Any]:
+    text, holds = column.cell(row.line), _header(column, table)["holds"]
     return {
         "text": text,
-        "label": column.header,
+        "label": f"{column.header} ({holds})" if holds else column.header,
         "right": column.right,
         "sort": page.sort_value(text) if column.right else None,
         "flags": flags(row) if column.header == "flags" else None,
