@@ -94,6 +94,10 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
+    for label in spec.chosen:
+        if label not in defenses:
+            hint = did_you_mean(label, defenses)
+            raise UserError(f"chosen.{label}: no such defense in the line-up{hint}")
     training = {**spec.training, **here.training}
     _used(training, defenses)
     return Scenario(

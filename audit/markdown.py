@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,7 +37,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
         _md_data(data),
         "## Where this comes from",
         f"```\n{where['command']}\n```",
-        _md_provenance(where),
+        provenance(where),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -46,10 +47,22 @@ def _words(name: str) -> str:
 
 
 def grid(header: list[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a markdown table; a bar inside a cell does not end it."""
+    """Return a markdown table; nothing inside a cell ends it or is HTML."""
     lines = [header, ["---"] * len(header), *rows]
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    escaped = [[no_html(cell).replace("|", "\\|") for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def no_html(text: str) -> str:
+    """Return text on one line in which no HTML starts."""
+    for mark in ("&", "<", ">"):
+        text = text.replace(mark, f"&#{ord(mark)};")
+    return " ".join(text.split())
+
+
+def literal(text: str) -> str:
+    """Return text that starts no markdown: for cells of `grid`, or with `no_html`."""
+    return re.sub(r"([\\`\[\]*])", r"\\\1", text)
 
 
 def _md_defenses(card: Scorecard) -> str:
@@ -252,7 +265,8 @@ def _md_data(data: dict[str, Any]) -> str:
     )
 
 
-def _md_provenance(where: dict[str, Any]) -> str:
+def provenance(where: dict[str, Any]) -> str:
+    """Return where a card comes from, in one line."""
     git = where["git"]
     code = "not a checkout"
     if git:

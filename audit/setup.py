@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
-    "__main__", "attribute_figures", "bench", "cells", "doctor", "expected", "figures",
-    "launch", "markdown", "nominal", "places", "plans", "progress",
-    "record_figures", "report", "reproduce", "step_figures", "verdicts",
+    "__main__", "attribute_figures", "bench", "cells", "comparisons", "contract",
+    "doctor", "expected", "figures", "launch", "leaderboard", "leaderboard_page",
+    "markdown", "nominal", "page", "places", "plain", "plans", "progress",
+    "record_figures", "report", "reproduce", "run_page", "seeds", "standings",
+    "step_figures", "svg", "target_plots", "verdicts", "verify",
 )  # fmt: skip
 
 

@@ -65,6 +65,13 @@ class TaskSpec(_Model):
     settings: dict[str, Any] = {}
 
 
+class Chosen(_Model):
+    """Who chose a defense's settings, and what that cost; shown, never used."""
+
+    by: str
+    cost: str
+
+
 class ScenarioSpec(_Model):
     """The schema of a scenario file plus the words of the command line."""
 
@@ -85,6 +92,7 @@ class ScenarioSpec(_Model):
     training: dict[str, Any] = {}
     defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
     defense: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, Chosen] = {}  # of a label of the line-up
     attacks: list[str | dict[str, dict[str, Any]]] = []  # none: bounds alone
     attack: dict[str, dict[str, Any]] = {}
     lanes: dict[str, Any] = {}

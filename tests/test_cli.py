@@ -42,6 +42,7 @@ def test_help_and_bad_words_do_not_import_jax():
         "import sys; from audit.__main__ import main\n"
         "main(['--help'])\n"
         "for words in (['run', 'scenario=binary_mnits'], ['nonsense'],\n"
+        "              ['leaderboard', 'x'], ['report'], ['verify', '/no/such'],\n"
         "              ['reproduce', 'thesi'], ['reproduce', 'thesis', 'budget=x'],\n"
         "              ['run', 'scenario=binary_mnist', 'defense.dpsgd.nois=1']):\n"
         "    try: code = main(words)\n"

@@ -21,6 +21,8 @@ LAYERS = [
      "markdown", "rows", "compose", "spec", "games", "accounting", "scoring",
      "flags", "scorecard", "run", "report", "figures", "bench", "doctor", "progress",
      "expected", "places", "plans", "verdicts", "reproduce",
+     "contract", "seeds", "standings", "comparisons", "svg", "page", "plain",
+     "target_plots", "leaderboard", "leaderboard_page", "run_page", "verify",
      "launch", "setup", "__main__", "__init__"},
 ]  # fmt: skip
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
