@@ -120,7 +120,9 @@ def noisy_sgd(
             log_likelihood=None,
             rdp=None,
             pld=None,
-            traits=frozenset({"noisy_sgd"} | ({"linear"} if task.linear else set())),
+            traits=frozenset(
+                {"noisy_sgd", "rows"} | ({"linear"} if task.linear else set())
+            ),
             steps=steps,
         ),
         query,
