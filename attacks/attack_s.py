@@ -24,20 +24,22 @@ def attack_s(task: Task) -> Attack:
         "membership", sees=frozenset({"signals"}), knows=frozenset({"label", "shadows"})
     )
 
-    def fit(key: Array, knowledge: Knowledge) -> tuple[Array, dict]:
+    def fit(key: Array, knowledge: Knowledge) -> tuple[tuple, dict]:
         del key
         shadows = knowledge.shadows
         assert shadows is not None, "granted: declared above"
         out = signals.by_group(shadows.member, shadows.signals.candidates)[1]
         losses = np.logaddexp(0, -out).mean(1)
-        each = [np.sort(losses[shadows.label == c], axis=None) for c in range(task.classes)]
+        each = [
+            np.sort(losses[shadows.label == c], axis=None) for c in range(task.classes)
+        ]
         most = max(map(len, each))
         padded = [np.pad(e, (0, most - len(e)), constant_values=np.inf) for e in each]
         sizes = np.array([max(len(e), 1) for e in each])
         state = jnp.asarray(np.stack(padded), jnp.float32), jnp.asarray(sizes)
         return state, {"shadows": len(shadows.member)}
 
-    def guess(state: tuple[Array, Array], key: Array, seen: Observation) -> Array:
+    def guess(state: tuple, key: Array, seen: Observation) -> Array:
         del key
         own = signals.loss(seen.signals.candidates).mean(-1)
         rank = jax.vmap(lambda o: jnp.searchsorted(o, own, side="right"))(state[0])

@@ -33,7 +33,8 @@ def lira(
 ) -> Attack:
     """Score a record by how much likelier its log-odds are if it was a member.
 
-    online: sum over queries of log N(phi; mu_in, sd_in^2) - log N(phi; mu_out, sd_out^2).
+    online: log N(phi; mu_in, sd_in^2) - log N(phi; mu_out, sd_out^2), summed over
+    queries.
     offline: minus the log of P(Z > phi), Z ~ N(mu_out, sd_out^2), summed over queries:
     one-sided as in the paper, for one query ordered as its 1 - P(Z > phi).
 
@@ -48,7 +49,7 @@ def lira(
     threat_model = ThreatModel(
         "membership", sees=frozenset({"signals"}), knows=frozenset({"shadows"})
     )
-    centre = {"median": np.median, "mean": np.mean}[location]
+    centre: Any = {"median": np.median, "mean": np.mean}[location]
 
     def law(held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         spread = held.var(-1)

@@ -30,9 +30,12 @@ from audit.types import (
 if TYPE_CHECKING:
     from audit.rows import Problem
 
-GOALS = {"reconstruction", "attribute"}
-SEES = {"params", "target"}
-KNOWS = {"fixed", "label", "init", "train", "public", "objective", "record", "refits"}
+GOALS = {"reconstruction", "attribute", "membership"}
+SEES = {"params", "target", "signals"}
+KNOWS = {
+    "fixed", "label", "init", "train", "public", "objective", "record", "refits",
+    "shadows",
+}  # fmt: skip
 
 
 class Runs(NamedTuple):
@@ -52,6 +55,7 @@ class Game(NamedTuple):
     account: Callable  # (key, Learner, Table, runs, delta) -> Guarantees
     play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts
     floor: str  # the attack that ignores the release
+    fits: Callable | None = None  # (Learner, Table) -> None; UserError names the remedy
 
 
 class Table(NamedTuple):
@@ -61,6 +65,7 @@ class Table(NamedTuple):
     engine: shadow.Engine
     runs: int  # releases a target, or in all where one release serves all targets
     lpips: Any  # weights, or the reason why there are none
+    membership: Any = None  # spec.Membership, in membership games
     made: Runs | None = None  # of the defense at hand, once there are any
 
 
@@ -116,6 +121,8 @@ def sentence(threat_model: ThreatModel) -> str:
         "objective": "all other records' part in what the release minimises",
         "record": "all of the target but one attribute",
         "refits": "how to fit with any value in its place",
+        "signals": "the model's confidence in any record's label",
+        "shadows": "what models trained like it, with and without the record, say",
     }
     sees = ", ".join(words[w] for w in sorted(threat_model.sees)) or "nothing"
     knows = ", ".join(words[w] for w in sorted(threat_model.knows)) or "nothing more"

@@ -1,4 +1,4 @@
-"""One method of a defense as one compiled program: lanes under vmap, tiles on devices."""
+"""One method of a defense as one program: lanes under vmap, a tile a device."""
 
 from __future__ import annotations
 

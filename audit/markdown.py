@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from audit import cells
+from audit import cells, membership_cells
 from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
 from audit.report import notes
 from audit.scorecard import Scorecard
@@ -24,8 +24,9 @@ def render(card: Scorecard, figures: list[str]) -> str:
         "```\n" + notes(card) + "\n```",
         *(f"![{_words(name)}]({name})" for name in figures),
         *(["## Attacks", _md_trials(card)] if card.trials else []),
+        *_md_leakage(card),
         "## Bounds and leakage",
-        _md_bounds(card),
+        *([_md_bounds(card)] if card.scenario["game"] not in TABLES else []),
         _md_dfil(card),
         *_md_eta(card),
         *_md_steps(card),
@@ -56,8 +57,8 @@ def _md_defenses(card: Scorecard) -> str:
 
 
 def _md_trials(card: Scorecard) -> str:
-    attribute = card.scenario["game"] == "attribute"
-    columns = _GUESSED if attribute else _REBUILT
+    game = card.scenario["game"]
+    columns, about = TABLES.get(game, (_REBUILT, _REBUILT_SAID))
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
@@ -68,7 +69,7 @@ def _md_trials(card: Scorecard) -> str:
             said = flag_names(t, set())
         rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
     table = _md(["defense", "attack", *columns, "threat model", "flags"], rows)
-    return table if attribute else f"{table}\n\n{_REBUILT_SAID}"
+    return f"{table}\n\n{about}" if about else table
 
 
 def _share(value: float | None) -> str:
@@ -101,6 +102,21 @@ _REBUILT_SAID = (
     "below their bound, of those whose bound is below what any guess in the domain "
     "achieves."
 )
+
+_MEMBERSHIP = (membership_cells.TABLE, membership_cells.SAID)
+TABLES: dict[str, Any] = {
+    "attribute": (_GUESSED, ""),
+    "membership": _MEMBERSHIP,
+    "membership_replace_one": _MEMBERSHIP,
+}
+
+
+def _md_leakage(card: Scorecard) -> list[str]:
+    """Return what a membership game found about single records."""
+    if not all("membership" in own for own in card.defenses.values()):
+        return []
+    table = _md(membership_cells.LEAKAGE, membership_cells.leakage(card))
+    return ["## Membership, record by record", table, membership_cells.LEAKAGE_SAID]
 
 
 def _below(held: dict[str, Any] | None) -> str:

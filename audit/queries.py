@@ -14,7 +14,6 @@ from audit.masks import MASKS
 from audit.rng import stream
 from audit.types import Examples, Public, Query, Task
 
-
 NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
 
 
@@ -59,7 +58,8 @@ def gradient(task: Task, clip: Clip, perturb: Callable | None = None) -> Query:
 
     Models with affine logits bring closed forms for the sum, the trace and the score,
     dense networks too (the trace of narrow ones), an offset included; elsewhere, and
-    with `perturb`, the builder falls back on `fn`. `no_clip()` gives the plain gradient.
+    with `perturb`, the builder falls back on `fn`. `no_clip()` gives the plain
+    gradient.
 
     Args:
       task: whose loss is differentiated.

@@ -35,6 +35,11 @@ def banner(scenario: Scenario) -> str:
         sizes = f"{fixed} fixed records, {splits.targets} targets; pool: {pool}"
     else:
         sizes = f"{fixed} records, each the target in turn; pool: {pool}"
+    if (asked := scenario.membership) is not None:
+        sizes = (
+            f"{fixed} candidates, each in half of {spec.runs} target, {asked.shadows} "
+            f"shadow and {asked.calibration} calibration models; population: {pool}"
+        )
     if splits.augment:
         sizes += f" augmented to {splits.augment}; targets never are"
     return "\n".join([*lines, sizes])
@@ -72,11 +77,18 @@ _IN_TURN = (
     "beaten: records an attack rebuilds better than the floor does, by the median over "
     "releases"
 )
+_RATES = (
+    "AUC and TPR over all candidates and target models; ± half a 95% interval, records "
+    "independent; TPR at a false-positive rate: thresholds from shadow models; ε "
+    "upper: accounted, at the game's adjacency"
+)
 UNITS = {
     "reconstruction": "MSE per pixel, pixels in [0, 1]; ± one standard error over "
     "targets",
     "leave_one_out": _IN_TURN,
     "anatomy": _IN_TURN,
+    "membership": _RATES,
+    "membership_replace_one": _RATES,
     "attribute": "guessed: share of records whose attribute is told, ± one standard "
     "error; floor: the commonest value",
 }

@@ -21,6 +21,7 @@ from audit import (
     data,
     games,
     in_turn,
+    membership,
     perceptual,
     pretrain,
     reconstruction,
@@ -41,12 +42,10 @@ GAMES = {
     "leave_one_out": in_turn.GAME,
     "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
+    "membership": membership.IN_OUT,
+    "membership_replace_one": membership.REPLACE_ONE,
 }
-IN_TURN = {
-    "leave_one_out",
-    "anatomy",
-    "attribute",
-}  # every fixed record is the target in turn
+IN_TURN = set(GAMES) - {"reconstruction"}  # every fixed record is the target in turn
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
@@ -65,7 +64,11 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     public = begin(key, scenario, problem)
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
-    table = Table(problem, engine, spec.runs, _lpips_weights())
+    asked = scenario.membership
+    table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
+    for of in learners:
+        if game.fits is not None:
+            game.fits(of, table)
     floor = _floor(key, game, learners[0], table) if attacks else {}
 
     defenses, held, trials = {}, {}, []
@@ -78,10 +81,10 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         utility = rows.utility(of, runs, problem.splits)
         defenses[entry.label] = rows.describe(entry, guaranteed, utility)
         trials += [
-            trial(own, e, attack, game, of, runs.releases, guaranteed, table)
+            trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
-    trials = rows.with_shares(trials, floor)
+    trials = rows.with_shares(membership.compared(trials), floor)
     flagged = [
         rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
     ]

@@ -171,9 +171,7 @@ class _Sweep(NamedTuple):
 
     def _program(self, devices: int = 1) -> Any:
         of = self.of
-        return _program(
-            self.method, of.factory, of.task, of.static, devices, self.then
-        )
+        return _program(self.method, of.factory, of.task, of.static, devices, self.then)
 
     def _arguments(self, tiles: list[int]) -> tuple:
         size = self.engine.lanes.tile

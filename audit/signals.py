@@ -9,13 +9,16 @@ one row a model.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from audit.types import AnyArray, Defense, Examples, Release
+from audit.types import Defense, Examples, Release
+
+if TYPE_CHECKING:
+    from audit.types import AnyArray
 
 CHUNK = 500  # records a model is asked about together
 # (rows, columns) an image is moved by; the first query is the image itself
@@ -124,7 +127,8 @@ def by_group(member: np.ndarray, signal: np.ndarray) -> tuple[np.ndarray, np.nda
     """
     models, records, queries = signal.shape
     order = np.argsort(~np.asarray(member).T, axis=1, kind="stable")
-    rows = np.ascontiguousarray(np.moveaxis(signal, 0, -1))  # a record's models together
+    # a record's models side by side
+    rows = np.ascontiguousarray(np.moveaxis(signal, 0, -1))
     split = np.take_along_axis(rows, order[:, None, :], -1).astype(np.float32)
     assert split.shape == (records, queries, models)
     return split[..., : models // 2], split[..., models // 2 :]
