@@ -6,7 +6,7 @@ backward pass over a batch give every a_l and e_l, and from them, for the gradie
 g = mask o (a_l e_l^T)_l + offset,
 
     ||g||^2 = sum_l <mask_l, a_l^2 (e_l^2)^T> + 2 <offset_l, a_l e_l^T> + ||offset||^2
-    sum_i c_i g_i = mask o (sum_i c_i a_il e_il^T)_l + offset sum_i c_i,  c_i = w_i phi_i
+    sum_i c_i g_i = mask o (sum_i c_i a_il e_il^T)_l + offset sum_i c_i, c_i = w_i phi_i
 
 so that no array has a batch axis and a parameter axis (Goodfellow 2015; "ghost
 clipping", Li et al. 2022). The rows e_l scaled by phi give the clipped sum directly,

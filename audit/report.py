@@ -168,6 +168,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
         attribute_figures,
         figures,
         markdown,
+        membership_figures,
         record_figures,
         step_figures,
     )
@@ -177,6 +178,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
         **figures.FIGURES,
         **record_figures.FIGURES,
         **attribute_figures.FIGURES,
+        **membership_figures.FIGURES,
         **step_figures.FIGURES,
     }
     drawn = {name: draw for name, (applies, draw) in known.items() if applies(card)}

@@ -146,6 +146,8 @@ class Sampler(NamedTuple):
     rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
     pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
     members_only: bool = False  # the factor of a record outside the batch is 0
+    schedule: Callable | None = None  # (run_key, steps, n) -> every step's Batch at
+    # once, [steps, ...]; law: == draw. Where drawing one costs as much as an epoch
 
 
 class Noise(NamedTuple):
