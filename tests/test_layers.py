@@ -9,7 +9,8 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"types"},
     {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual",
-     "store", "precision", "intervals", "roc"},
+     "store", "precision", "intervals", "roc", "tradeoff", "lower",
+     "lower_one_run"},
     {"noise", "linear", "glm", "fil", "reweighting", "solvability", "stationarity",
      "pools", "nominal", "models", "masks", "optimizers", "pretrain", "regressor",
      "phi", "shifted", "fim_fit"},
