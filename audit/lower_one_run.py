@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from audit import rdp
 
@@ -55,11 +55,13 @@ def p_value(
       right: v of them.
       delta: of the claim; the canaries multiply it.
     """
-    law = stats.binom(guesses, special.expit(epsilon))
-    value = law.sf(right - 1)
+    chance = special.expit(epsilon)
+    value = special.bdtrc(right - 1, guesses, chance) if right else 1.0
     if delta > 0 and right > 0:
+        below = special.bdtr(np.arange(right), guesses, chance)
+        below = np.concatenate([[0.0], below])  # P[Bin < k] for k = 0 .. v
         i = np.arange(1, right + 1)
-        slab = law.cdf(right - 1) - law.cdf(right - 1 - i)
+        slab = below[right] - below[right - i]
         value += 2 * canaries * delta * (slab / i).max()
     return float(min(value, 1.0))
 
