@@ -30,9 +30,12 @@ from audit.types import (
 if TYPE_CHECKING:
     from audit.rows import Problem
 
-GOALS = {"reconstruction", "attribute"}
-SEES = {"params", "target"}
-KNOWS = {"fixed", "label", "init", "train", "public", "objective", "record", "refits"}
+GOALS = {"reconstruction", "attribute", "membership"}
+SEES = {"params", "target", "transcript"}
+KNOWS = {
+    "fixed", "label", "init", "train", "public", "objective", "record", "refits",
+    "canaries",
+}  # fmt: skip
 
 
 class Runs(NamedTuple):
@@ -51,7 +54,7 @@ class Game(NamedTuple):
     release: Callable  # (key, Learner, Table) -> Runs
     account: Callable  # (key, Learner, Table, runs, delta) -> Guarantees
     play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts
-    floor: str  # the attack that ignores the release
+    floor: str | None  # the attack that ignores the release; None = a test has none
 
 
 class Table(NamedTuple):
@@ -116,6 +119,8 @@ def sentence(threat_model: ThreatModel) -> str:
         "objective": "all other records' part in what the release minimises",
         "record": "all of the target but one attribute",
         "refits": "how to fit with any value in its place",
+        "transcript": "every noised update",
+        "canaries": "which records were planted",
     }
     sees = ", ".join(words[w] for w in sorted(threat_model.sees)) or "nothing"
     knows = ", ".join(words[w] for w in sorted(threat_model.knows)) or "nothing more"

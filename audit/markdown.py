@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from audit import cells
+from audit import audit_cells, cells
 from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
 from audit.report import notes
 from audit.scorecard import Scorecard
@@ -56,8 +56,7 @@ def _md_defenses(card: Scorecard) -> str:
 
 
 def _md_trials(card: Scorecard) -> str:
-    attribute = card.scenario["game"] == "attribute"
-    columns = _GUESSED if attribute else _REBUILT
+    columns, words = _TRIALS.get(card.scenario["game"], (_REBUILT, _REBUILT_SAID))
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
@@ -68,7 +67,7 @@ def _md_trials(card: Scorecard) -> str:
             said = flag_names(t, set())
         rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
     table = _md(["defense", "attack", *columns, "threat model", "flags"], rows)
-    return table if attribute else f"{table}\n\n{_REBUILT_SAID}"
+    return "\n\n".join([table, *([words] if words else []), *audit_cells.tables(card)])
 
 
 def _share(value: float | None) -> str:
@@ -101,6 +100,13 @@ _REBUILT_SAID = (
     "below their bound, of those whose bound is below what any guess in the domain "
     "achieves."
 )
+
+
+_TRIALS: dict[str, tuple[dict[str, Any], str]] = {
+    "attribute": (_GUESSED, ""),
+    "canary": (audit_cells.CANARY | audit_cells.MORE, audit_cells.SAID),
+    "one_run": (audit_cells.ONE_RUN | audit_cells.MORE, audit_cells.SAID),
+}
 
 
 def _below(held: dict[str, Any] | None) -> str:

@@ -145,6 +145,7 @@ class Sampler(NamedTuple):
     rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
     pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
     members_only: bool = False  # the factor of a record outside the batch is 0
+    everybody: bool = False  # all records take part in every step
 
 
 class Noise(NamedTuple):
@@ -253,6 +254,7 @@ class Observation(NamedTuple):
     # objective's gradient at `params`: the target's own gradient must cancel it
     candidates: Any = None  # attribute games: [v, *features] what the target may be
     refits: Any = None  # attribute games: [v, D] noiseless releases, one a candidate
+    ratios: Any = None  # canary games: [] log p(transcript), canary in against out
 
 
 class Attack(NamedTuple):
