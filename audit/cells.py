@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from audit import audit_cells
 from audit.bounds import format_bound
 from audit.scorecard import Scorecard
 
@@ -62,13 +63,19 @@ def error(result: dict[str, Any]) -> float:
     """Return what a smaller value of makes an attack stronger."""
     if "auc" in result:
         return -float(result["auc"]["value"])
+    if "epsilon_lower" in result:
+        return -result["epsilon_lower"]
     return result["mse"] if "mse" in result else -result["success"]
 
 
 def columns(card: Scorecard) -> list[Column]:
     """Return the columns that have something to say on this card."""
     game, attacked = card.scenario["game"], bool(card.trials)
-    room = not attacked or game == "attribute"  # for more than the attack's columns
+    room = not attacked or game in (
+        "attribute",
+        "canary",
+        "one_run",
+    )  # for more than the attack's columns
     found = [
         Column("defense", lambda v: v.label, right=False),
         Column(_utility_name(card), lambda v: utility(v.own)),
@@ -247,6 +254,14 @@ ATTACKED = {
     "reconstruction": _RECONSTRUCTED,
     "leave_one_out": _REBUILT_IN_TURN,
     "anatomy": _REBUILT_IN_TURN,
+    "canary": [
+        Column("attack", _attack, right=False),
+        *(Column(h, _of_best(cell)) for h, cell in audit_cells.CANARY.items()),
+    ],
+    "one_run": [
+        Column("attack", _attack, right=False),
+        *(Column(h, _of_best(cell)) for h, cell in audit_cells.ONE_RUN.items()),
+    ],
     "attribute": [
         Column("strongest", _attack, right=False),
         Column(
@@ -271,4 +286,6 @@ BOUNDED = {
     "attribute": [],
     "membership": [],
     "membership_replace_one": [],
+    "canary": [],
+    "one_run": [],
 }

@@ -53,6 +53,7 @@ class Scenario(NamedTuple):
         def line_up(entries: tuple[Entry, ...]) -> dict:
             return {e.label: {"use": e.name, **e.settings} for e in entries}
 
+        planted = spec.canaries and {"canaries": spec.canaries.model_dump()}
         return {
             "scenario": spec.name,
             "title": spec.title,
@@ -64,6 +65,7 @@ class Scenario(NamedTuple):
             "features": spec.features.model_dump(),
             "attribute": self.attribute,
             "splits": self.splits.model_dump(),
+            **(planted or {}),
             "pretrain": spec.pretrain.model_dump(),
             "runs": spec.runs,
             "accounting_runs": spec.accounting_runs,
@@ -144,6 +146,28 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
             f"attribute={attribute}: the column to infer, in the game attribute and "
             f"nowhere else"
         )
+    _planted(spec)
+
+
+def _planted(spec: ScenarioSpec) -> None:
+    """Refuse canaries where none are looked for, and the other way round."""
+    if (spec.canaries is None) == (spec.game in ("canary", "one_run")):
+        raise UserError(
+            f"canaries={spec.canaries}: what is planted, in the games canary and "
+            f"one_run and nowhere else"
+        )
+    count = spec.canaries.count if spec.canaries else 0
+    if spec.game == "canary" and count != 1:
+        raise UserError(f"canaries.count={count}: the game canary has one a run")
+    if spec.game == "one_run" and count < 2:
+        raise UserError(f"canaries.count={count}: the game one_run needs at least 2")
+    if count and spec.game == "one_run" and spec.runs != 1:
+        raise UserError(
+            f"runs={spec.runs}: the game one_run has one run an audit; "
+            f"canaries.audits repeats it"
+        )
+    if count and not spec.task.classes:
+        raise UserError("task.classes=[]: canaries need labels that are classes")
 
 
 def _known_words(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from audit import cells, membership_cells
+from audit import audit_cells, cells, membership_cells
 from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
 from audit.report import notes
 from audit.scorecard import Scorecard
@@ -26,7 +26,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
         *(["## Attacks", _md_trials(card)] if card.trials else []),
         *_md_leakage(card),
         "## Bounds and leakage",
-        *([_md_bounds(card)] if card.scenario["game"] not in TABLES else []),
+        *([_md_bounds(card)] if card.scenario["game"] not in TRIALS else []),
         _md_dfil(card),
         *_md_eta(card),
         *_md_steps(card),
@@ -57,8 +57,7 @@ def _md_defenses(card: Scorecard) -> str:
 
 
 def _md_trials(card: Scorecard) -> str:
-    game = card.scenario["game"]
-    columns, about = TABLES.get(game, (_REBUILT, _REBUILT_SAID))
+    columns, words = TRIALS.get(card.scenario["game"], (_REBUILT, _REBUILT_SAID))
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
@@ -69,7 +68,7 @@ def _md_trials(card: Scorecard) -> str:
             said = flag_names(t, set())
         rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
     table = _md(["defense", "attack", *columns, "threat model", "flags"], rows)
-    return f"{table}\n\n{about}" if about else table
+    return "\n\n".join([table, *([words] if words else []), *audit_cells.tables(card)])
 
 
 def _share(value: float | None) -> str:
@@ -104,8 +103,10 @@ _REBUILT_SAID = (
 )
 
 _MEMBERSHIP = (membership_cells.TABLE, membership_cells.SAID)
-TABLES: dict[str, Any] = {
+TRIALS: dict[str, tuple[dict[str, Any], str]] = {
     "attribute": (_GUESSED, ""),
+    "canary": (audit_cells.CANARY | audit_cells.MORE, audit_cells.SAID),
+    "one_run": (audit_cells.ONE_RUN | audit_cells.MORE, audit_cells.SAID),
     "membership": _MEMBERSHIP,
     "membership_replace_one": _MEMBERSHIP,
 }

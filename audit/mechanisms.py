@@ -151,7 +151,11 @@ def _account(
     if init is None or step is None:
         return defense
     leak = partial(_leak, query, sampler, noise)
-    defense = defense._replace(dissect=dissector(query, step, leak))
+    told = {"full_batch": sampler.everybody, "gaussian": noise.stddev is not None}
+    defense = defense._replace(
+        dissect=dissector(query, step, leak),
+        traits=defense.traits | {name for name, holds in told.items() if holds},
+    )
     if noise.precision is None:
         return defense
 

@@ -335,7 +335,7 @@ def _game(design: Design) -> Game:
 
     return Game(
         goal="membership",
-        grants=frozenset({"label", "shadows", "init", "public"}),
+        grants=frozenset({"signals", "label", "shadows", "init", "public"}),
         release=bound(release),
         account=bound(account),
         play=play,

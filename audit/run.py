@@ -18,6 +18,8 @@ import numpy as np
 from audit import (
     anatomy,
     attributes,
+    canaries,
+    canary_games,
     data,
     games,
     in_turn,
@@ -42,6 +44,8 @@ GAMES = {
     "leave_one_out": in_turn.GAME,
     "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
+    "canary": canary_games.CANARY,
+    "one_run": canary_games.ONE_RUN,
     "membership": membership.IN_OUT,
     "membership_replace_one": membership.REPLACE_ONE,
 }
@@ -116,10 +120,13 @@ def load(scenario: Scenario) -> Problem:
     except ValueError as error:
         raise UserError(f"task: {error}") from None
     task = task._replace(domain=domain, label_private=spec.task.label_private)
+    if spec.canaries is not None:
+        task = canaries.plant(task, spec.canaries.count, spec.canaries.norm)
     asked = None
     if scenario.attribute is not None:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
-    return Problem(task, splits, dataset, cut.fixed.x if in_turn else None, asked)
+    shown = cut.fixed.x if in_turn else None
+    return Problem(task, splits, dataset, shown, asked, spec.canaries)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
@@ -196,7 +203,9 @@ def trial(
 def _floor(
     key: jax.Array, game: Game, of: shadow.Learner, table: Table
 ) -> dict[str, np.ndarray]:
-    """Return guesses and scores of the attacker who ignores the release."""
+    """Return guesses and scores of the attacker who ignores the release, if any."""
+    if game.floor is None:
+        return {}
     attack = make_attack(Entry(game.floor, game.floor, {}, {}), table.problem.task)
     n = len(table.problem.splits.targets.y)
     nothing = Release(np.zeros(max(n, 1), np.float32))

@@ -61,6 +61,7 @@ def full_batch(batch_size: int | None = None) -> Sampler:
             noise, query, steps, orders, adj
         ),
         pld=lambda noise, query, n, steps, adj: _gaussian_pld(noise, query, steps, adj),
+        everybody=True,
     )
 
 

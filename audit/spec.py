@@ -66,6 +66,15 @@ class DataSet(_Model):
     attack: dict[str, dict[str, Any]] = {}
 
 
+class Canaries(_Model):
+    """What is planted to audit a claimed epsilon; see `canaries.plant`."""
+
+    kind: Literal["gradient", "input"] = "gradient"
+    count: Count = 1  # of them in one run
+    norm: Positive = 1000.0  # of a gradient canary's gradient, before the clip
+    audits: Count = 1  # independent repetitions; the first is the row
+
+
 class TaskSpec(_Model):
     """What is learnt: a model of `audit.models` on some classes of the data."""
 
@@ -86,6 +95,8 @@ class ScenarioSpec(_Model):
         "leave_one_out",
         "anatomy",
         "attribute",
+        "canary",
+        "one_run",
         "membership",
         "membership_replace_one",
     ]
@@ -93,6 +104,7 @@ class ScenarioSpec(_Model):
     task: TaskSpec
     features: Features = Features()
     attribute: str | None = None  # the column an attribute game is about
+    canaries: Canaries | None = None  # in the games canary and one_run
     data: str = "auto"
     sets: Annotated[dict[str, DataSet], Len(1)]
     runs: Count = 1

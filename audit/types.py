@@ -148,6 +148,7 @@ class Sampler(NamedTuple):
     members_only: bool = False  # the factor of a record outside the batch is 0
     schedule: Callable | None = None  # (run_key, steps, n) -> every step's Batch at
     # once, [steps, ...]; law: == draw. Where drawing one costs as much as an epoch
+    everybody: bool = False  # all records take part in every step
 
 
 class Noise(NamedTuple):
@@ -258,6 +259,7 @@ class Observation(NamedTuple):
     candidates: Any = None  # attribute games: [v, *features] what the target may be
     refits: Any = None  # attribute games: [v, D] noiseless releases, one a candidate
     signals: Any = None  # membership games: signals.Signals, and `label` is [records]
+    ratios: Any = None  # canary games: [] log p(transcript), canary in against out
 
 
 class Attack(NamedTuple):

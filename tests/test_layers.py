@@ -9,7 +9,8 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"types"},
     {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual",
-     "store", "precision", "intervals", "roc"},
+     "store", "precision", "intervals", "roc", "tradeoff", "lower",
+     "lower_one_run", "canaries"},
     {"noise", "linear", "dense", "signals", "glm", "fil", "reweighting",
      "solvability", "stationarity", "pools", "nominal", "models", "masks",
      "optimizers", "pretrain", "regressor", "phi", "shifted", "fim_fit"},
@@ -19,6 +20,7 @@ LAYERS = [
     {"registry", "cells", "record_figures", "attribute_figures",
      "reconstruction", "in_turn", "membership", "designs", "membership_figures",
      "membership_cells", "anatomy", "step_figures", "attributes",
+     "audited", "canary_games", "audit_cells", "audit_figures",
      "markdown", "rows", "compose", "spec", "games", "accounting", "scoring",
      "flags", "scorecard", "run", "report", "figures", "bench", "doctor", "progress",
      "expected", "places", "plans", "verdicts", "reproduce",
