@@ -88,5 +88,6 @@ def rmia(
 
 
 def _probability(odds: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + e^-odds) in float32; tanh never overflows."""
-    return (1 + np.tanh(np.asarray(odds, np.float32) / 2)) / 2
+    """Return 1 / (1 + e^-odds), in float32 at least; tanh never overflows."""
+    wide = np.promote_types(np.asarray(odds).dtype, np.float32)
+    return (1 + np.tanh(np.asarray(odds, wide) / 2)) / 2

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit import accounting, designs, games, intervals, roc, shadow
+from audit import accounting, designs, games, intervals, rdp, roc, shadow, tradeoff
 from audit.accounting import Guarantees
 from audit.batches import gathered
 from audit.designs import Design
@@ -25,6 +25,7 @@ from audit.rng import stream
 from audit.signals import Shadows, Signals, of_release, with_release
 from audit.types import Attack, Lanes, Observation, Release, TrainingSet, UserError
 
+DELTAS = np.geomspace(1e-12, 0.1, 45)  # at which a Renyi curve is read
 CURVE = np.geomspace(1e-5, 1, 151)  # false-positive rates at which a ROC is kept
 
 
@@ -126,13 +127,15 @@ def account(
     n = len(splits.fixed.y)
     looked = _looked(table)
     rate = separation(looked.references)
+    most = most_tpr(design, of, n)
+    seen = {"separation": rate}
     held = Guarantees(
         None,
         None,
         (),
         accounting.epsilon(of, design.slots(n), delta),
         nominal=of.defense.nominal(design.slots(n)) if of.defense.nominal else (),
-        anatomy={"separation": rate},
+        anatomy=seen if most is None else seen | {"tpr_bound": np.stack([CURVE, most])},
         membership={"adjacency": design.adjacency, "separation": _spread(rate)},
     )
     if of.defense.fisher is None:
@@ -160,6 +163,23 @@ def account(
         se = np.nanstd(each, 0, ddof=1) / splits.fixed.x[0].size / np.sqrt(runs)
     said = {**(held.membership or {}), "against_dfil": _rank(rate, dfil)}
     return held._replace(dfil=dfil, dfil_se=se, membership=said)
+
+
+def most_tpr(design: Design, of: shadow.Learner, records: int) -> np.ndarray | None:
+    """Return the most true positives at the rates of `CURVE`; None = no theorem.
+
+    From the privacy-loss distribution where there is one, else the least over deltas of
+    what the Renyi curve's epsilon(delta) allows; at the design's adjacency.
+    """
+    n, adjacency = design.slots(records), design.adjacency
+    loss = of.defense.pld and of.defense.pld(n, adjacency)
+    if loss:
+        return tradeoff.tpr_from_loss(CURVE, loss)
+    curve = of.defense.rdp and of.defense.rdp(n, rdp.ORDERS, adjacency)
+    if curve is None or not np.isfinite(curve).all():
+        return None
+    each = [(rdp.epsilon(rdp.ORDERS, curve, d), d) for d in DELTAS]
+    return np.min([tradeoff.tpr_from_epsilon(CURVE, *e) for e in each], 0)
 
 
 def separation(held: Shadows) -> np.ndarray:

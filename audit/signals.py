@@ -123,12 +123,13 @@ def by_group(member: np.ndarray, signal: np.ndarray) -> tuple[np.ndarray, np.nda
       signal: [models, records, queries].
 
     Returns:
-      Two float32 arrays [records, queries, models / 2].
+      Two arrays [records, queries, models / 2], of float16 signals float32.
     """
     models, records, queries = signal.shape
     order = np.argsort(~np.asarray(member).T, axis=1, kind="stable")
     # a record's models side by side
     rows = np.ascontiguousarray(np.moveaxis(signal, 0, -1))
-    split = np.take_along_axis(rows, order[:, None, :], -1).astype(np.float32)
+    split = np.take_along_axis(rows, order[:, None, :], -1)
+    split = split.astype(np.promote_types(split.dtype, np.float32))
     assert split.shape == (records, queries, models)
     return split[..., : models // 2], split[..., models // 2 :]
