@@ -78,12 +78,15 @@ def release(design: Design, key: jax.Array, of: shadow.Learner, table: Table) ->
     splits, asked = table.problem.splits, table.membership
     n = len(splits.fixed.y)
 
-    def made(name: str, models: int, then: Any) -> tuple[np.ndarray, Any]:
-        member = design.member(stream(key, f"{name}: coins"), models, n)
+    def made(name: str, models: list[int], then: Any) -> tuple[np.ndarray, Any]:
+        coins = stream(key, f"{name}: coins")
+        each = [
+            design.member(jax.random.fold_in(coins, i), m, n)
+            for i, m in enumerate(models)
+        ]
+        member = np.concatenate(each)
         lanes = table.engine.lanes
-        engine = table.engine._replace(
-            lanes=lanes._replace(tile=min(lanes.tile, models))
-        )
+        tile = min(lanes.tile, len(member))
         kept = shadow.sweep(
             "train",
             of,
@@ -92,23 +95,23 @@ def release(design: Design, key: jax.Array, of: shadow.Learner, table: Table) ->
             splits.fixed,
             splits.pool,
             np.zeros(asked.queries, np.int32),
-            engine=engine,
+            engine=table.engine._replace(lanes=lanes._replace(tile=tile)),
             what=f"{of.label}: {name}",
             then=then,
         )
         return member, kept
 
     label = np.asarray(splits.fixed.y)
-    member, (releases, seen) = made("target models", table.runs, with_release)
+    member, (releases, seen) = made("target models", [table.runs], with_release)
     targets = Shadows(member, label, seen)
-    others = []
-    for name, models in (
-        ("shadow models", asked.shadows),
-        ("calibration models", asked.calibration),
-    ):
-        member, seen = made(name, models, of_release)
-        others.append(Shadows(member, label, seen))
-    return Runs(releases, looked=Looked(targets, *others))
+    sizes = [asked.shadows, asked.calibration]
+    member, seen = made("shadow models", sizes, of_release)
+    m = asked.shadows
+    own, others = (
+        Shadows(member[part], label, jax.tree.map(lambda a, p=part: a[p], seen))
+        for part in (slice(m), slice(m, None))
+    )
+    return Runs(releases, looked=Looked(targets, own, others))
 
 
 def account(

@@ -234,7 +234,7 @@ def test_attacks_of_other_games_are_skipped_with_a_reason():
 
 
 SMALL = [
-    "scenario=mia_mnist5k", "data=digits", "runs=4", "membership.shadows=8",
+    "scenario=mia_mnist5k", "data=digits", "runs=4", "membership.shadows=4",
     "membership.calibration=4", "membership.queries=2", "task.settings.hidden=8",
     "sets.digits.splits.fixed=200", "sets.digits.splits.test=100",
     "defenses=[sgd,dpsgd]", "training.steps=12", "defense.dpsgd.steps=6",
@@ -257,7 +257,7 @@ def test_a_whole_audit(folder):
     names = {f.name for f in folder.iterdir()}
     assert {"roc.png", "separation_vs_dfil.png", "scorecard.md"} <= names
     assert card.scenario["membership"] == {
-        "shadows": 8, "calibration": 4, "queries": 2,
+        "shadows": 4, "calibration": 4, "queries": 2,
     }  # fmt: skip
     assert card.floor["mse"] == 0.5
     own = card.defenses["dpsgd"]
@@ -291,7 +291,7 @@ def test_shadow_models_come_from_the_store(folder):
         ]
 
     before = state()
-    assert len(before[1]) == 2 * 3 + 2  # three sets of models; two accounted runs
+    assert len(before[1]) == 2 * 2 + 2  # targets and shadows; two accounted runs
     assert main(["run", *SMALL, f"out={folder}"]) == 0
     assert state() == before
 
