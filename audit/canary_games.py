@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from audit.spec import Canaries
 
 MODELS = 16  # trained whole, for the utility
+TOGETHER = 100_000  # runs of one sweep
 GRANTS = frozenset({"fixed", "init", "public", "canaries"})
 
 
@@ -82,8 +83,6 @@ def two_worlds(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
     """
     asked, canary = planted(table.problem)
     fixed, engine = table.problem.splits.fixed, table.engine
-    both = [np.repeat(world, table.runs) for world in (True, False)]
-    slot = _slots(canary, np.concatenate(both))
     some = TrainingSet(fixed, _slots(canary, np.ones(MODELS, bool)))
     made = Runs(
         shadow.sweep(
@@ -94,20 +93,23 @@ def two_worlds(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
     if of.defense.log_likelihood is None:
         return made._replace(looked=Worlds(None))
     key, what = stream(key, "transcripts"), f"{of.label}: transcripts"
+    together = min(asked.audits, max(1, TOGETHER // (2 * table.runs)))
     engine.report(what, 0, asked.audits)
     ratios = []
-    for i in range(asked.audits):
+    for start in range(0, asked.audits, together):
+        audits = min(together, asked.audits - start)
+        member = np.tile(np.repeat([True, False], table.runs), audits)
         found = shadow.sweep(
             "log_likelihood",
             of,
-            jax.random.fold_in(key, i),
-            TrainingSet(fixed, slot),
+            jax.random.fold_in(key, start),
+            TrainingSet(fixed, _slots(canary, member)),
             canary,
             engine=engine._replace(report=_quiet),
         )
-        ratios.append(found[:, 0].reshape(2, -1))
-        engine.report(what, i + 1, asked.audits)
-    return made._replace(looked=Worlds(np.array(ratios)))
+        ratios.append(found[:, 0].reshape(audits, 2, table.runs))
+        engine.report(what, start + audits, asked.audits)
+    return made._replace(looked=Worlds(np.concatenate(ratios)))
 
 
 def _slots(canary: Examples, member: np.ndarray) -> Examples:
