@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MODELS = 16  # trained whole, for the utility
 TOGETHER = 100_000  # runs of one sweep
-GRANTS = frozenset({"fixed", "init", "public", "canaries"})
+GRANTS = frozenset({"transcript", "fixed", "init", "public", "canaries"})
 
 
 class Worlds(NamedTuple):

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from audit import registry
 from audit.registry import Setting, did_you_mean
-from audit.spec import DataSet, ScenarioSpec, SplitSizes
+from audit.spec import DataSet, Membership, ScenarioSpec, SplitSizes
 from audit.types import Lanes, UserError
 
 
@@ -39,9 +39,16 @@ class Scenario(NamedTuple):
     attacks: tuple[Entry, ...]
     lanes: Lanes
 
+    @property
+    def membership(self) -> Membership | None:
+        """The settings of a membership game; None in the others."""
+        if not self.spec.game.startswith("membership"):
+            return None
+        return self.spec.membership or Membership()
+
     def resolved(self) -> dict[str, Any]:
         """Return everything that can change a number, as plain JSON data."""
-        spec = self.spec
+        spec, asked = self.spec, self.membership
 
         def line_up(entries: tuple[Entry, ...]) -> dict:
             return {e.label: {"use": e.name, **e.settings} for e in entries}
@@ -66,6 +73,9 @@ class Scenario(NamedTuple):
             "defense": line_up(self.defenses),
             "attack": line_up(self.attacks),
             "lanes": {"tile": self.lanes.tile},
+            **(
+                {"membership": asked.model_dump()} if (asked := self.membership) else {}
+            ),
         }
 
 
@@ -126,6 +136,8 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
             f"splits.targets={sizes.targets}: in the game {spec.game} every fixed "
             f"record is the target in turn; leave it out"
         )
+    if spec.membership is not None and not spec.game.startswith("membership"):
+        raise UserError(f"membership: the game is {spec.game}; leave it out")
     if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
     attribute = here.attribute or spec.attribute

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from audit import audit_cells, cells
+from audit import audit_cells, cells, membership_cells
 from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
 from audit.report import notes
 from audit.scorecard import Scorecard
@@ -24,8 +24,9 @@ def render(card: Scorecard, figures: list[str]) -> str:
         "```\n" + notes(card) + "\n```",
         *(f"![{_words(name)}]({name})" for name in figures),
         *(["## Attacks", _md_trials(card)] if card.trials else []),
+        *_md_leakage(card),
         "## Bounds and leakage",
-        _md_bounds(card),
+        *([_md_bounds(card)] if card.scenario["game"] not in TRIALS else []),
         _md_dfil(card),
         *_md_eta(card),
         *_md_steps(card),
@@ -56,7 +57,7 @@ def _md_defenses(card: Scorecard) -> str:
 
 
 def _md_trials(card: Scorecard) -> str:
-    columns, words = _TRIALS.get(card.scenario["game"], (_REBUILT, _REBUILT_SAID))
+    columns, words = TRIALS.get(card.scenario["game"], (_REBUILT, _REBUILT_SAID))
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
@@ -101,12 +102,22 @@ _REBUILT_SAID = (
     "achieves."
 )
 
-
-_TRIALS: dict[str, tuple[dict[str, Any], str]] = {
+_MEMBERSHIP = (membership_cells.TABLE, membership_cells.SAID)
+TRIALS: dict[str, tuple[dict[str, Any], str]] = {
     "attribute": (_GUESSED, ""),
     "canary": (audit_cells.CANARY | audit_cells.MORE, audit_cells.SAID),
     "one_run": (audit_cells.ONE_RUN | audit_cells.MORE, audit_cells.SAID),
+    "membership": _MEMBERSHIP,
+    "membership_replace_one": _MEMBERSHIP,
 }
+
+
+def _md_leakage(card: Scorecard) -> list[str]:
+    """Return what a membership game found about single records."""
+    if not all("membership" in own for own in card.defenses.values()):
+        return []
+    table = _md(membership_cells.LEAKAGE, membership_cells.leakage(card))
+    return ["## Membership, record by record", table, membership_cells.LEAKAGE_SAID]
 
 
 def _below(held: dict[str, Any] | None) -> str:

@@ -39,6 +39,11 @@ def banner(scenario: Scenario) -> str:
         sizes = f"{fixed} fixed records, {splits.targets} targets; pool: {pool}"
     else:
         sizes = f"{fixed} records, each the target in turn; pool: {pool}"
+    if (asked := scenario.membership) is not None:
+        sizes = (
+            f"{fixed} candidates, each in half of {spec.runs} target, {asked.shadows} "
+            f"shadow and {asked.calibration} calibration models; population: {pool}"
+        )
     if splits.augment:
         sizes += f" augmented to {splits.augment}; targets never are"
     return "\n".join([*lines, sizes])
@@ -76,11 +81,18 @@ _IN_TURN = (
     "beaten: records an attack rebuilds better than the floor does, by the median over "
     "releases"
 )
+_RATES = (
+    "AUC and TPR over all candidates and target models; ± half a 95% interval, records "
+    "independent; TPR at a false-positive rate: thresholds from shadow models; ε "
+    "upper: accounted, at the game's adjacency"
+)
 UNITS = {
     "reconstruction": "MSE per pixel, pixels in [0, 1]; ± one standard error over "
     "targets",
     "leave_one_out": _IN_TURN,
     "anatomy": _IN_TURN,
+    "membership": _RATES,
+    "membership_replace_one": _RATES,
     **audit_cells.UNITS,
     "attribute": "guessed: share of records whose attribute is told, ± one standard "
     "error; floor: the commonest value",
@@ -162,6 +174,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
         audit_figures,
         figures,
         markdown,
+        membership_figures,
         record_figures,
         step_figures,
     )
@@ -171,6 +184,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
         **figures.FIGURES,
         **record_figures.FIGURES,
         **attribute_figures.FIGURES,
+        **membership_figures.FIGURES,
         **audit_figures.FIGURES,
         **step_figures.FIGURES,
     }

@@ -123,6 +123,7 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
         "bounds": [scoring.describe(b) for b in held.bounds],
         "rdp2": held.rdp2,
         "nominal": [n._asdict() for n in held.nominal],
+        **({"membership": held.membership} if held.membership else {}),
         "epsilon": held.epsilon,
     }
 
@@ -155,12 +156,12 @@ def row(
     return flags.Row(
         attack=one.attack.name,
         oracle=one.result["oracle"],
-        is_floor=one.attack.name in ("class_mean", "prior_mode"),
+        is_floor=one.attack.name in ("class_mean", "prior_mode", "coin"),
         mse=error(one.arrays),
         bias2=one.arrays.get("bias2"),
         finite=bool(np.isfinite(error(one.arrays)).all()),
         floor=error(floor),
-        bounds=None if problem.attribute is not None else held[one.defense].bounds,
+        bounds=held[one.defense].bounds if "mse" in one.arrays else None,
         runs=one.result["runs"],
         control=controls[0] if controls else None,
         is_control=one.defense in undefended,

@@ -23,6 +23,7 @@ from audit import (
     data,
     games,
     in_turn,
+    membership,
     perceptual,
     pretrain,
     reconstruction,
@@ -45,14 +46,10 @@ GAMES = {
     "attribute": attributes.GAME,
     "canary": canary_games.CANARY,
     "one_run": canary_games.ONE_RUN,
+    "membership": membership.IN_OUT,
+    "membership_replace_one": membership.REPLACE_ONE,
 }
-IN_TURN = {
-    "leave_one_out",
-    "anatomy",
-    "attribute",
-    "canary",
-    "one_run",
-}  # every fixed record is the target in turn
+IN_TURN = set(GAMES) - {"reconstruction"}  # every fixed record is the target in turn
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
@@ -71,7 +68,11 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     public = begin(key, scenario, problem)
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
-    table = Table(problem, engine, spec.runs, _lpips_weights())
+    asked = scenario.membership
+    table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
+    for of in learners:
+        if game.fits is not None:
+            game.fits(of, table)
     floor = _floor(key, game, learners[0], table) if attacks else {}
 
     defenses, held, trials = {}, {}, []
@@ -87,7 +88,7 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
             trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
-    trials = rows.with_shares(trials, floor)
+    trials = rows.with_shares(membership.compared(trials), floor)
     flagged = [
         rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
     ]

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
-    "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench", "cells",
-    "doctor", "expected", "figures", "launch", "markdown", "nominal", "places",
-    "plans", "progress", "record_figures", "report", "reproduce", "step_figures",
-    "verdicts",
+    "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench",
+    "cells", "doctor", "expected", "figures", "launch", "markdown",
+    "membership_cells", "membership_figures", "nominal", "places", "plans",
+    "progress", "record_figures", "report", "reproduce", "step_figures", "verdicts",
 )  # fmt: skip
 
 
