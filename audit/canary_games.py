@@ -63,6 +63,19 @@ def planted(problem: Problem) -> tuple[Canaries, Examples]:
         raise UserError(f"canaries.count={asked.count}: {error}") from None
 
 
+def fits(of: shadow.Learner, table: Table) -> None:
+    """Refuse what cannot be audited, before anything is trained.
+
+    Raises:
+      UserError: no such records, or a defense that sums no gradients.
+    """
+    planted(table.problem)
+    if "noisy_sgd" not in of.defense.traits:
+        raise UserError(
+            f"defense.{of.label}: sums no gradients a canary could be in; leave it out"
+        )
+
+
 def account(
     key: jax.Array, of: shadow.Learner, table: Table, runs: int, delta: float
 ) -> Guarantees:
@@ -208,5 +221,5 @@ def tell_members(
     return {**result, "fit": info}, arrays
 
 
-CANARY = Game("membership", GRANTS, two_worlds, account, tell_apart, floor=None)
-ONE_RUN = Game("membership", GRANTS, one_run, account, tell_members, floor=None)
+CANARY = Game("membership", GRANTS, two_worlds, account, tell_apart, None, fits)
+ONE_RUN = Game("membership", GRANTS, one_run, account, tell_members, None, fits)
