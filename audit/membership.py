@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit import accounting, designs, games, intervals, rdp, roc, shadow, tradeoff
+from audit import accounting, designs, games, intervals, rdp, shadow, tradeoff
 from audit.accounting import Guarantees
 from audit.batches import gathered
 from audit.designs import Design
 from audit.games import Game, Runs, Table
+from audit.membership_scores import CURVE, rates
 from audit.rng import stream
 from audit.signals import Shadows, Signals, of_release, with_release
 from audit.types import Attack, Lanes, Observation, Release, TrainingSet, UserError
 
 DELTAS = np.geomspace(1e-12, 0.1, 45)  # at which a Renyi curve is read
-CURVE = np.geomspace(1e-5, 1, 151)  # false-positive rates at which a ROC is kept
 
 
 class Looked(NamedTuple):
@@ -78,12 +78,15 @@ def release(design: Design, key: jax.Array, of: shadow.Learner, table: Table) ->
     splits, asked = table.problem.splits, table.membership
     n = len(splits.fixed.y)
 
-    def made(name: str, models: int, then: Any) -> tuple[np.ndarray, Any]:
-        member = design.member(stream(key, f"{name}: coins"), models, n)
+    def made(name: str, models: list[int], then: Any) -> tuple[np.ndarray, Any]:
+        coins = stream(key, f"{name}: coins")
+        each = [
+            design.member(jax.random.fold_in(coins, i), m, n)
+            for i, m in enumerate(models)
+        ]
+        member = np.concatenate(each)
         lanes = table.engine.lanes
-        engine = table.engine._replace(
-            lanes=lanes._replace(tile=min(lanes.tile, models))
-        )
+        tile = min(lanes.tile, len(member))
         kept = shadow.sweep(
             "train",
             of,
@@ -92,23 +95,23 @@ def release(design: Design, key: jax.Array, of: shadow.Learner, table: Table) ->
             splits.fixed,
             splits.pool,
             np.zeros(asked.queries, np.int32),
-            engine=engine,
+            engine=table.engine._replace(lanes=lanes._replace(tile=tile)),
             what=f"{of.label}: {name}",
             then=then,
         )
         return member, kept
 
     label = np.asarray(splits.fixed.y)
-    member, (releases, seen) = made("target models", table.runs, with_release)
+    member, (releases, seen) = made("target models", [table.runs], with_release)
     targets = Shadows(member, label, seen)
-    others = []
-    for name, models in (
-        ("shadow models", asked.shadows),
-        ("calibration models", asked.calibration),
-    ):
-        member, seen = made(name, models, of_release)
-        others.append(Shadows(member, label, seen))
-    return Runs(releases, looked=Looked(targets, *others))
+    sizes = [asked.shadows, asked.calibration]
+    member, seen = made("shadow models", sizes, of_release)
+    m = asked.shadows
+    own, others = (
+        Shadows(member[part], label, jax.tree.map(lambda a, p=part: a[p], seen))
+        for part in (slice(m), slice(m, None))
+    )
+    return Runs(releases, looked=Looked(targets, own, others))
 
 
 def account(
@@ -263,90 +266,6 @@ def _scorer(attack: Attack, state: Any) -> Any:
         return np.asarray(jax.device_get(each))
 
     return score
-
-
-def rates(
-    scores: np.ndarray, of: Shadows, on_shadows: np.ndarray, shadows: Shadows
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the rates of one attack, and its per-record arrays.
-
-    Scores of all models and records are pooled: one threshold for all. The AUC's
-    interval takes records as what is independent; the intervals of rates are
-    Clopper-Pearson on the counts, as if every score were.
-
-    Args:
-      scores: [runs, records] on target models.
-      of: who is a member of which.
-      on_shadows: [models, records] on calibration models.
-      shadows: who is a member of which.
-    """
-    members, others = scores[of.member], scores[~of.member]
-    chosen = on_shadows[shadows.member], on_shadows[~shadows.member]
-    ids = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
-    clusters = ids[of.member], ids[~of.member]
-    seen = roc.summarise(members, others, shadows=chosen, clusters=clusters)
-    told = scores > seen.accuracy[0].threshold
-    wrong = (told != of.member).mean(0)
-    curve = roc.roc(members, others)
-    at = np.searchsorted(curve.fpr, CURVE, side="right") - 1
-    result = {
-        "auc": seen.auc._asdict(),
-        "success": float(1 - wrong.mean()),
-        "accuracy": [a._asdict() for a in seen.accuracy],
-        "fprs": list(roc.FPRS),
-        "operating": {
-            "shadows": [_plain(o) for o in seen.operating[: len(roc.FPRS)]],
-            "targets": [_plain(o) for o in seen.operating[len(roc.FPRS) :]],
-        },
-        "members": seen.members,
-        "nonmembers": seen.nonmembers,
-        "targets": scores.shape[1],
-        "runs": len(scores),
-    }
-    arrays = {"wrong": wrong, "fpr": curve.fpr[at], "tpr": curve.tpr[at]}
-    return result, arrays | {"scores": scores.astype(np.float32), "member": of.member}
-
-
-def _plain(point: roc.Operating | str) -> Any:
-    if isinstance(point, str):
-        return point
-    fields = {**point._asdict()}
-    for name in ("tpr", "fpr"):
-        fields[name] = {**fields[name]._asdict(), "value": fields[name].value}
-    return fields
-
-
-def compared(trials: list[Any]) -> list[Any]:
-    """Add every attack's AUC minus that of `loss_threshold` on the same scores.
-
-    The records' scores are dropped: rows keep rates.
-    """
-
-    def groups(t: Any) -> Any:
-        scores, member = t.arrays["scores"], t.arrays["member"]
-        return scores[member], scores[~member]
-
-    plain = {
-        t.defense: t
-        for t in trials
-        if t.attack.name == "loss_threshold" and "scores" in (t.arrays or {})
-    }
-
-    def add(t: Any) -> Any:
-        if "scores" not in (t.arrays or {}):
-            return t
-        result, base = dict(t.result), plain.get(t.defense)
-        if base is not None and t.attack.name != "loss_threshold":
-            member = t.arrays["member"]
-            ids = np.broadcast_to(np.arange(member.shape[1]), member.shape)
-            found = roc.auc_difference(
-                groups(t), groups(base), clusters=(ids[member], ids[~member])
-            )
-            result["over_loss_threshold"] = found._asdict()
-        kept = {k: v for k, v in t.arrays.items() if k not in ("scores", "member")}
-        return t._replace(result=result, arrays=kept)
-
-    return [add(t) for t in trials]
 
 
 def _game(design: Design) -> Game:

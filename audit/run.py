@@ -24,6 +24,7 @@ from audit import (
     games,
     in_turn,
     membership,
+    membership_scores,
     perceptual,
     pretrain,
     reconstruction,
@@ -88,7 +89,7 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
             trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
-    trials = rows.with_shares(membership.compared(trials), floor)
+    trials = rows.with_shares(membership_scores.compared(trials), floor)
     flagged = [
         rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
     ]

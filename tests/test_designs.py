@@ -119,7 +119,7 @@ def test_lanes_with_rows_are_runs_on_those_records():
     got = shadow.sweep("train", of, key, data, engine=engine)
     read = shadow.sweep("fisher", of, key, data, np.arange(6), engine=engine)
     for i in range(4):
-        own = TrainingSet(jax.tree.map(lambda a, r=rows[i]: a[r], z), None)
+        own = TrainingSet(jax.tree.map(lambda a, r=rows[i]: jnp.asarray(a[r]), z), None)
         lane = jax.random.fold_in(key, i)
         alone = of.defense.train(lane, of.side, own)
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
@@ -130,7 +130,7 @@ def test_lanes_with_rows_are_runs_on_those_records():
 
 def test_an_empty_slot_is_nobody():
     """Noise and division do not tell; the sum is that of the others."""
-    z = records(6, SHAPE, 3)
+    z = jax.tree.map(jnp.asarray, records(6, SHAPE, 3))
     defense = noisy_sgd(
         TASK, gradient(TASK, soft_clip(1.0)), SAMPLERS["full"](None), gaussian(1e-6),
         optimizer=optax.sgd(1.0), steps=1,

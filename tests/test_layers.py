@@ -19,7 +19,7 @@ LAYERS = [
     {"defenses", "attacks"},
     {"registry", "cells", "record_figures", "attribute_figures",
      "reconstruction", "in_turn", "membership", "designs", "membership_figures",
-     "membership_cells", "anatomy", "step_figures", "attributes",
+     "membership_cells", "membership_scores", "anatomy", "step_figures", "attributes",
      "audited", "canary_games", "audit_cells", "audit_figures",
      "score_files", "imported", "markdown", "rows", "compose", "spec", "games",
      "accounting", "scoring", "flags", "scorecard", "run", "report", "figures",
