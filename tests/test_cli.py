@@ -318,5 +318,5 @@ def test_unknown_words_offer_the_nearest():
     assert registry.did_you_mean("dpsdg", ["sgd", "dpsgd"]).startswith(
         "; did you mean 'dpsgd'"
     )
-    with pytest.raises(UserError, match="there is class_mean"):
+    with pytest.raises(UserError, match="there is attack_p"):
         registry.source("attack", "zzz")
