@@ -21,7 +21,7 @@ from audit.accounting import Guarantees
 from audit.batches import gathered
 from audit.designs import Design
 from audit.games import Game, Runs, Table
-from audit.membership_scores import CURVE, rates
+from audit.membership_scores import CURVE, above_bound, rates
 from audit.rng import stream
 from audit.signals import Shadows, Signals, of_release, with_release
 from audit.types import Attack, Lanes, Observation, Release, TrainingSet, UserError
@@ -225,7 +225,7 @@ def play(
     table: Table,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Let one attack score every candidate on every target model; return its rates."""
-    del releases, held  # attackers are shown what the models say
+    del releases  # attackers are shown what the models say
     if table.made is None:  # the floor is asked for before anything is released
         return {}, {"wrong": np.full(len(table.problem.splits.fixed.y), 0.5)}
     looked, model = _looked(table), attack.threat_model
@@ -237,7 +237,9 @@ def play(
     on_targets = scored(stream(key, "guess"), looked.targets)
     on_shadows = scored(stream(key, "calibrate"), looked.calibration)
     result, arrays = rates(on_targets, looked.targets, on_shadows, looked.calibration)
-    return {**result, "fit": info}, arrays
+    most = (held.anatomy or {}).get("tpr_bound")
+    found = [] if most is None else above_bound(result, most)
+    return {**result, "fit": info, "flags": found}, arrays
 
 
 def _scorer(attack: Attack, state: Any) -> Any:

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from audit import roc
+from audit import intervals, roc
+from audit.flags import Flag
 from audit.signals import Shadows
 
+SURE = 0.999  # of a flag: clean runs must not raise one by chance
 CURVE = np.geomspace(1e-5, 1, 151)  # false-positive rates at which a ROC is kept
 
 
@@ -61,6 +63,32 @@ def _plain(point: roc.Operating | str) -> Any:
     for name in ("tpr", "fpr"):
         fields[name] = {**fields[name]._asdict(), "value": fields[name].value}
     return fields
+
+
+def above_bound(result: dict[str, Any], most: np.ndarray) -> list[dict[str, Any]]:
+    """Return a flag if the attack tells more than the accounting allows.
+
+    Thresholds from shadow models, so that the rated scores have not chosen them; the
+    limits of both rates hold with 99.9%, as if all scores were independent.
+
+    Args:
+      result: of `rates`.
+      most: [2, p] false-positive rates and the most true positives at them.
+    """
+    points = [p for p in result["operating"]["shadows"] if not isinstance(p, str)]
+    for point in points:
+        tpr, fpr = (
+            intervals.proportion(point[k]["k"], point[k]["n"], SURE)
+            for k in ("tpr", "fpr")
+        )
+        at = min(np.searchsorted(most[0], fpr.high), most.shape[1] - 1)
+        if tpr.low > most[1, at]:
+            text = (
+                f"TPR {tpr.value:.4g} at FPR {fpr.value:.4g}, accounted for "
+                f"{most[1, at]:.4g}: noise, clip, sampler or accountant"
+            )
+            return [Flag("tpr-above-bound", "error", text)._asdict()]
+    return []
 
 
 def compared(trials: list[Any]) -> list[Any]:

@@ -13,12 +13,14 @@ from audit import (
     membership,
     membership_scores,
     models,
+    rdp,
     roc,
     scorecard,
     shadow,
     signals,
 )
 from audit.__main__ import main
+from audit.accounting import Guarantees
 from audit.games import Table, mismatch
 from audit.rows import Problem
 from audit.signals import Shadows, Signals
@@ -35,6 +37,7 @@ SETTINGS = {
     "learning_rate": 0.5, "optimizer": "sgd", "steps": 3, "sampling": "full",
     "batch_size": None, "weight_decay": 0.0,
 }  # fmt: skip
+NOTHING = Guarantees(None, None, (), None)
 ENGINE = shadow.Engine(Lanes(8))
 
 
@@ -79,7 +82,7 @@ def spy(sees=(), knows=()):
 
 def play(attack, of, at, runs):
     game = membership.IN_OUT
-    return game.play(jax.random.key(7), attack, of, runs.releases, None, at)
+    return game.play(jax.random.key(7), attack, of, runs.releases, NOTHING, at)
 
 
 def test_an_attack_that_declares_nothing_is_shown_nothing(played):
@@ -194,6 +197,21 @@ def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
     assert tpr == pytest.approx(0.8413, abs=0.05)  # Phi(0 + 1)
 
 
+def test_more_than_the_accounting_allows_is_flagged():
+    """Scores of no, a 0.9-GDP and a 3-GDP mechanism against a bound of 1-GDP."""
+    member = designs.in_out.member(jax.random.key(0), 2, 4000)
+    of = Shadows(member, None, None)
+    fpr = membership_scores.CURVE
+    most = np.stack([fpr, rdp.GaussianPrivacy(1.0).tpr(fpr)])
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(2, *member.shape))
+    for gain, names in ((0.0, []), (0.9, []), (3.0, ["tpr-above-bound"])):
+        scores = noise + gain * member
+        result, _ = membership_scores.rates(scores[0], of, scores[1], of)
+        found = membership_scores.above_bound(result, most)
+        assert [f["name"] for f in found] == names
+
+
 @pytest.mark.parametrize(
     ("of", "asked", "said"),
     [
@@ -237,9 +255,11 @@ SMALL = [
     "scenario=mia_mnist5k", "data=digits", "runs=4", "membership.shadows=4",
     "membership.calibration=4", "membership.queries=2", "task.settings.hidden=8",
     "sets.digits.splits.fixed=200", "sets.digits.splits.test=100",
-    "defenses=[sgd,dpsgd]", "training.steps=12", "defense.dpsgd.steps=6",
-    "training.batch_size=40", "defense.dpsgd.batch_size=50", "lanes.tile=8",
+    "defenses=[sgd,dpsgd]", "sets.digits.training.steps=12", "defense.dpsgd.steps=6",
+    "lanes.tile=8",
     "attacks=[coin,loss_threshold,attack_r,lira]", "attack={}",
+    "training.sampling=full", "sets.digits.training.batch_size=null",
+    "defense.dpsgd.batch_size=null",
 ]  # fmt: skip
 
 
@@ -299,7 +319,7 @@ def test_shadow_models_come_from_the_store(folder):
 @pytest.mark.slow
 def test_the_replace_one_game(tmp_path):
     words = ["game=membership_replace_one", "defenses=[dpsgd]", "attacks=[lira]"]
-    words += ["defense={}", "training.steps=4"]
+    words += ["sets.digits.training.steps=4"]
     assert main(["run", *SMALL, *words, f"out={tmp_path / 'out'}"]) == 0
     card = scorecard.load(tmp_path / "out")
     own = card.defenses["dpsgd"]
