@@ -14,7 +14,7 @@ SMALL = {
     "epsilon_one_run": [
         "canaries.audits=2", "canaries.count=200",
         "defenses=[epsilon_8,poisson]",
-        "defense.poisson={use: dpsgd, sampling: poisson, batch_size: 100}",
+        "defense.poisson={use: dpsgd, sampling: poisson, batch_size: 25}",
     ],
 }  # fmt: skip
 
