@@ -72,7 +72,8 @@ def two_worlds(scores: np.ndarray, claim: Claim) -> tuple[dict, dict]:
     main = "gdp" if claim.gaussian else "clopper_pearson"
     above = {  # the posterior promises no confidence
         m: sum(_row(a, b, m, claim).epsilon > _upper(claim) for a, b in scores)
-        for m in set(methods) - {"bayesian"}
+        for m in methods
+        if m != "bayesian"
     }
     summary = roc.summarise(members, nonmembers, fprs=roc.FPRS)
     result = {
