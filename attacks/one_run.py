@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
@@ -28,7 +29,7 @@ def one_run(task: Task) -> Attack:
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Any, dict]:
         del key
-        return knowledge.init, {}
+        return jax.tree.map(jnp.asarray, knowledge.init), {}
 
     def guess(start: Any, key: Array, seen: Observation) -> Array:
         del key

@@ -19,6 +19,9 @@ usage: python -m audit COMMAND [key=value ...]
   show     print a scenario with every setting resolved, and run nothing
   reproduce SOURCE [budget=full|smoke] [--config-dir DIR]
            a paper's numbers beside ours; SOURCE: a file of scenarios/expected, or all
+  membership PATH [targets=1] [calibration=1]
+           rates of attacks on models trained elsewhere; PATH: an .npz of scores or
+           logits, or a folder of models with keep.npy and scores/ or logits/
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
   doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
@@ -51,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         "run": _run,
         "show": _show,
         "reproduce": _reproduce,
+        "membership": _membership,
         "list": _list,
         "bench": _bench,
         "doctor": _doctor,
@@ -159,6 +163,13 @@ def _compared(plan: Plan) -> int:
         for file in reproduce.write(plan, held, outcomes, REPRODUCTION):
             print(f"  {file}")
     return int(any(v.broken for v in held))
+
+
+def _membership(words: list[str]) -> int:
+    from audit import imported
+
+    print(imported.render(imported.rate(imported.parse(words))))
+    return 0
 
 
 def _list(words: list[str]) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 Cell = Callable[[dict[str, Any]], str]
 UNITS = {
     "canary": "ε upper, lower: of the add-or-remove game at the card's delta; lower "
-    "ends hold with 95% each, threshold fixed in advance; above: audits whose lower "
-    "end exceeds the upper one",
+    "ends hold with 95% each: GDP's threshold is fixed in advance, CP's and Bayes' "
+    "paid for by Bonferroni; above: audits whose lower end exceeds the upper one",
     "one_run": "ε upper, lower: of the add-or-remove game at the card's delta; lower "
     "ends hold with 95% each, guesses fixed in advance, median over audits; above: "
     "audits whose lower end exceeds the upper one",
@@ -34,11 +34,13 @@ def epsilon(value: float | None) -> str:
 
 
 def _of(method: str) -> Cell:
-    """Return the cell of one estimator, its threshold fixed in advance."""
+    """Return the cell of one estimator."""
 
     def cell(result: dict[str, Any]) -> str:
         held = result["lower"].get(method)
-        return "-" if held is None else epsilon(held["fixed"]["epsilon"])
+        if held is None:
+            return "-"
+        return epsilon(held[result["headline"][method]]["epsilon"])
 
     return cell
 
@@ -105,7 +107,7 @@ def tables(card: Any) -> list[str]:
     top = [f"{header} Bonferroni | many splits |", "|---" * 7 + "|"]
     out = ["### Lower ends of epsilon", "\n".join([*top, *lowers])]
     if rates:
-        top = ["| defense | attack | FPR, realised | TPR, 95% |", "|---" * 4 + "|"]
+        top = ["| defense | attack | FPR | realised | TPR, 95% |", "|---" * 5 + "|"]
         out += ["### Rates, threshold chosen on targets", "\n".join([*top, *rates])]
     return out
 
@@ -119,10 +121,11 @@ def _counted(one: dict[str, Any]) -> str:
     return f"{epsilon(one['epsilon'])} ({counts})"
 
 
-def _rate(point: dict[str, Any] | str) -> str:
-    if isinstance(point, str):
-        return f"- | {point}"
+def _rate(point: dict[str, Any]) -> str:
+    nominal = f"{float(point['nominal']):.2%}"
+    if "unavailable" in point:
+        return f"{nominal} | - | {point['unavailable']}"
     fpr, tpr = point["fpr"], point["tpr"]
     value, low, high = (f"{float(tpr[k]):.4f}" for k in ("value", "low", "high"))
     realised = f"{float(fpr['value']):.4%} ({fpr['k']}/{fpr['n']})"
-    return f"{realised} | {value} [{low}, {high}] ({tpr['k']}/{tpr['n']})"
+    return f"{nominal} | {realised} | {value} [{low}, {high}] ({tpr['k']}/{tpr['n']})"

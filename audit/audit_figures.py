@@ -52,9 +52,9 @@ def _panel(axis: Any, card: Scorecard, t: dict[str, Any]) -> None:
     axis.set(xscale="log", yscale="log", xlim=(fpr[0], 1), ylim=(fpr[0], 1.05))
     axis.set_xlabel("false positives")
     upper = t["result"]["upper"]
-    claimed = "no ε" if upper is None else f"ε ≤ {float(upper):.3g}"
+    claimed = "" if upper is None else f" ≤ {float(upper):.3g}"
     lower = float(t["result"]["epsilon_lower"])
-    axis.set_title(f"{t['defense']}: {lower:.3g} ≤ ε, {claimed}", fontsize=8)
+    axis.set_title(f"{t['defense']}: {lower:.3g} ≤ ε{claimed}", fontsize=8)
 
 
 def both_sides(card: Scorecard, path: Path) -> None:
@@ -68,7 +68,8 @@ def both_sides(card: Scorecard, path: Path) -> None:
         if t["result"]["upper"] is None:
             continue
         for method, by in t["result"]["lower"].items():
-            point = (float(t["result"]["upper"]), float(by["fixed"]["epsilon"]))
+            shown = by[t["result"].get("headline", {}).get(method, "fixed")]
+            point = (float(t["result"]["upper"]), float(shown["epsilon"]))
             seen.setdefault(method, []).append(point)
     for (method, points), colour in zip(seen.items(), COLOURS, strict=False):
         x, y = zip(*sorted(points), strict=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from audit.spec import Canaries
 
 MODELS = 16  # trained whole, for the utility
+TOGETHER = 100_000  # runs of one sweep
 GRANTS = frozenset({"transcript", "fixed", "init", "public", "canaries"})
 
 
@@ -62,6 +63,19 @@ def planted(problem: Problem) -> tuple[Canaries, Examples]:
         raise UserError(f"canaries.count={asked.count}: {error}") from None
 
 
+def fits(of: shadow.Learner, table: Table) -> None:
+    """Refuse what cannot be audited, before anything is trained.
+
+    Raises:
+      UserError: no such records, or a defense that sums no gradients.
+    """
+    planted(table.problem)
+    if "noisy_sgd" not in of.defense.traits:
+        raise UserError(
+            f"defense.{of.label}: sums no gradients a canary could be in; leave it out"
+        )
+
+
 def account(
     key: jax.Array, of: shadow.Learner, table: Table, runs: int, delta: float
 ) -> Guarantees:
@@ -82,8 +96,6 @@ def two_worlds(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
     """
     asked, canary = planted(table.problem)
     fixed, engine = table.problem.splits.fixed, table.engine
-    both = [np.repeat(world, table.runs) for world in (True, False)]
-    slot = _slots(canary, np.concatenate(both))
     some = TrainingSet(fixed, _slots(canary, np.ones(MODELS, bool)))
     made = Runs(
         shadow.sweep(
@@ -94,20 +106,23 @@ def two_worlds(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
     if of.defense.log_likelihood is None:
         return made._replace(looked=Worlds(None))
     key, what = stream(key, "transcripts"), f"{of.label}: transcripts"
+    together = min(asked.audits, max(1, TOGETHER // (2 * table.runs)))
     engine.report(what, 0, asked.audits)
     ratios = []
-    for i in range(asked.audits):
+    for start in range(0, asked.audits, together):
+        audits = min(together, asked.audits - start)
+        member = np.tile(np.repeat([True, False], table.runs), audits)
         found = shadow.sweep(
             "log_likelihood",
             of,
-            jax.random.fold_in(key, i),
-            TrainingSet(fixed, slot),
+            jax.random.fold_in(key, start),
+            TrainingSet(fixed, _slots(canary, member)),
             canary,
             engine=engine._replace(report=_quiet),
         )
-        ratios.append(found[:, 0].reshape(2, -1))
-        engine.report(what, i + 1, asked.audits)
-    return made._replace(looked=Worlds(np.array(ratios)))
+        ratios.append(found[:, 0].reshape(audits, 2, table.runs))
+        engine.report(what, start + audits, asked.audits)
+    return made._replace(looked=Worlds(np.concatenate(ratios)))
 
 
 def _slots(canary: Examples, member: np.ndarray) -> Examples:
@@ -206,5 +221,5 @@ def tell_members(
     return {**result, "fit": info}, arrays
 
 
-CANARY = Game("membership", GRANTS, two_worlds, account, tell_apart, floor=None)
-ONE_RUN = Game("membership", GRANTS, one_run, account, tell_members, floor=None)
+CANARY = Game("membership", GRANTS, two_worlds, account, tell_apart, None, fits)
+ONE_RUN = Game("membership", GRANTS, one_run, account, tell_members, None, fits)

@@ -35,7 +35,7 @@ SELECTIONS = get_args(Selection)
 METHODS = get_args(Method)
 
 SPLITS = 9  # of `multi_split`
-NODES = 512  # of the posterior's quadrature
+NODES = 128  # of the posterior's quadrature: epsilon to 1e-3
 MOST = 50.0  # epsilon beyond which nobody asks
 
 

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
     "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench",
-    "cells", "doctor", "expected", "figures", "launch", "markdown",
+    "cells", "doctor", "expected", "figures", "imported", "launch", "markdown",
     "membership_cells", "membership_figures", "nominal", "places", "plans",
-    "progress", "record_figures", "report", "reproduce", "step_figures", "verdicts",
+    "progress", "record_figures", "report", "reproduce", "score_files",
+    "step_figures", "verdicts",
 )  # fmt: skip
 
 

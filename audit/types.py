@@ -124,9 +124,7 @@ class Query(NamedTuple):
     norm_bound: Any  # sup ||fn(z)||_2: the add-or-remove sensitivity; inf = unbounded
     sensitivity: Any  # sup ||fn(z) - fn(z')||_2: the replace-one sensitivity
     smooth: bool = True  # differentiable everywhere; False = no Fisher reading
-    total: Callable | None = (
-        None  # (params, side, [b], weight [b]) -> sum_i w_i fn(z_i)
-    )
+    total: Callable | None = None  # (params, side, [b], w [b]) -> sum_i w_i fn(z_i)
     trace: Callable | None = None  # (params, side, [m]) -> ||d fn / d x||_F^2 [m]
     score: Callable | None = (
         None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]

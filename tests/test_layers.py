@@ -21,8 +21,9 @@ LAYERS = [
      "reconstruction", "in_turn", "membership", "designs", "membership_figures",
      "membership_cells", "membership_scores", "anatomy", "step_figures", "attributes",
      "audited", "canary_games", "audit_cells", "audit_figures",
-     "markdown", "rows", "compose", "spec", "games", "accounting", "scoring",
-     "flags", "scorecard", "run", "report", "figures", "bench", "doctor", "progress",
+     "score_files", "imported", "markdown", "rows", "compose", "spec", "games",
+     "accounting", "scoring", "flags", "scorecard", "run", "report", "figures",
+     "bench", "doctor", "progress",
      "expected", "places", "plans", "verdicts", "reproduce",
      "launch", "setup", "__main__", "__init__"},
 ]  # fmt: skip
