@@ -25,6 +25,9 @@ usage: python -m audit COMMAND [key=value ...]
            one run as one page that opens anywhere; RUN: its folder, or its name
   verify ROW.json [out=DIR]
            run a scorecard's command again: equal (0), differs (1) or stale (3)
+  membership PATH [targets=1] [calibration=1]
+           rates of attacks on models trained elsewhere; PATH: an .npz of scores or
+           logits, or a folder of models with keep.npy and scores/ or logits/
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
   doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
@@ -61,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         "leaderboard": _leaderboard,
         "report": _report,
         "verify": _verify,
+        "membership": _membership,
         "list": _list,
         "bench": _bench,
         "doctor": _doctor,
@@ -205,6 +209,13 @@ def _again(scenario: Scenario) -> Scorecard:
     prepare_jax()
     with Progress() as progress:
         return audit(scenario, engine(scenario, folder, RUNS, progress))
+
+
+def _membership(words: list[str]) -> int:
+    from audit import imported
+
+    print(imported.render(imported.rate(imported.parse(words))))
+    return 0
 
 
 def _list(words: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from audit import cells
+from audit import audit_cells, cells, membership_cells
 from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
 from audit.report import notes
 from audit.scorecard import Scorecard
@@ -26,8 +26,9 @@ def render(card: Scorecard, figures: list[str]) -> str:
         "```\n" + notes(card) + "\n```",
         *(f"![{_words(name)}]({name})" for name in figures),
         *(["## Attacks", _md_trials(card)] if card.trials else []),
+        *_md_leakage(card),
         "## Bounds and leakage",
-        _md_bounds(card),
+        *([_md_bounds(card)] if card.scenario["game"] not in TRIALS else []),
         _md_dfil(card),
         *_md_eta(card),
         *_md_steps(card),
@@ -72,8 +73,7 @@ def _md_defenses(card: Scorecard) -> str:
 
 
 def _md_trials(card: Scorecard) -> str:
-    attribute = card.scenario["game"] == "attribute"
-    columns = _GUESSED if attribute else _REBUILT
+    columns, words = TRIALS.get(card.scenario["game"], (_REBUILT, _REBUILT_SAID))
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
@@ -84,7 +84,7 @@ def _md_trials(card: Scorecard) -> str:
             said = flag_names(t, set())
         rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
     table = grid(["defense", "attack", *columns, "threat model", "flags"], rows)
-    return table if attribute else f"{table}\n\n{_REBUILT_SAID}"
+    return "\n\n".join([table, *([words] if words else []), *audit_cells.tables(card)])
 
 
 def _share(value: float | None) -> str:
@@ -117,6 +117,23 @@ _REBUILT_SAID = (
     "below their bound, of those whose bound is below what any guess in the domain "
     "achieves."
 )
+
+_MEMBERSHIP = (membership_cells.TABLE, membership_cells.SAID)
+TRIALS: dict[str, tuple[dict[str, Any], str]] = {
+    "attribute": (_GUESSED, ""),
+    "canary": (audit_cells.CANARY | audit_cells.MORE, audit_cells.SAID),
+    "one_run": (audit_cells.ONE_RUN | audit_cells.MORE, audit_cells.SAID),
+    "membership": _MEMBERSHIP,
+    "membership_replace_one": _MEMBERSHIP,
+}
+
+
+def _md_leakage(card: Scorecard) -> list[str]:
+    """Return what a membership game found about single records."""
+    if not all("membership" in own for own in card.defenses.values()):
+        return []
+    table = grid(membership_cells.LEAKAGE, membership_cells.leakage(card))
+    return ["## Membership, record by record", table, membership_cells.LEAKAGE_SAID]
 
 
 def _below(held: dict[str, Any] | None) -> str:

@@ -29,6 +29,7 @@ from audit.dissection import dissector
 from audit.queries import Side, masked, start
 from audit.rng import stream
 from audit.types import (
+    Batch,
     Defense,
     Examples,
     Noise,
@@ -93,15 +94,18 @@ def noisy_sgd(
         return State(side.params, optimizer.init(side.params), side, jnp.zeros((), int))
 
     def step(key: jax.Array, state: State, data: TrainingSet) -> tuple:
-        n = count(data)
+        return advance(key, state, data, sampler.draw(key, state.t, count(data)))
+
+    def advance(
+        key: jax.Array, state: State, data: TrainingSet, batch: Batch
+    ) -> tuple[State, StepView]:
         if refresh is not None:
             side = refresh(state.params, state.side, state.t)
             state = state._replace(side=side)
-        batch = sampler.draw(key, state.t, n)
         total = sum_all(query, state, data, batch)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
         noised = masked(state.side.mask, noise.sample(step_key, total))
-        mean = jax.tree.map(lambda u: u / sampler.denominator(n), noised)
+        mean = jax.tree.map(lambda u: u / sampler.denominator(count(data)), noised)
         updates, opt = optimizer.update(mean, state.optimizer, state.params)
         # weight decay must not move what is frozen
         updates = masked(state.side.mask, updates)
@@ -110,10 +114,17 @@ def noisy_sgd(
         return State(params, opt, state.side, state.t + 1), view
 
     def train(key: jax.Array, side: Side, data: TrainingSet) -> Release:
-        def body(state: State, _: None) -> tuple:
-            return step(key, state, data)[0], None
+        batches = None
+        if sampler.schedule is not None:
+            batches = sampler.schedule(key, steps, count(data))
 
-        return Release(jax.lax.scan(body, init(key, side), length=steps)[0].params)
+        def body(state: State, batch: Batch | None) -> tuple:
+            if batch is None:
+                return step(key, state, data)[0], None
+            return advance(key, state, data, batch)[0], None
+
+        start = init(key, side)
+        return Release(jax.lax.scan(body, start, batches, length=steps)[0].params)
 
     return _account(
         Defense(
@@ -126,7 +137,9 @@ def noisy_sgd(
             log_likelihood=None,
             rdp=None,
             pld=None,
-            traits=frozenset({"noisy_sgd"} | ({"linear"} if task.linear else set())),
+            traits=frozenset(
+                {"noisy_sgd", "rows"} | ({"linear"} if task.linear else set())
+            ),
             steps=steps,
         ),
         query,
@@ -144,7 +157,11 @@ def _account(
     if init is None or step is None:
         return defense
     leak = partial(_leak, query, sampler, noise)
-    defense = defense._replace(dissect=dissector(query, step, leak))
+    told = {"full_batch": sampler.everybody, "gaussian": noise.stddev is not None}
+    defense = defense._replace(
+        dissect=dissector(query, step, leak),
+        traits=defense.traits | {name for name, holds in told.items() if holds},
+    )
     if noise.precision is None:
         return defense
 

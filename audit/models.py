@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from audit.dense import Stack
 from audit.linear import Head
 from audit.types import Count, Task
 
@@ -203,7 +204,9 @@ def mlp(
     """Fully connected network; the default is Balle et al.'s 784-10-10 ELU network."""
     module = _Mlp((hidden,) * layers, classes, activation)
     name = f"mlp({hidden}x{layers} {activation})"
-    return classification(name, module, features, classes)
+    names = (*(f"hidden_{i}" for i in range(layers)), "head")
+    stack = Stack(names, ACTIVATIONS[activation], classes, hidden)
+    return classification(name, module, features, classes)._replace(dense=stack)
 
 
 def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:

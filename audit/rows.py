@@ -11,6 +11,7 @@ from audit import data, flags, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
 from audit.games import Runs
+from audit.spec import Canaries
 from audit.types import Attribute, Release, Splits, Task
 
 EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
@@ -24,6 +25,7 @@ class Problem(NamedTuple):
     dataset: data.Dataset
     pictures: np.ndarray | None = None  # [fixed, ...] before features were prepared
     attribute: Attribute | None = None  # in attribute games
+    canaries: Canaries | None = None  # in the games canary and one_run
 
 
 class Trial(NamedTuple):
@@ -121,6 +123,7 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
         "bounds": [scoring.describe(b) for b in held.bounds],
         "rdp2": held.rdp2,
         "nominal": [n._asdict() for n in held.nominal],
+        **({"membership": held.membership} if held.membership else {}),
         "epsilon": held.epsilon,
     }
 
@@ -135,7 +138,7 @@ def row(
     problem: Problem,
 ) -> flags.Row | None:
     """Return what the flags look at; None for a trial without a result."""
-    if one.arrays is None or one.result is None:
+    if one.arrays is None or one.result is None or not floor:
         return None
     undefended = [
         of.label
@@ -153,12 +156,12 @@ def row(
     return flags.Row(
         attack=one.attack.name,
         oracle=one.result["oracle"],
-        is_floor=one.attack.name in ("class_mean", "prior_mode"),
+        is_floor=one.attack.name in ("class_mean", "prior_mode", "coin"),
         mse=error(one.arrays),
         bias2=one.arrays.get("bias2"),
         finite=bool(np.isfinite(error(one.arrays)).all()),
         floor=error(floor),
-        bounds=None if problem.attribute is not None else held[one.defense].bounds,
+        bounds=held[one.defense].bounds if "mse" in one.arrays else None,
         runs=one.result["runs"],
         control=controls[0] if controls else None,
         is_control=one.defense in undefended,
@@ -189,11 +192,12 @@ def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial
     oracle = {
         t.defense: error(t.arrays)
         for t in trials
-        if t.result is not None and t.arrays is not None and t.result["oracle"]
+        if floor and t.result is not None and t.arrays is not None
+        if t.result["oracle"]
     }
 
     def add(t: Trial) -> Trial:
-        if t.arrays is None or t.result is None:
+        if t.arrays is None or t.result is None or not floor:
             return t
         typical = t.arrays.get("mse_median", error(t.arrays))
         t.result["beats_floor"] = float((typical < error(floor)).mean())
@@ -207,8 +211,9 @@ def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial
 
 
 def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
-    """Return a trial as plain data, flags raised."""
-    found = flags.raised(row) if row is not None else []
+    """Return a trial as plain data, flags raised: by its errors, or by its game."""
+    found = [f._asdict() for f in flags.raised(row)] if row is not None else []
+    found += (one.result or {}).pop("flags", [])
     return {
         "defense": one.defense,
         "attack": one.attack.label,
@@ -219,7 +224,7 @@ def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
         "status": one.status,
         "reason": one.reason,
         "result": one.result,
-        "flags": [flag._asdict() for flag in found],
+        "flags": found,
     }
 
 

@@ -18,9 +18,13 @@ import numpy as np
 from audit import (
     anatomy,
     attributes,
+    canaries,
+    canary_games,
     data,
     games,
     in_turn,
+    membership,
+    membership_scores,
     perceptual,
     pretrain,
     reconstruction,
@@ -41,12 +45,12 @@ GAMES = {
     "leave_one_out": in_turn.GAME,
     "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
+    "canary": canary_games.CANARY,
+    "one_run": canary_games.ONE_RUN,
+    "membership": membership.IN_OUT,
+    "membership_replace_one": membership.REPLACE_ONE,
 }
-IN_TURN = {
-    "leave_one_out",
-    "anatomy",
-    "attribute",
-}  # every fixed record is the target in turn
+IN_TURN = set(GAMES) - {"reconstruction"}  # every fixed record is the target in turn
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
@@ -65,7 +69,11 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     public = begin(key, scenario, problem)
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
-    table = Table(problem, engine, spec.runs, _lpips_weights())
+    asked = scenario.membership
+    table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
+    for of in learners:
+        if game.fits is not None:
+            game.fits(of, table)
     floor = _floor(key, game, learners[0], table) if attacks else {}
 
     defenses, held, trials = {}, {}, []
@@ -78,10 +86,10 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         utility = rows.utility(of, runs, problem.splits)
         defenses[entry.label] = rows.describe(entry, guaranteed, utility)
         trials += [
-            trial(own, e, attack, game, of, runs.releases, guaranteed, table)
+            trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
-    trials = rows.with_shares(trials, floor)
+    trials = rows.with_shares(membership_scores.compared(trials), floor)
     flagged = [
         rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
     ]
@@ -113,10 +121,13 @@ def load(scenario: Scenario) -> Problem:
     except ValueError as error:
         raise UserError(f"task: {error}") from None
     task = task._replace(domain=domain, label_private=spec.task.label_private)
+    if spec.canaries is not None:
+        task = canaries.plant(task, spec.canaries.count, spec.canaries.norm)
     asked = None
     if scenario.attribute is not None:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
-    return Problem(task, splits, dataset, cut.fixed.x if in_turn else None, asked)
+    shown = cut.fixed.x if in_turn else None
+    return Problem(task, splits, dataset, shown, asked, spec.canaries)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
@@ -193,7 +204,9 @@ def trial(
 def _floor(
     key: jax.Array, game: Game, of: shadow.Learner, table: Table
 ) -> dict[str, np.ndarray]:
-    """Return guesses and scores of the attacker who ignores the release."""
+    """Return guesses and scores of the attacker who ignores the release, if any."""
+    if game.floor is None:
+        return {}
     attack = make_attack(Entry(game.floor, game.floor, {}, {}), table.problem.task)
     n = len(table.problem.splits.targets.y)
     nothing = Release(np.zeros(max(n, 1), np.float32))
