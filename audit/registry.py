@@ -36,7 +36,7 @@ NUMERIC = (
     "batches", "clip", "dissection", "fil", "fim_fit", "fim_fitters", "fim_steps",
     "fisher", "glm", "linear", "masks", "mechanisms", "minimisers", "models", "noise",
     "optimizers", "perturbation", "phi", "pretrain", "queries", "reweighting", "rng",
-    "samplers", "shadow", "shifted", "solvability",
+    "samplers", "shadow", "shifted", "solvability", "vmf", "vmf_privacy",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"types"},
     {"rng", "data", "clip", "fisher", "rdp", "bounds", "metrics", "perceptual",
-     "store", "precision"},
+     "store", "precision", "vmf", "vmf_privacy"},
     {"noise", "linear", "glm", "fil", "reweighting", "solvability", "stationarity",
      "pools", "nominal", "models", "masks", "optimizers", "pretrain", "regressor",
      "phi", "shifted", "fim_fit"},
