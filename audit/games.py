@@ -30,9 +30,19 @@ from audit.types import (
 if TYPE_CHECKING:
     from audit.rows import Problem
 
-GOALS = {"reconstruction", "attribute"}
-SEES = {"params", "target"}
-KNOWS = {"fixed", "label", "init", "train", "public", "objective", "record", "refits"}
+GOALS = {"reconstruction", "inversion", "attribute"}
+SEES = {"params", "update", "target"}
+KNOWS = {
+    "fixed",
+    "label",
+    "init",
+    "train",
+    "public",
+    "objective",
+    "record",
+    "refits",
+    "mechanism",
+}
 
 
 class Runs(NamedTuple):
@@ -52,6 +62,7 @@ class Game(NamedTuple):
     account: Callable  # (key, Learner, Table, runs, delta) -> Guarantees
     play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts
     floor: str  # the attack that ignores the release
+    prior_only: bool = False  # other goals' attacks can play if they look at no release
 
 
 class Table(NamedTuple):
@@ -97,7 +108,11 @@ def mismatch(
     missing = sorted(threat_model.assumes - defense.traits)
     if missing:
         return f"the defense is not {', not '.join(missing)}"
-    if game is not None and threat_model.goal != game.goal:
+    if "update" in threat_model.sees and defense.exposed is None:
+        return "the defense shows no step before its release"
+    blind = threat_model.sees <= {"target"}
+    other = game is not None and threat_model.goal != game.goal
+    if game is not None and other and not (game.prior_only and blind):
         return f"its goal is {threat_model.goal}, the game is about {game.goal}"
     lacking = sorted(threat_model.knows - game.grants) if game is not None else []
     return f"this game cannot grant {', '.join(lacking)}" if lacking else None
@@ -107,6 +122,7 @@ def sentence(threat_model: ThreatModel) -> str:
     """Return a threat model in words."""
     words = {
         "params": "the released parameters",
+        "update": "one step's noised gradient",
         "target": "the target itself (an oracle)",
         "fixed": "all other records",
         "label": "the target's label",
@@ -116,6 +132,7 @@ def sentence(threat_model: ThreatModel) -> str:
         "objective": "all other records' part in what the release minimises",
         "record": "all of the target but one attribute",
         "refits": "how to fit with any value in its place",
+        "mechanism": "the law of the noise",
     }
     sees = ", ".join(words[w] for w in sorted(threat_model.sees)) or "nothing"
     knows = ", ".join(words[w] for w in sorted(threat_model.knows)) or "nothing more"

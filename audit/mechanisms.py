@@ -122,7 +122,7 @@ def noisy_sgd(
             log_likelihood=None,
             rdp=None,
             pld=None,
-            traits=frozenset({"noisy_sgd"} | ({"linear"} if task.linear else set())),
+            traits=_traits(task, noise),
             steps=steps,
             exposed=_exposed(query, noise),
         ),
@@ -248,6 +248,12 @@ def _information(
     return each if apart else noise.precision * each
 
 
+def _traits(task: Task, noise: Noise) -> frozenset[str]:
+    linear, noisy = task.linear is not None, noise.log_density is not None
+    said = {"noisy_sgd": True, "linear": linear, "noisy": noisy}
+    return frozenset(word for word, holds in said.items() if holds)
+
+
 def _exposed(query: Query, noise: Noise) -> Exposed:
     """Return one step as whoever receives its update sees it."""
 
@@ -257,14 +263,20 @@ def _exposed(query: Query, noise: Noise) -> Exposed:
         noised = noised_sum(query, noise, key, state, data, everybody)
         return jax.tree.map(lambda u: u / len(z.y), masked(side.mask, noised))
 
+    def log_density(side: Side, params: Any, z: Examples, seen: Any) -> jax.Array:
+        assert noise.log_density is not None
+        own = query.fn(params, side, z)
+        return noise.log_density(own, masked(side.mask, seen))
+
+    weighed = None if noise.log_density is None else log_density
     if noise.precision is None:
-        return Exposed(update, None, None)
+        return Exposed(update, None, None, None)
 
     def curve(orders: Any) -> Any:
         return noise.rdp and noise.rdp(orders, query.sensitivity)
 
     trace = partial(_information, query, noise) if query.smooth else None
-    return Exposed(update, trace, curve if noise.rdp is not None else None)
+    return Exposed(update, trace, curve if noise.rdp is not None else None, weighed)
 
 
 def _log_ratio(

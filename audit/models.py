@@ -282,7 +282,7 @@ def lenet(
     activation: Literal["relu", "elu", "tanh", "sigmoid", "softplus"] = "tanh",
     start: Literal["glorot", "uniform"] = "glorot",
 ) -> Task:
-    """The LeNet of gradient inversion (Zhu et al. 2019), or LeNet-5 (LeCun et al. 1998).
+    """The LeNet of inversion attacks (Zhu et al. 2019), or LeNet-5 (LeCun et al. 1998).
 
     `zhu`: three convolutions of 12 5x5 filters, strides 2, 2, 1, and one dense layer;
     sigmoid with weights uniform in (-1/2, 1/2) in the original. `lenet5`: 6 and 16 5x5

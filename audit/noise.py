@@ -33,7 +33,17 @@ def gaussian(stddev: Any) -> Noise:
     def curve(orders: Any, sensitivity: Any) -> Any:
         return rdp.gaussian(orders, sensitivity / stddev)
 
-    return Noise(sample, precision=1 / stddev**2, stddev=stddev, rdp=curve)
+    def log_density(vector: Any, drawn: Any) -> Any:
+        gap = ravel_pytree(drawn)[0] - ravel_pytree(vector)[0]
+        return -(gap @ gap) / (2 * stddev**2)
+
+    return Noise(
+        sample,
+        precision=1 / stddev**2,
+        stddev=stddev,
+        rdp=curve,
+        log_density=log_density,
+    )
 
 
 def none() -> Noise:
@@ -77,12 +87,16 @@ def von_mises_fisher(
         draws = [(k, float(concentration)) for k in sizes.values()]
         return vmf_privacy.composed(draws, releases, share)
 
+    def log_density(mean: Any, drawn: Any) -> Any:
+        return concentration * (ravel_pytree(mean)[0] @ ravel_pytree(drawn)[0])
+
     each = {name: leaks(k) for name, k in sizes.items()}
     return Noise(
         sample,
         precision=each if isinstance(size, dict) else each[""],
         rdp=curve,
         at="example",
+        log_density=log_density if unit else None,
         pld=loss if unit else None,
     )
 
@@ -105,7 +119,11 @@ def batch_direction(concentration: Any, size: int) -> Noise:
     def total(key: jax.Array, vector: Any, many: Any) -> Any:
         return jax.tree.map(lambda a: many * a, sample(key, vector))
 
-    return one._replace(sample=sample, at="sum", total=total)
+    def log_density(vector: Any, drawn: Any) -> Any:
+        assert one.log_density is not None
+        return one.log_density(clip_tree(normalise(), vector), drawn)
+
+    return one._replace(sample=sample, at="sum", total=total, log_density=log_density)
 
 
 def mean_field(concentration: Any, size: int) -> Noise:

@@ -77,6 +77,9 @@ UNITS = {
     "targets",
     "leave_one_out": _IN_TURN,
     "anatomy": _IN_TURN,
+    "exposed": "MSE per pixel, pixels in [0, 1]; ± one standard error over targets; "
+    "normalised: in variances of the pool's channels, median over targets; bounds are "
+    "on one exposed update, epsilon is of the training run",
     "attribute": "guessed: share of records whose attribute is told, ± one standard "
     "error; floor: the commonest value",
 }

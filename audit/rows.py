@@ -13,6 +13,8 @@ from audit.compose import Entry, Scenario
 from audit.games import Runs
 from audit.types import Attribute, Release, Splits, Task
 
+MANY_CLASSES = 100  # from which on the ten likeliest classes are looked at too
+PEOPLE = {"lfw"}  # data sets whose pictures stay out of arrays, hence of figures
 EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
 
 
@@ -24,6 +26,7 @@ class Problem(NamedTuple):
     dataset: data.Dataset
     pictures: np.ndarray | None = None  # [fixed, ...] before features were prepared
     attribute: Attribute | None = None  # in attribute games
+    exposed: str = "trained"  # where the step is taken, in exposed games
 
 
 class Trial(NamedTuple):
@@ -56,6 +59,10 @@ def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
         "models": len(each),
         "test": len(y),
     }
+    if of.task.classes >= MANY_CLASSES:
+        top = jax.jit(jax.vmap(top10(of), (None, 0, None, None)))
+        parts = [top(of.side, part, x, y) for part in _in_parts(runs.releases, 256)]
+        found["top10"] = float(np.concatenate([np.asarray(p) for p in parts]).mean())
     if runs.noiseless is not None:
         found["noiseless"] = float(jax.jit(quality(of))(of.side, runs.noiseless, x, y))
     return found
@@ -74,6 +81,18 @@ def quality(of: shadow.Learner) -> Any:
         return 1 - (error**2).mean() / y.var()
 
     return accuracy if of.task.classes else r2
+
+
+def top10(of: shadow.Learner) -> Any:
+    """Return (side, Release, x [m], y [m]) -> share with their class among 10."""
+    predict = of.defense.predict
+    assert predict is not None
+
+    def share(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
+        best = jax.lax.top_k(predict(side, release, x), 10)[1]
+        return (best == y[:, None]).any(1).mean()
+
+    return share
 
 
 def _in_parts(releases: Release, size: int) -> list[Release]:
@@ -253,6 +272,8 @@ def arrays(
         kept |= {f"{label}/{k}": v for k, v in values.items() if v is not None}
     for one in trials:
         for name, array in (one.arrays or {}).items():
+            if name == "guess" and problem.dataset.name in PEOPLE:
+                continue
             if name == "mean_guess":  # of every record; only some are looked at
                 array = array[kept["shown"]]
             kept[f"{one.defense}/{one.attack.label}/{name}"] = array
@@ -264,6 +285,8 @@ def _pictures(
 ) -> dict[str, np.ndarray]:
     """Return labels, the floor, and the images that figures show."""
     kept = {"floor": error(floor)} if floor else {}
+    if problem.dataset.name in PEOPLE:
+        return kept
     if problem.pictures is None:
         targets = problem.splits.targets
         kept |= {"target": targets.x, "label": targets.y}

@@ -19,6 +19,7 @@ from audit import (
     anatomy,
     attributes,
     data,
+    exposed,
     games,
     in_turn,
     perceptual,
@@ -41,6 +42,7 @@ GAMES = {
     "leave_one_out": in_turn.GAME,
     "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
+    "exposed": exposed.GAME,
 }
 IN_TURN = {
     "leave_one_out",
@@ -78,7 +80,7 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         utility = rows.utility(of, runs, problem.splits)
         defenses[entry.label] = rows.describe(entry, guaranteed, utility)
         trials += [
-            trial(own, e, attack, game, of, runs.releases, guaranteed, table)
+            trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
     trials = rows.with_shares(trials, floor)
@@ -116,7 +118,8 @@ def load(scenario: Scenario) -> Problem:
     asked = None
     if scenario.attribute is not None:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
-    return Problem(task, splits, dataset, cut.fixed.x if in_turn else None, asked)
+    pictures = cut.fixed.x if in_turn else None
+    return Problem(task, splits, dataset, pictures, asked, spec.exposed)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:

@@ -71,7 +71,8 @@ class ScenarioSpec(_Model):
     name: str
     title: str
     source: str
-    game: Literal["reconstruction", "leave_one_out", "anatomy", "attribute"]
+    game: Literal["reconstruction", "leave_one_out", "anatomy", "attribute", "exposed"]
+    exposed: Literal["trained", "start"] = "trained"  # where the exposed step is taken
     seed: Seed = 0
     task: TaskSpec
     features: Features = Features()

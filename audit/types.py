@@ -159,6 +159,7 @@ class Noise(NamedTuple):
     at: Literal["sum", "example"] = "sum"  # what is drawn for; "example": replace-one
     total: Callable | None = None  # (key, sum, how many) -> noised sum: at "sum", where
     # it depends on how many records take part
+    log_density: Callable | None = None  # (contribution, drawn) -> [], up to a constant
     pld: Callable | None = None  # (releases, share) -> PrivacyLoss of a record that
     # takes part in each with this probability, where it is no Gaussian's
 
@@ -197,6 +198,10 @@ class Exposed(NamedTuple):
     trace: Callable | None  # (key, side, params, Examples [m]) -> Fisher information of
     # one such update about each record [m]; None = no bound
     rdp: Callable | None  # (orders) -> [orders], replace-one; None = no bound
+    log_density: (
+        Callable | None
+    )  # (side, params, example, Updates) -> [], of the update
+    # of that record alone, up to what all records share; None = none is known
 
 
 class Defense(NamedTuple):
@@ -258,6 +263,7 @@ class Knowledge(NamedTuple):
     train: Callable | None = None  # (key, TrainingSet of [m] targets) -> Release [m]
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games
+    likelihood: Any = None  # (params, example, update) -> log density of the update
 
 
 class Observation(NamedTuple):
@@ -265,6 +271,7 @@ class Observation(NamedTuple):
 
     params: Any = None
     label: Any = None
+    update: Any = None  # the noised gradient of a step at `params`
     target: Any = None  # oracles only; an oracle is a reference, never ranked
     rest: Any = None  # [D] what the known records and the regulariser leave of the
     # objective's gradient at `params`: the target's own gradient must cancel it
