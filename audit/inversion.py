@@ -232,14 +232,16 @@ def from_first_layer(update: Any, label_mean: Array, spread: Any) -> Array:
     plain = kernel @ bias / safe
     left = kernel - plain[:, None] * bias
     noise = (left**2).sum() / (max(kernel.shape[1] - 1, 1) * kernel.shape[0])
-    signal = jnp.maximum(square - len(bias) * noise, 0)
     # rounding leaves a little in a matrix of rank one; it is no noise
     rounding = 1e-10 * (kernel**2).sum() / kernel.shape[0]
-    ridge = jnp.where(noise > rounding, noise / spread**2, 0)
-    ahead = (kernel - mean[:, None] * bias) @ bias
-    weight = jnp.where(signal + ridge > 0, signal + ridge, 1)
+    noise = jnp.where(noise > rounding, noise, 0)
     # E b_r^2 = b_r^2 + s^2: what noise adds to the weights is taken out again
-    return (mean + ahead / weight).reshape(label_mean.shape)
+    signal = jnp.maximum(square - len(bias) * noise, 0)
+    ahead = kernel @ bias - signal * mean  # signal (x - mean) + noise
+    # whose variance is square x s^2 a pixel
+    weight = signal**2 + square * noise / spread**2
+    move = ahead * signal / jnp.where(weight > 0, weight, 1)
+    return (mean + move).reshape(label_mean.shape)
 
 
 def pixels(prior: Prior, z: Array) -> Array:

@@ -174,7 +174,7 @@ def row(
     return flags.Row(
         attack=one.attack.name,
         oracle=one.result["oracle"],
-        is_floor=one.attack.name in ("class_mean", "prior_mode"),
+        is_floor=one.attack.name in ("class_mean", "mean_image", "prior_mode"),
         mse=error(one.arrays),
         bias2=one.arrays.get("bias2"),
         finite=bool(np.isfinite(error(one.arrays)).all()),

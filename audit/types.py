@@ -28,7 +28,7 @@ NonNegativeInt = Annotated[int, Ge(0)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 Adjacency = Literal["replace_one", "add_remove"]
-Optimizer = Literal["sgd", "adam"]
+Optimizer = Literal["sgd", "momentum", "adam"]
 Sampling = Literal["full", "uniform", "poisson", "shuffled"]
 Clipping = Literal["soft", "hard"]
 Updates = Any  # a pytree shaped like the parameters
