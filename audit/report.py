@@ -161,6 +161,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
     """
     from audit import (
         attribute_figures,
+        exposed_figures,
         figures,
         markdown,
         record_figures,
@@ -173,6 +174,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
         **record_figures.FIGURES,
         **attribute_figures.FIGURES,
         **step_figures.FIGURES,
+        **exposed_figures.FIGURES,
     }
     drawn = {name: draw for name, (applies, draw) in known.items() if applies(card)}
     drawn |= step_figures.of_each(card)

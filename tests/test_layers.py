@@ -17,7 +17,7 @@ LAYERS = [
      "minimisers", "shadow", "fim_fitters", "fim_steps"},
     {"defenses", "attacks"},
     {"registry", "cells", "record_figures", "attribute_figures",
-     "reconstruction", "in_turn", "exposed", "anatomy", "step_figures", "attributes",
+     "reconstruction", "in_turn", "exposed", "exposed_figures", "anatomy", "step_figures", "attributes",
      "markdown", "rows", "compose", "spec", "games", "accounting", "scoring",
      "flags", "scorecard", "run", "report", "figures", "bench", "doctor", "progress",
      "expected", "places", "plans", "verdicts", "reproduce",
