@@ -89,7 +89,7 @@ def test_a_step_is_the_mean_of_draws_written_out(x64):
 
 def test_the_target_draws_as_a_record_of_the_same_row(x64):
     """Fixed + target is the same run as all of them fixed."""
-    for sampling, size in (("full", None), ("shuffled", 4)):
+    for sampling, size in (("shuffled", 4),):
         defense = build(concentration=3.0, steps=3, sampling=sampling, batch_size=size)
         side, whole, key = start_of(defense), data(10), jax.random.key(1)
         fixed, target = (
@@ -101,6 +101,7 @@ def test_the_target_draws_as_a_record_of_the_same_row(x64):
         np.testing.assert_allclose(flat(apart), flat(together), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_mean_field_has_the_moments_of_the_sum():
     k, kappa, many, draws = 40, 30.0, 6, 4000
     rng = np.random.default_rng(0)
@@ -150,7 +151,12 @@ def test_jacobian_of_a_direction_against_vectors(x64, label, trace):
 
 @pytest.mark.parametrize(
     ("task", "variant"),
-    [(LINEAR, "joint"), (LINEAR, "regularised"), (MLP, "joint"), (MLP, "layers")],
+    [
+        (LINEAR, "joint"),
+        pytest.param(LINEAR, "regularised", marks=pytest.mark.slow),
+        pytest.param(MLP, "joint", marks=pytest.mark.slow),
+        pytest.param(MLP, "layers", marks=pytest.mark.slow),
+    ],
 )
 def test_fisher_of_a_run_is_precision_times_jacobian(x64, task, variant):
     """Dense Jacobians, module by module; probes are unbiased, closed forms exact."""
