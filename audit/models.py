@@ -121,15 +121,14 @@ def windows(x: jax.Array, size: int, stride: int) -> jax.Array:
     """Return what each filter sees, any stride: [h, w, size^2 c], as `patches`.
 
     By slices, whose gradient is padding: the second derivatives of inversion attacks
-    would scatter through an index.
+    would scatter through an index. One axis after the other, as each slice is compiled
+    over and over in them.
     """
-    h, w = ((n - size) // stride + 1 for n in x.shape[:2])
-    cut = [
-        x[i : i + stride * (h - 1) + 1 : stride, j : j + stride * (w - 1) + 1 : stride]
-        for i in range(size)
-        for j in range(size)
-    ]
-    return jnp.concatenate(cut, -1)
+    for axis in (1, 0):
+        last = x.shape[axis] - size + 1
+        cut = [jax.lax.slice_in_dim(x, i, i + last, stride, axis) for i in range(size)]
+        x = jnp.concatenate(cut, -1)
+    return x
 
 
 def same(x: jax.Array, size: int) -> jax.Array:

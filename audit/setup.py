@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
     "__main__", "attribute_figures", "bench", "cells", "doctor", "expected",
-    "exposed_figures", "figures", "launch", "markdown", "nominal", "places", "plans", "progress",
-    "record_figures", "report", "reproduce", "step_figures", "verdicts",
+    "exposed_figures", "figures", "launch", "markdown", "nominal", "places", "plans",
+    "progress", "record_figures", "report", "reproduce", "step_figures", "verdicts",
 )  # fmt: skip
 
 
