@@ -8,8 +8,8 @@ honest but curious server, batch of one). Bounds are on that one update.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from audit.games import Game, Runs, Table
 from audit.pools import originals
 from audit.precision import double
 from audit.rng import stream
-from audit.types import Attack, Examples, Observation, Release
+from audit.types import Attack, Examples, Exposed, Observation, Release, Task
 
 TOGETHER = 32  # targets whose updates are alive, and attacked, at a time
 
@@ -84,16 +84,48 @@ def _traces(
 ) -> np.ndarray:
     """Return the Fisher information of one update about every target, in float64."""
     with jax.enable_x64(True):
-        defense = of.factory(of.task, **dict(of.static), **of.floats)
+        read = _programs(of.factory, of.task, of.static).trace
         side, params, z = double(
             (of.side, _params(of, table, releases, run), table.problem.splits.targets)
         )
-        read = jax.jit(defense.exposed.trace)
         found = []
         for start in range(0, len(z.y), TOGETHER):
             part = jax.tree.map(lambda a, s=start: a[s : s + TOGETHER], z)
-            found.append(np.asarray(read(key, side, params, part)))
+            found.append(np.asarray(read(of.floats, key, side, params, part)))
         return np.concatenate(found)
+
+
+class _Programs(NamedTuple):
+    """A defense's exposed step; floats are traced, so that a sweep compiles once."""
+
+    update: Any  # (floats, side, params, records [m], keys [m]) -> updates [m]
+    trace: Any  # (floats, key, side, params, records [m]) -> [m]
+    log_density: Any  # (floats, side, params, record, update) -> []
+
+
+@functools.cache
+def _programs(factory: Any, task: Task, static: tuple) -> _Programs:
+    def shown(floats: dict) -> Exposed:
+        return factory(task, **dict(static), **floats).exposed
+
+    def update(floats: dict, side: Any, params: Any, z: Examples, keys: Any) -> Any:
+        def alone(z: Examples, key: Any) -> Any:
+            one = jax.tree.map(lambda a: a[None], z)
+            return shown(floats).update(key, side, params, one)
+
+        return jax.vmap(alone)(z, keys)
+
+    def trace(floats: dict, *at: Any) -> Any:
+        read = shown(floats).trace
+        assert read is not None
+        return read(*at)
+
+    def log_density(floats: dict, *at: Any) -> Any:
+        weigh = shown(floats).log_density
+        assert weigh is not None
+        return weigh(*at)
+
+    return _Programs(jax.jit(update), jax.jit(trace), log_density)
 
 
 def play(
@@ -108,10 +140,9 @@ def play(
     problem = table.problem
     splits, targets = problem.splits, problem.splits.targets
     granted = games.grant(attack.threat_model, of, splits, table.engine)
-    shown = of.defense.exposed
-    law = shown.log_density if shown is not None else None
-    if "mechanism" in attack.threat_model.knows and law is not None:
-        known = jax.tree_util.Partial(partial(law, of.side))
+    if "mechanism" in attack.threat_model.knows:
+        law = _programs(of.factory, of.task, of.static).log_density
+        known = jax.tree_util.Partial(law, of.floats, of.side)
         granted = granted._replace(likelihood=known)
     state, info = attack.fit(stream(key, "fit"), granted)
     drawn = table.made.looked if table.made is not None else key
@@ -166,38 +197,41 @@ def _guess_all(
     drawn: jax.Array,
 ) -> np.ndarray:
     """Guess every target at one run, TOGETHER at a time; the last lot is padded."""
-    z = table.problem.splits.targets
-    params = None
-    if attack.threat_model.sees & {"params", "update"}:
+    z, params = table.problem.splits.targets, None
+    looks = "update" in attack.threat_model.sees
+    if looks:
         params = _params(of, table, releases, run)
-    guess = jax.jit(jax.vmap(_player(attack, of), (None, None, 0, 0, 0)))
+    guess, shown = _guesser(attack), _programs(of.factory, of.task, of.static)
     n, found = len(z.y), []
     size = min(TOGETHER, n)
     table.engine.report(f"{of.label}: guesses", 0, n)
     for start in range(0, n, size):
-        rows = np.minimum(np.arange(start, start + size), n - 1)
+        rows = np.minimum(np.arange(start, start + size), n - 1)  # the last is padded
         part = jax.tree.map(lambda a, r=rows: np.asarray(a)[r], z)
-        keys = [
-            jax.vmap(lambda i, k=k: jax.random.fold_in(jax.random.fold_in(k, run), i))(
-                rows
-            )
-            for k in (stream(key, "guess"), drawn)
-        ]
-        found.append(np.asarray(guess(state, params, part, *keys)))
+        own, of_noise = (_keys(k, run, rows) for k in (stream(key, "guess"), drawn))
+        seen = None
+        if looks:
+            seen = shown.update(of.floats, of.side, params, part, of_noise)
+        found.append(np.asarray(guess(state, params, part, seen, own)))
         table.engine.report(f"{of.label}: guesses", min(start + size, n), n)
     return np.concatenate(found)[:n]
 
 
-def _player(attack: Attack, of: shadow.Learner) -> Any:
-    """Return (state, params, record, key, key of the update) -> guess."""
-    model, shown = attack.threat_model, of.defense.exposed
+def _keys(key: jax.Array, run: int, rows: np.ndarray) -> jax.Array:
+    """Return a key for each target of one run."""
+    root = jax.random.fold_in(key, run)
+    return jax.vmap(lambda i: jax.random.fold_in(root, i))(rows)
 
-    def one(state: Any, params: Any, z: Examples, key: Any, drawn: Any) -> jax.Array:
-        update = None
-        if "update" in model.sees:
-            assert shown is not None  # the game skips who shows nothing
-            alone = jax.tree.map(lambda a: a[None], z)
-            update = shown.update(drawn, of.side, params, alone)
+
+@functools.lru_cache(maxsize=16)
+def _guesser(attack: Attack) -> Any:
+    """Return (state, params, records, updates, keys) -> guesses; all defenses share it.
+
+    Second derivatives take long to compile.
+    """
+    model = attack.threat_model
+
+    def one(state: Any, params: Any, z: Examples, update: Any, key: Any) -> jax.Array:
         seen = Observation(
             params=params if "params" in model.sees else None,
             update=update,
@@ -206,7 +240,7 @@ def _player(attack: Attack, of: shadow.Learner) -> Any:
         )
         return attack.guess(state, key, seen)
 
-    return one
+    return jax.jit(jax.vmap(one, (None, None, 0, 0, 0)))
 
 
 GAME = Game(

@@ -59,7 +59,7 @@ WRONG = [
     ("run: a\n", "run: b\n", "run 'b' is unknown; there is a"),
     ("    run: a\n", "", "give one of run, formula and absent"),
     ("run: a", "formula: edmunds_epsilom", "did you mean 'edmunds_epsilon'?"),
-    ("run: a", "run: a\n    formula: edmunds_epsilon", "one of run and formula"),
+    ("run: a", "run: a\n    formula: edmunds_epsilon", "one of run, formula and"),
     ("band: near", "band: nea", "band 'nea' is unknown; did you mean 'near'?"),
     ("numbers: {mse:", "numbers: {msee:", "did you mean 'mse'?"),
     ("{label}].", "{label}.", "cannot be read from"),
