@@ -105,7 +105,7 @@ def batch_direction(concentration: Any, size: int) -> Noise:
     """One draw for a whole batch, around the direction of its sum.
 
     One record may turn that direction to its antipode, so it costs what a draw of its
-    own would, whatever is added or replaced.
+    own would. The draw is scaled by how many take part, which is public: replace-one.
 
     Args:
       concentration: kappa >= 0; may be traced.

@@ -43,8 +43,9 @@ def _composed(
 
 
 def _covered(noise: Noise, adj: Adjacency) -> bool:
-    """Whether one draw a record has a theorem: how many there are is public."""
-    return noise.at == "sum" or adj == "replace_one"
+    """Whether there is a theorem: noises that show how many take part have one less."""
+    counted = noise.at == "example" or noise.total is not None
+    return not counted or adj == "replace_one"
 
 
 def _mixture(noise: Noise, query: Query, q: float, orders: Any, adj: Adjacency) -> Any:

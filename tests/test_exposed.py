@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from audit import compose, launch, rows, run, shadow
+from audit import compose, exposed_figures, launch, rows, run, shadow, vmf_privacy
+from audit.scorecard import Scorecard
 from audit.types import Lanes, UserError
 
 WORDS = [
@@ -62,8 +63,6 @@ def test_baselines_play_and_the_map_is_skipped_without_noise(card):
 
 def test_bounds_are_of_one_update_and_epsilon_of_the_run(card):
     own = card.defenses["vmf_500"]
-    from audit import vmf_privacy
-
     k = 64 * 8 + 8 + 8 * 10 + 10
     assert own["rdp2"] == pytest.approx(float(vmf_privacy.renyi(2.0, k, 250.0)))
     assert {b["name"] for b in own["bounds"]} == {
@@ -100,3 +99,53 @@ def test_pictures_of_people_leave_no_array():
 def test_the_game_needs_targets():
     with pytest.raises((UserError, launch.Refused), match="exposed needs targets"):
         composed("sets.digits.splits.targets=0")
+
+
+# What is shown of it ------------------------------------------------------------------
+
+
+def fake_card():
+    """Make a card with two mechanisms at two divergences each."""
+    defenses, trials = {"sgd": {"use": "sgd", "rdp2": None}}, []
+    for use in ("dpsgd", "dirdp_sgd"):
+        for order2 in (1.0, 4.0):
+            label = f"{use}_{order2:.0f}"
+            utility = {"accuracy": 0.8, "accuracy_sd": 0.01, "models": 5}
+            defenses[label] = {"use": use, "rdp2": order2, "utility": utility}
+            trials.append(
+                {
+                    "defense": label,
+                    "attack": "iga",
+                    "use": "gradient_inversion",
+                    "status": "ok",
+                    "result": {"mse": 0.1 / order2, "mse_se": 0.01},
+                }
+            )
+    return Scorecard({"game": "exposed"}, {}, {}, {"mse": 0.05}, defenses, trials, {})
+
+
+def test_common_scale_is_drawn_where_two_mechanisms_share_one(tmp_path):
+    applies, draw = exposed_figures.FIGURES["common_scale.png"]
+    held = fake_card()
+    assert applies(held)
+    draw(held, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    assert not applies(held._replace(trials=[]))
+    one = {k: v for k, v in held.defenses.items() if v["use"] != "dirdp_sgd"}
+    assert not applies(held._replace(defenses=one))
+
+
+def test_ten_likeliest_classes_are_looked_at_where_there_are_many():
+    """Scores of class k are x_k: ranks are known."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 106))
+    y = rng.integers(0, 106, 200)
+
+    class Of:
+        class defense:
+            @staticmethod
+            def predict(side, release, x):
+                return x
+
+    want = ((x > x[np.arange(200), y][:, None]).sum(1) < 10).mean()
+    assert float(rows.top10(Of)(None, None, x, y)) == pytest.approx(want)
