@@ -124,7 +124,8 @@ def noisy_sgd(
             pld=None,
             traits=_traits(task, noise),
             steps=steps,
-            exposed=_exposed(query, noise),
+            # a side that is made anew before each step has no value at given parameters
+            exposed=_exposed(query, noise) if refresh is None else None,
         ),
         query,
         sampler,

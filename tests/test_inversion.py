@@ -225,3 +225,14 @@ def test_who_can_play_exposed():
     assert "shows no step" in games.mismatch(sees, blank, exposed.GAME)
     posterior = registry.find("attack", "gradient_inversion")(task, preset="map")
     assert "not noisy" in games.mismatch(posterior.threat_model, sgd, exposed.GAME)
+
+
+@pytest.mark.full
+def test_an_undefended_lenet_gives_colour_images_away(full_data):
+    """100 CIFAR-10 images, batch of one, untrained: median PSNR of 20 dB at least."""
+    held = data.load("cifar10")
+    pool = Examples(held.x_train[:2000], held.y_train[:2000])
+    task = models.lenet((32, 32, 3), 10)
+    z = Examples(held.x_test[:100], held.y_test[:100])
+    found = play(task, z, start(task), pool, preset="iga", steps=1000)
+    assert np.median(metrics.psnr(found, z.x)) > 20
