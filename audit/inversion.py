@@ -16,7 +16,7 @@ import optax
 from jax import Array
 
 from audit.pools import originals
-from audit.types import Examples, Knowledge, Task
+from audit.types import Knowledge, Task
 
 _COMPONENTS = 256  # of a Gaussian prior, at most
 
@@ -247,8 +247,3 @@ def from_first_layer(update: Any, label_mean: Array, spread: Any) -> Array:
 def pixels(prior: Prior, z: Array) -> Array:
     """Return an image in [0, 1] from its normalised form."""
     return prior.mean + prior.sd * z
-
-
-def example(x: Array, label: Array) -> Examples:
-    """Return one record."""
-    return Examples(x, label)
