@@ -19,6 +19,15 @@ usage: python -m audit COMMAND [key=value ...]
   show     print a scenario with every setting resolved, and run nothing
   reproduce SOURCE [budget=full|smoke] [--config-dir DIR]
            a paper's numbers beside ours; SOURCE: a file of scenarios/expected, or all
+  leaderboard [results=DIR]
+           every scorecard under results/ as tables: LEADERBOARD.md, leaderboard.html
+  report RUN [out=FILE]
+           one run as one page that opens anywhere; RUN: its folder, or its name
+  verify ROW.json [out=DIR]
+           run a scorecard's command again: equal (0), differs (1) or stale (3)
+  membership PATH [targets=1] [calibration=1]
+           rates of attacks on models trained elsewhere; PATH: an .npz of scores or
+           logits, or a folder of models with keep.npy and scores/ or logits/
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
   doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
@@ -35,7 +44,8 @@ words of run and show:
   --config-dir DIR                     scenarios of your own
 
 A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed
-or a number claimed as reproduced is not, 2 something typed is wrong.
+or a number claimed as reproduced is not, or a row differs, 2 something typed is wrong,
+3 a row is not reproduced and what made it has changed.
 """
 RUNS = Path("results/runs")
 REPRODUCTION = Path("results/reproduction")
@@ -51,6 +61,10 @@ def main(argv: list[str] | None = None) -> int:
         "run": _run,
         "show": _show,
         "reproduce": _reproduce,
+        "leaderboard": _leaderboard,
+        "report": _report,
+        "verify": _verify,
+        "membership": _membership,
         "list": _list,
         "bench": _bench,
         "doctor": _doctor,
@@ -100,7 +114,8 @@ def _audit(scenario: Scenario, command: str) -> int:
     with Progress() as progress:
         card = audit(scenario, engine(scenario, folder, RUNS, progress))
     seconds = time.perf_counter() - began
-    where = provenance(command, seconds, digest, by)
+    chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
+    where = provenance(command, seconds, digest, by) | {"chosen": chosen}
     card = card._replace(provenance=where)
     files = report.write(card, folder)
     print(report.table(card))
@@ -159,6 +174,48 @@ def _compared(plan: Plan) -> int:
         for file in reproduce.write(plan, held, outcomes, REPRODUCTION):
             print(f"  {file}")
     return int(any(v.broken for v in held))
+
+
+def _leaderboard(words: list[str]) -> int:
+    from audit import leaderboard
+
+    for file in leaderboard.write(leaderboard.words(words)):
+        print(file)
+    return 0
+
+
+def _report(words: list[str]) -> int:
+    from audit import run_page
+
+    print(run_page.write(run_page.words(words)))
+    return 0
+
+
+def _verify(words: list[str]) -> int:
+    from audit import verify
+
+    verdict = verify.verify(verify.words(words), _again)
+    print(verify.render(verdict))
+    return verify.CODES[verdict.word]
+
+
+def _again(scenario: Scenario) -> Scorecard:
+    """Run one scenario into its folder; return its card and leave no other trace."""
+    from audit.progress import Progress
+    from audit.run import audit
+    from audit.setup import engine, open_folder, prepare_jax
+
+    folder, _ = open_folder(scenario, RUNS)
+    prepare_jax()
+    with Progress() as progress:
+        return audit(scenario, engine(scenario, folder, RUNS, progress))
+
+
+def _membership(words: list[str]) -> int:
+    from audit import imported
+
+    print(imported.render(imported.rate(imported.parse(words))))
+    return 0
 
 
 def _list(words: list[str]) -> int:

@@ -32,6 +32,7 @@ class Guarantees(NamedTuple):
     nominal: tuple[Nominal, ...] = ()  # what the publication claims
     anatomy: dict[str, np.ndarray] | None = None  # what happened inside, for figures
     steps: list[dict[str, Any]] | None = None  # the same step by step, in numbers
+    membership: dict[str, Any] | None = None  # of membership games: adjacency, leakage
 
 
 def joined(

@@ -23,16 +23,38 @@ def split(data: TrainingSet, batch: Batch) -> tuple:
     """Return (fixed records, their weights, weight of the target)."""
     slot = count(data) - 1 if data.target is not None else count(data)
     if batch.rows is None:
-        fixed = data.fixed if data.rows is None else take(data.fixed, data.rows)
-        if batch.weight is None:
-            return fixed, None, jnp.ones(())
-        return fixed, batch.weight[:slot], batch.weight[slot:].sum()
+        weight = None if batch.weight is None else batch.weight[:slot]
+        own = jnp.ones(()) if batch.weight is None else batch.weight[slot:].sum()
+        return data.fixed, _of_all(data, weight), own
     assert batch.weight is not None, "a batch of rows has weights"
     is_target = batch.rows == slot
     rows = jnp.where(is_target, 0, batch.rows)
-    rows = rows if data.rows is None else data.rows[rows]
     weight = jnp.where(is_target, 0, batch.weight)
+    if data.rows is not None:
+        rows = data.rows[rows]
+        weight = weight * (rows >= 0)
+        rows = jnp.maximum(rows, 0)
     return take(data.fixed, rows), weight, (batch.weight * is_target).sum()
+
+
+def _of_all(data: TrainingSet, weight: Any) -> Any:
+    """Return the weights of all fixed records, given those of the slots.
+
+    Who is not in a slot weighs nothing: the records stay shared by all lanes, and the
+    first layer of all lanes stays one product.
+    """
+    if data.rows is None:
+        return weight
+    held = (data.rows >= 0).astype(float)
+    held = held if weight is None else held * weight
+    return jnp.zeros(len(data.fixed.y), held.dtype).at[data.rows].add(held)
+
+
+def gathered(data: TrainingSet) -> TrainingSet:
+    """Return the same training set without `rows`; no slot may be empty."""
+    if data.rows is None:
+        return data
+    return TrainingSet(take(data.fixed, data.rows), data.target)
 
 
 def take(examples: Examples, rows: Any) -> Examples:
@@ -138,9 +160,9 @@ def _sum_of_draws(
 
 def records(data: TrainingSet, rows: Any) -> Examples:
     """Return the training records at `rows` [m]; slot N is the target."""
-    fixed = data.fixed if data.rows is None else take(data.fixed, data.rows)
     if data.target is None:
-        return take(fixed, rows)
+        return take(data.fixed, rows if data.rows is None else data.rows[rows])
+    fixed = data.fixed if data.rows is None else take(data.fixed, data.rows)
     n = len(fixed.y)
     at = jnp.minimum(rows, n - 1)
 

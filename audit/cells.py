@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from audit import audit_cells
 from audit.bounds import format_bound
 from audit.scorecard import Scorecard
 
@@ -60,13 +61,21 @@ def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
 
 def error(result: dict[str, Any]) -> float:
     """Return what a smaller value of makes an attack stronger."""
+    if "auc" in result:
+        return -float(result["auc"]["value"])
+    if "epsilon_lower" in result:
+        return -result["epsilon_lower"]
     return result["mse"] if "mse" in result else -result["success"]
 
 
 def columns(card: Scorecard) -> list[Column]:
     """Return the columns that have something to say on this card."""
     game, attacked = card.scenario["game"], bool(card.trials)
-    room = not attacked or game == "attribute"  # for more than the attack's columns
+    room = not attacked or game in (
+        "attribute",
+        "canary",
+        "one_run",
+    )  # for more than the attack's columns
     found = [
         Column("defense", lambda v: v.label, right=False),
         Column(_utility_name(card), lambda v: utility(v.own)),
@@ -197,6 +206,38 @@ def _named(name: str, narrow: bool) -> Column:
     return Column(SHORT[name], lambda v: _bound(v.own, name), narrow)
 
 
+def _auc(result: dict[str, Any]) -> str:
+    held = result["auc"]
+    return f"{number(held['value'], 3)} ± {number((held['high'] - held['low']) / 2, 3)}"
+
+
+def _tpr(fpr: float) -> Callable[[dict[str, Any]], str]:
+    """Return the true-positive rate at a threshold from shadow models."""
+
+    def cell(result: dict[str, Any]) -> str:
+        point = result["operating"]["shadows"][result["fprs"].index(fpr)]
+        return (
+            "n/a" if isinstance(point, str) else f"{100 * point['tpr']['value']:.3g}%"
+        )
+
+    return cell
+
+
+def _epsilon(line: Line) -> str:
+    """Return the accounted epsilon of the game's adjacency."""
+    held = line.own["epsilon"]
+    value = held and held[line.own["membership"]["adjacency"]]["tight"]
+    value = value or (held and held[line.own["membership"]["adjacency"]]["rdp"])
+    return number(value, 2)
+
+
+_MEMBERSHIP = [
+    Column("strongest", _attack, right=False),
+    Column("AUC ± 95%", _of_best(_auc)),
+    Column("TPR@1%", _of_best(_tpr(1e-2))),
+    Column("TPR@.1%", _of_best(_tpr(1e-3))),
+    Column("ε upper", _epsilon),
+]
 _RECONSTRUCTED = [
     Column("strongest", _attack, right=False),
     Column("MSE ± s.e.", _of_best(lambda r: with_error(r["mse"], r["mse_se"]))),
@@ -221,6 +262,14 @@ ATTACKED = {
         Column("PSNR", _of_best(lambda r: number(r["psnr_median"], 1)), narrow=False),
         Column("matched", _of_best(lambda r: f"{r['matching']:.0%}"), narrow=False),
     ],
+    "canary": [
+        Column("attack", _attack, right=False),
+        *(Column(h, _of_best(cell)) for h, cell in audit_cells.CANARY.items()),
+    ],
+    "one_run": [
+        Column("attack", _attack, right=False),
+        *(Column(h, _of_best(cell)) for h, cell in audit_cells.ONE_RUN.items()),
+    ],
     "attribute": [
         Column("strongest", _attack, right=False),
         Column(
@@ -228,6 +277,8 @@ ATTACKED = {
         ),
         Column("floor", lambda v: number(1 - v.card.floor["mse"])),
     ],
+    "membership": _MEMBERSHIP,
+    "membership_replace_one": _MEMBERSHIP,
 }
 _OF_ONE = [
     Column("least 1/dFIL", lambda v: _bound(v.own, "cramer_rao", "min")),
@@ -242,4 +293,8 @@ BOUNDED = {
     "anatomy": _OF_ONE,
     "attribute": [],
     "exposed": [_named(name, narrow=True) for name in NARROW[:2]],
+    "membership": [],
+    "membership_replace_one": [],
+    "canary": [],
+    "one_run": [],
 }

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from audit import registry
 from audit.registry import Setting, did_you_mean
-from audit.spec import DataSet, ScenarioSpec, SplitSizes
+from audit.spec import DataSet, Membership, ScenarioSpec, SplitSizes
 from audit.types import Lanes, UserError
 
 
@@ -39,13 +39,21 @@ class Scenario(NamedTuple):
     attacks: tuple[Entry, ...]
     lanes: Lanes
 
+    @property
+    def membership(self) -> Membership | None:
+        """The settings of a membership game; None in the others."""
+        if not self.spec.game.startswith("membership"):
+            return None
+        return self.spec.membership or Membership()
+
     def resolved(self) -> dict[str, Any]:
         """Return everything that can change a number, as plain JSON data."""
-        spec = self.spec
+        spec, asked = self.spec, self.membership
 
         def line_up(entries: tuple[Entry, ...]) -> dict:
             return {e.label: {"use": e.name, **e.settings} for e in entries}
 
+        planted = spec.canaries and {"canaries": spec.canaries.model_dump()}
         return {
             "scenario": spec.name,
             "title": spec.title,
@@ -57,6 +65,7 @@ class Scenario(NamedTuple):
             "features": spec.features.model_dump(),
             "attribute": self.attribute,
             "splits": self.splits.model_dump(),
+            **(planted or {}),
             "pretrain": spec.pretrain.model_dump(),
             "runs": spec.runs,
             "accounting_runs": spec.accounting_runs,
@@ -65,6 +74,9 @@ class Scenario(NamedTuple):
             "attack": line_up(self.attacks),
             "lanes": {"tile": self.lanes.tile},
             **({"exposed": spec.exposed} if spec.game == "exposed" else {}),
+            **(
+                {"membership": asked.model_dump()} if (asked := self.membership) else {}
+            ),
         }
 
 
@@ -95,6 +107,10 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
+    for label in spec.chosen:
+        if label not in defenses:
+            hint = did_you_mean(label, defenses)
+            raise UserError(f"chosen.{label}: no such defense in the line-up{hint}")
     training = {**spec.training, **here.training}
     _used(training, defenses)
     return Scenario(
@@ -126,6 +142,8 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
             f"splits.targets={sizes.targets}: in the game {spec.game} every fixed "
             f"record is the target in turn; leave it out"
         )
+    if spec.membership is not None and not spec.game.startswith("membership"):
+        raise UserError(f"membership: the game is {spec.game}; leave it out")
     if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
     attribute = here.attribute or spec.attribute
@@ -134,6 +152,28 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
             f"attribute={attribute}: the column to infer, in the game attribute and "
             f"nowhere else"
         )
+    _planted(spec)
+
+
+def _planted(spec: ScenarioSpec) -> None:
+    """Refuse canaries where none are looked for, and the other way round."""
+    if (spec.canaries is None) == (spec.game in ("canary", "one_run")):
+        raise UserError(
+            f"canaries={spec.canaries}: what is planted, in the games canary and "
+            f"one_run and nowhere else"
+        )
+    count = spec.canaries.count if spec.canaries else 0
+    if spec.game == "canary" and count != 1:
+        raise UserError(f"canaries.count={count}: the game canary has one a run")
+    if spec.game == "one_run" and count < 2:
+        raise UserError(f"canaries.count={count}: the game one_run needs at least 2")
+    if count and spec.game == "one_run" and spec.runs != 1:
+        raise UserError(
+            f"runs={spec.runs}: the game one_run has one run an audit; "
+            f"canaries.audits repeats it"
+        )
+    if count and not spec.task.classes:
+        raise UserError("task.classes=[]: canaries need labels that are classes")
 
 
 def _known_words(

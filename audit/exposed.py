@@ -245,7 +245,7 @@ def _guesser(attack: Attack) -> Any:
 
 GAME = Game(
     goal="inversion",
-    grants=frozenset({"label", "init", "public", "mechanism"}),
+    grants=frozenset({"label", "init", "public", "mechanism", "update"}),
     release=release,
     account=account,
     play=play,

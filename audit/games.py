@@ -30,19 +30,12 @@ from audit.types import (
 if TYPE_CHECKING:
     from audit.rows import Problem
 
-GOALS = {"reconstruction", "inversion", "attribute"}
-SEES = {"params", "update", "target"}
+GOALS = {"reconstruction", "inversion", "attribute", "membership"}
+SEES = {"params", "update", "target", "signals", "transcript"}
 KNOWS = {
-    "fixed",
-    "label",
-    "init",
-    "train",
-    "public",
-    "objective",
-    "record",
-    "refits",
-    "mechanism",
-}
+    "fixed", "label", "init", "train", "public", "objective", "record", "refits",
+    "mechanism", "shadows", "canaries",
+}  # fmt: skip
 
 
 class Runs(NamedTuple):
@@ -57,11 +50,15 @@ class Game(NamedTuple):
     """How one kind of audit is played; the words of a scenario's `game`."""
 
     goal: str  # of the attacks that can play
-    grants: frozenset[str]  # words of KNOWS the referee can grant
+    grants: frozenset[
+        str
+    ]  # words of SEES and KNOWS the referee can grant; "params" and
+    # and "target" it always can
     release: Callable  # (key, Learner, Table) -> Runs
     account: Callable  # (key, Learner, Table, runs, delta) -> Guarantees
     play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts
-    floor: str  # the attack that ignores the release
+    floor: str | None  # the attack that ignores the release; None = a test has none
+    fits: Callable | None = None  # (Learner, Table) -> None; UserError names the remedy
     prior_only: bool = False  # other goals' attacks can play if they look at no release
 
 
@@ -72,6 +69,7 @@ class Table(NamedTuple):
     engine: shadow.Engine
     runs: int  # releases a target, or in all where one release serves all targets
     lpips: Any  # weights, or the reason why there are none
+    membership: Any = None  # spec.Membership, in membership games
     made: Runs | None = None  # of the defense at hand, once there are any
 
 
@@ -114,7 +112,10 @@ def mismatch(
     other = game is not None and threat_model.goal != game.goal
     if game is not None and other and not (game.prior_only and blind):
         return f"its goal is {threat_model.goal}, the game is about {game.goal}"
-    lacking = sorted(threat_model.knows - game.grants) if game is not None else []
+    if game is None:
+        return None
+    asked = threat_model.knows | (threat_model.sees - {"params", "target"})
+    lacking = sorted(asked - game.grants)
     return f"this game cannot grant {', '.join(lacking)}" if lacking else None
 
 
@@ -133,6 +134,10 @@ def sentence(threat_model: ThreatModel) -> str:
         "record": "all of the target but one attribute",
         "refits": "how to fit with any value in its place",
         "mechanism": "the law of the noise",
+        "signals": "the model's confidence in any record's label",
+        "shadows": "what models trained like it, with and without the record, say",
+        "transcript": "every noised update",
+        "canaries": "which records were planted",
     }
     sees = ", ".join(words[w] for w in sorted(threat_model.sees)) or "nothing"
     knows = ", ".join(words[w] for w in sorted(threat_model.knows)) or "nothing more"

@@ -167,7 +167,7 @@ def clipped_trace(
     offset = _inside(mask, offset)
     e, p = residual(head, x, y, classes)
     raw, q = raw_and_leak(mask)(head, x, e, p, mask, offset)
-    phi, curved = _curvature(clip, _norm(head, x, e, mask, offset))
+    phi, curved = curvature(clip, _norm(head, x, e, mask, offset))
     return phi**2 * raw + curved * q
 
 
@@ -176,8 +176,8 @@ def raw_and_leak(mask: Head | None) -> Callable:
     return _dense if mask is None else _masked
 
 
-def _curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
-    """Return phi and 2 phi phi'/s + phi'^2; the latter multiplies q = 0 at s = 0."""
+def curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
+    """Return phi(s) and 2 phi phi'/s + phi'^2; the latter multiplies q = 0 at s = 0."""
     phi, slope = clip.scale(s), clip.slope(s)
     safe = jnp.where(s > 0, s, 1)
     return phi, jnp.where(s > 0, 2 * phi * slope / safe + slope**2, 0)
@@ -237,7 +237,7 @@ def _masked(
     m, w, cov = mask.kernel, head.kernel, covariance(e, p)
     e2, gram = e**2, w.T @ w
     a = affine(mask, x**2)  # [m, F] squared norms of the masked xb, one a logit
-    xw = _pairs(x, m, w)  # [m, F, F] <x o m_j, w_k>
+    xw = pairs(x, m, w)  # [m, F, F] <x o m_j, w_k>
     jac = jnp.einsum("...ij,jk,...ik->...i", cov, gram, cov)  # ||M_j||^2
     cross = (e[..., :, None] * cov * xw).sum((-1, -2))
     raw = e2 @ m.sum(0) + 2 * cross + (a * jac).sum(-1)
@@ -245,16 +245,16 @@ def _masked(
     if offset is not None:
         u = u + affine(offset, x)
     h = (cov * u[..., None, :]).sum(-1)
-    q = _form(e2, _pairs(x**2, m, m), e2) + 2 * _form(e2, xw, h)
+    q = _form(e2, pairs(x**2, m, m), e2) + 2 * _form(e2, xw, h)
     q = q + ((h @ gram) * h).sum(-1)
     if offset is not None:
         k = offset.kernel
-        q = q + 2 * _form(e2, _pairs(x, m, k), e)
+        q = q + 2 * _form(e2, pairs(x, m, k), e)
         q = q + 2 * ((h @ (w.T @ k)) * e).sum(-1) + ((e @ (k.T @ k)) * e).sum(-1)
     return raw, q
 
 
-def _pairs(x: Any, a: Any, b: Any) -> Any:
+def pairs(x: Any, a: Any, b: Any) -> Any:
     """Return <x, a_j o b_k> [m, F, F] in one matrix product."""
     both = a[:, :, None] * b[:, None, :]
     out = x @ both.reshape(len(a), -1)
@@ -281,7 +281,7 @@ def spectrum(head: Head, x: Any, y: Any, *, clip: Clip, classes: int) -> Any:
       classes: number of labels.
     """
     e, p = residual(head, x, y, classes)
-    phi, curved = _curvature(clip, _norm(head, x, e, None, None))
+    phi, curved = curvature(clip, _norm(head, x, e, None, None))
     ee, xb = (e**2).sum(), inputs(head, x)
     eye = jnp.eye(e.size, dtype=e.dtype)
     inner = jnp.block([[jnp.zeros((1, 1), e.dtype), e[None]], [e[:, None], xb * eye]])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from audit import cells
+from audit import audit_cells, cells, membership_cells
 from audit.cells import SHORT, bound_text, flag_names, number, strongest, with_error
 from audit.report import notes
 from audit.scorecard import Scorecard
@@ -24,8 +26,9 @@ def render(card: Scorecard, figures: list[str]) -> str:
         "```\n" + notes(card) + "\n```",
         *(f"![{_words(name)}]({name})" for name in figures),
         *(["## Attacks", _md_trials(card)] if card.trials else []),
+        *_md_leakage(card),
         "## Bounds and leakage",
-        _md_bounds(card),
+        *([_md_bounds(card)] if card.scenario["game"] not in TRIALS else []),
         _md_dfil(card),
         *_md_eta(card),
         *_md_steps(card),
@@ -35,7 +38,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
         _md_data(data),
         "## Where this comes from",
         f"```\n{where['command']}\n```",
-        _md_provenance(where),
+        provenance(where),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -44,22 +47,35 @@ def _words(name: str) -> str:
     return name.removesuffix(".png").replace("_", " ")
 
 
-def _md(header: list[str], rows: list[list[str]]) -> str:
+def grid(header: list[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a markdown table; nothing inside a cell ends it or is HTML."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    escaped = [[no_html(cell).replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def no_html(text: str) -> str:
+    """Return text on one line in which no HTML starts."""
+    for mark in ("&", "<", ">"):
+        text = text.replace(mark, f"&#{ord(mark)};")
+    return " ".join(text.split())
+
+
+def literal(text: str) -> str:
+    """Return text that starts no markdown: for cells of `grid`, or with `no_html`."""
+    return re.sub(r"([\\`\[\]*])", r"\\\1", text)
 
 
 def _md_defenses(card: Scorecard) -> str:
     columns = cells.columns(card)
     rows = [[c.cell(line) for c in columns] for line in cells.lines(card)]
-    return _md([c.header for c in columns], rows)
+    return grid([c.header for c in columns], rows)
 
 
 def _md_trials(card: Scorecard) -> str:
-    attribute = card.scenario["game"] == "attribute"
-    columns = _GUESSED if attribute else _REBUILT
+    columns, words = TRIALS.get(card.scenario["game"], (_REBUILT, _REBUILT_SAID))
     if card.scenario["game"] == "exposed":
-        columns = _REBUILT | _INVERTED
+        columns = columns | _INVERTED
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
@@ -69,8 +85,8 @@ def _md_trials(card: Scorecard) -> str:
             gap = [cell(t["result"]) for cell in columns.values()]
             said = flag_names(t, set())
         rows.append([t["defense"], t["attack"], *gap, t["threat_model"], said])
-    table = _md(["defense", "attack", *columns, "threat model", "flags"], rows)
-    return table if attribute else f"{table}\n\n{_REBUILT_SAID}"
+    table = grid(["defense", "attack", *columns, "threat model", "flags"], rows)
+    return "\n\n".join([table, *([words] if words else []), *audit_cells.tables(card)])
 
 
 def _share(value: float | None) -> str:
@@ -109,6 +125,23 @@ _REBUILT_SAID = (
     "achieves."
 )
 
+_MEMBERSHIP = (membership_cells.TABLE, membership_cells.SAID)
+TRIALS: dict[str, tuple[dict[str, Any], str]] = {
+    "attribute": (_GUESSED, ""),
+    "canary": (audit_cells.CANARY | audit_cells.MORE, audit_cells.SAID),
+    "one_run": (audit_cells.ONE_RUN | audit_cells.MORE, audit_cells.SAID),
+    "membership": _MEMBERSHIP,
+    "membership_replace_one": _MEMBERSHIP,
+}
+
+
+def _md_leakage(card: Scorecard) -> list[str]:
+    """Return what a membership game found about single records."""
+    if not all("membership" in own for own in card.defenses.values()):
+        return []
+    table = grid(membership_cells.LEAKAGE, membership_cells.leakage(card))
+    return ["## Membership, record by record", table, membership_cells.LEAKAGE_SAID]
+
 
 def _below(held: dict[str, Any] | None) -> str:
     return "-" if held is None else f"{held['within_below']} of {held['within']}"
@@ -130,7 +163,7 @@ def _md_bounds(card: Scorecard) -> str:
             )
         if not own["bounds"]:
             rows.append([label, "none", *["-"] * 6])
-    return _md(header, rows)
+    return grid(header, rows)
 
 
 def _md_dfil(card: Scorecard) -> str:
@@ -151,7 +184,7 @@ def _md_dfil(card: Scorecard) -> str:
         " Edmunds (2024) prints its square root under the same name. The standard error"
         " is of one target's dFIL over training runs, median over targets."
     )
-    return f"{_md(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
+    return f"{grid(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
 
 
 TOP = 100  # records with the largest eta, compared between defenses
@@ -182,7 +215,7 @@ def _md_steps(card: Scorecard) -> list[str]:
         "gradient of the public records, with that of the private batch, and with the "
         "record's own."
     )
-    table = _md(["defense", "step", *columns.values()], rows)
+    table = grid(["defense", "step", *columns.values()], rows)
     return ["## Steps", table, said] if rows else []
 
 
@@ -205,7 +238,7 @@ def _md_eta(card: Scorecard) -> list[str]:
         "η is the square root of the Fisher information's spectral norm: about one "
         "record, about all of them at once, about all of a class."
     )
-    return [f"{_md(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
+    return [f"{grid(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
 
 
 def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
@@ -219,7 +252,7 @@ def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
         for label, own in zip(labels, tops, strict=True)
     ]
     said = f"Of the {TOP} records with the largest η, two defenses share so many."
-    return [f"{_md(['', *labels], rows)}\n\n{said}"]
+    return [f"{grid(['', *labels], rows)}\n\n{said}"]
 
 
 def _percent(share: float | None) -> str:
@@ -239,7 +272,7 @@ def _md_epsilon(card: Scorecard) -> str:
     deltas = {o["epsilon"]["delta"] for o in card.defenses.values() if o["epsilon"]}
     at = ", ".join(f"{d:g}" for d in sorted(deltas)) or "-"
     header = ["defense", "adjacency", f"epsilon({at}), privacy-loss distribution"]
-    return _md([*header, "from the Renyi curve"], rows)
+    return grid([*header, "from the Renyi curve"], rows)
 
 
 def _epsilon(value: float | None) -> str:
@@ -256,7 +289,8 @@ def _md_data(data: dict[str, Any]) -> str:
     )
 
 
-def _md_provenance(where: dict[str, Any]) -> str:
+def provenance(where: dict[str, Any]) -> str:
+    """Return where a card comes from, in one line."""
     git = where["git"]
     code = "not a checkout"
     if git:

@@ -46,6 +46,16 @@ from audit.types import (
 TRACE_PROBES = 8  # Rademacher probes a step where no closed form exists
 
 
+def predictor(task: Task) -> Callable:
+    """Return `predict` of a defense that releases parameters of the task's model."""
+
+    def predict(side: Any, release: Release, x: jax.Array) -> jax.Array:
+        del side
+        return jax.vmap(task.logits, (None, 0))(release.params, x)
+
+    return predict
+
+
 def noisy_sgd(
     task: Task,
     query: Query,
@@ -85,15 +95,18 @@ def noisy_sgd(
         return State(side.params, optimizer.init(side.params), side, jnp.zeros((), int))
 
     def step(key: jax.Array, state: State, data: TrainingSet) -> tuple:
-        n = count(data)
+        return advance(key, state, data, sampler.draw(key, state.t, count(data)))
+
+    def advance(
+        key: jax.Array, state: State, data: TrainingSet, batch: Batch
+    ) -> tuple[State, StepView]:
         if refresh is not None:
             side = refresh(state.params, state.side, state.t)
             state = state._replace(side=side)
-        batch = sampler.draw(key, state.t, n)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
         noised = noised_sum(query, noise, step_key, state, data, batch)
         noised = masked(state.side.mask, noised)
-        mean = jax.tree.map(lambda u: u / sampler.denominator(n), noised)
+        mean = jax.tree.map(lambda u: u / sampler.denominator(count(data)), noised)
         updates, opt = optimizer.update(mean, state.optimizer, state.params)
         # weight decay must not move what is frozen
         updates = masked(state.side.mask, updates)
@@ -102,14 +115,17 @@ def noisy_sgd(
         return State(params, opt, state.side, state.t + 1), view
 
     def train(key: jax.Array, side: Side, data: TrainingSet) -> Release:
-        def body(state: State, _: None) -> tuple:
-            return step(key, state, data)[0], None
+        batches = None
+        if sampler.schedule is not None:
+            batches = sampler.schedule(key, steps, count(data))
 
-        return Release(jax.lax.scan(body, init(key, side), length=steps)[0].params)
+        def body(state: State, batch: Batch | None) -> tuple:
+            if batch is None:
+                return step(key, state, data)[0], None
+            return advance(key, state, data, batch)[0], None
 
-    def predict(side: Side, release: Release, x: jax.Array) -> jax.Array:
-        del side
-        return jax.vmap(task.logits, (None, 0))(release.params, x)
+        start = init(key, side)
+        return Release(jax.lax.scan(body, start, batches, length=steps)[0].params)
 
     return _account(
         Defense(
@@ -117,7 +133,7 @@ def noisy_sgd(
             init=init,
             step=step,
             train=train,
-            predict=predict,
+            predict=predictor(task),
             fisher=None,
             log_likelihood=None,
             rdp=None,
@@ -142,7 +158,11 @@ def _account(
     if init is None or step is None:
         return defense
     leak = partial(_leak, query, sampler, noise)
-    defense = defense._replace(dissect=dissector(query, step, leak))
+    told = {"full_batch": sampler.everybody, "gaussian": noise.stddev is not None}
+    defense = defense._replace(
+        dissect=dissector(query, step, leak),
+        traits=defense.traits | {name for name, holds in told.items() if holds},
+    )
     if noise.precision is None:
         return defense
 
@@ -251,7 +271,7 @@ def _information(
 
 def _traits(task: Task, noise: Noise) -> frozenset[str]:
     linear, noisy = task.linear is not None, noise.log_density is not None
-    said = {"noisy_sgd": True, "linear": linear, "noisy": noisy}
+    said = {"noisy_sgd": True, "rows": True, "linear": linear, "noisy": noisy}
     return frozenset(word for word, holds in said.items() if holds)
 
 

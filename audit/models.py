@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from audit.dense import Stack
 from audit.linear import Head
 from audit.types import Count, Task
 
@@ -269,8 +270,10 @@ def mlp(
     """
     module = _Mlp((hidden,) * layers, classes, activation)
     name = f"mlp({hidden}x{layers} {activation})"
+    names = (*(f"hidden_{i}" for i in range(layers)), "head")
+    stack = Stack(names, ACTIVATIONS[activation], classes, hidden)
     task = classification(name, module, features, classes)
-    return task._replace(smooth=activation not in KINKED)
+    return task._replace(dense=stack, smooth=activation not in KINKED)
 
 
 def lenet(

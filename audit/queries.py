@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from audit import linear
+from audit import dense, linear
 from audit.clip import Clip, clip_apart, clip_tree
 from audit.masks import MASKS
 from audit.rng import stream
 from audit.types import Examples, Public, Query, Task
+
+NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
 
 
 class Side(NamedTuple):
@@ -67,8 +69,9 @@ def gradient(
     are the clip's, whatever is added.
 
     Models with affine logits bring closed forms for the sum, the trace and the score,
-    an offset included; elsewhere the builder falls back on `fn`. `no_clip()` gives the
-    plain gradient.
+    dense networks too (the trace of narrow ones), an offset included; elsewhere, and
+    with `perturb`, the builder falls back on `fn`. `no_clip()` gives the plain
+    gradient.
 
     Args:
       task: whose loss is differentiated.
@@ -98,8 +101,37 @@ def gradient(
     bound = math.sqrt(blocks) * clip.norm_bound
     smooth = clip.smooth and task.smooth
     query = Query(fn, bound, 2 * bound, smooth, parts=parts)
-    closed = task.linear is not None and perturb is None and blocks == 1
-    return _with_closed_forms(query, task, clip) if closed else query
+    if perturb is not None or blocks > 1:
+        return query
+    if task.linear is not None:
+        return _with_closed_forms(query, task, clip)
+    return query if task.dense is None else _with_ghosts(query, task, clip)
+
+
+def _flat(z: Examples) -> tuple[Any, Any]:
+    return z.x.reshape(len(z.y), -1), z.y
+
+
+def _with_ghosts(query: Query, task: Task, clip: Clip) -> Query:
+    """Closed forms of a dense network, without per-example gradients."""
+
+    def arguments(side: Side) -> dict:
+        return {"clip": clip, "mask": side.mask, "offset": side.offset}
+
+    def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
+        own = arguments(side)
+        return dense.clipped_total(task.dense, params, *_flat(z), weight, **own)
+
+    def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
+        own = arguments(side)
+        return dense.clipped_score(task.dense, params, *_flat(z), update, **own)
+
+    def trace(params: Any, side: Side, z: Examples) -> jax.Array:
+        return dense.clipped_trace(task.dense, params, *_flat(z), **arguments(side))
+
+    # exact while the first layer is narrow; else the builder's probes are cheaper
+    exact = trace if task.dense.width <= NARROW else None
+    return query._replace(total=total, score=score, trace=exact)
 
 
 def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
@@ -113,20 +145,17 @@ def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
             "offset": None if side.offset is None else to_head(side.offset),
         }
 
-    def flat(z: Examples) -> tuple[Any, Any]:
-        return z.x.reshape(len(z.y), -1), z.y
-
     def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
-        x, y = flat(z)
+        x, y = _flat(z)
         own = arguments(side)
         return from_head(linear.clipped_total(to_head(params), x, y, weight, **own))
 
     def trace(params: Any, side: Side, z: Examples) -> jax.Array:
-        x, y = flat(z)
+        x, y = _flat(z)
         return linear.clipped_trace(to_head(params), x, y, **arguments(side))
 
     def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
-        x, y = flat(z)
+        x, y = _flat(z)
         own = arguments(side)
         return linear.clipped_score(to_head(params), x, y, to_head(update), **own)
 

@@ -33,10 +33,11 @@ class Setting(NamedTuple):
 KINDS = {"defense": "defenses", "attack": "attacks"}
 # Modules a training run goes through: a change of their code is a miss in the store.
 NUMERIC = (
-    "batches", "clip", "dissection", "fil", "fim_fit", "fim_fitters", "fim_steps",
-    "fisher", "glm", "linear", "masks", "mechanisms", "minimisers", "models", "noise",
-    "optimizers", "perturbation", "phi", "pretrain", "queries", "reweighting", "rng",
-    "samplers", "shadow", "shifted", "solvability", "vmf", "vmf_privacy",
+    "batches", "canaries", "clip", "dense", "dissection", "fil", "fim_fit",
+    "fim_fitters", "fim_steps", "fisher", "glm", "lanes", "linear", "masks",
+    "mechanisms", "minimisers", "models", "noise", "optimizers", "perturbation",
+    "phi", "pretrain", "queries", "reweighting", "rng", "samplers", "shadow",
+    "shifted", "signals", "solvability", "vmf", "vmf_privacy",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from audit import cells
+from audit import audit_cells, cells
 from audit import scorecard as cards
 from audit.cells import SHORT, common_flags
 from audit.compose import Scenario
@@ -31,10 +31,19 @@ def banner(scenario: Scenario) -> str:
         lines[-1] += f" (stands in for {next(iter(spec.sets))}, not found here)"
     pool = "the test part" if splits.pool_from == "test" else f"{splits.pool} records"
     fixed = "all other" if splits.fixed is None else str(splits.fixed)
-    if splits.targets:
+    planted = scenario.spec.canaries
+    if planted is not None:
+        kind = f"{planted.kind} canar{'y' if planted.count == 1 else 'ies'}"
+        sizes = f"{fixed} fixed records and {planted.count} {kind}; pool: {pool}"
+    elif splits.targets:
         sizes = f"{fixed} fixed records, {splits.targets} targets; pool: {pool}"
     else:
         sizes = f"{fixed} records, each the target in turn; pool: {pool}"
+    if (asked := scenario.membership) is not None:
+        sizes = (
+            f"{fixed} candidates, each in half of {spec.runs} target, {asked.shadows} "
+            f"shadow and {asked.calibration} calibration models; population: {pool}"
+        )
     if splits.augment:
         sizes += f" augmented to {splits.augment}; targets never are"
     return "\n".join([*lines, sizes])
@@ -72,6 +81,11 @@ _IN_TURN = (
     "beaten: records an attack rebuilds better than the floor does, by the median over "
     "releases"
 )
+_RATES = (
+    "AUC and TPR over all candidates and target models; ± half a 95% interval, records "
+    "independent; TPR at a false-positive rate: thresholds from shadow models; ε "
+    "upper: accounted, at the game's adjacency"
+)
 UNITS = {
     "reconstruction": "MSE per pixel, pixels in [0, 1]; ± one standard error over "
     "targets",
@@ -80,6 +94,9 @@ UNITS = {
     "exposed": "MSE per pixel, pixels in [0, 1]; ± one standard error over targets; "
     "normalised: in variances of the pool's channels, median over targets; bounds are "
     "on one exposed update, epsilon is of the training run",
+    "membership": _RATES,
+    "membership_replace_one": _RATES,
+    **audit_cells.UNITS,
     "attribute": "guessed: share of records whose attribute is told, ± one standard "
     "error; floor: the commonest value",
 }
@@ -161,9 +178,11 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
     """
     from audit import (
         attribute_figures,
+        audit_figures,
         exposed_figures,
         figures,
         markdown,
+        membership_figures,
         record_figures,
         step_figures,
     )
@@ -173,6 +192,8 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
         **figures.FIGURES,
         **record_figures.FIGURES,
         **attribute_figures.FIGURES,
+        **membership_figures.FIGURES,
+        **audit_figures.FIGURES,
         **step_figures.FIGURES,
         **exposed_figures.FIGURES,
     }

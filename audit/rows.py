@@ -11,10 +11,12 @@ from audit import data, flags, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
 from audit.games import Runs
+from audit.spec import Canaries
 from audit.types import Attribute, Release, Splits, Task
 
 MANY_CLASSES = 100  # from which on the ten likeliest classes are looked at too
 PEOPLE = {"lfw"}  # data sets whose pictures stay out of arrays, hence of figures
+FLOORS = ("class_mean", "mean_image", "prior_mode", "coin")
 EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
 
 
@@ -27,6 +29,7 @@ class Problem(NamedTuple):
     pictures: np.ndarray | None = None  # [fixed, ...] before features were prepared
     attribute: Attribute | None = None  # in attribute games
     exposed: str = "trained"  # where the step is taken, in exposed games
+    canaries: Canaries | None = None  # in the games canary and one_run
 
 
 class Trial(NamedTuple):
@@ -140,6 +143,7 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
         "bounds": [scoring.describe(b) for b in held.bounds],
         "rdp2": held.rdp2,
         "nominal": [n._asdict() for n in held.nominal],
+        **({"membership": held.membership} if held.membership else {}),
         "epsilon": held.epsilon,
     }
 
@@ -154,7 +158,7 @@ def row(
     problem: Problem,
 ) -> flags.Row | None:
     """Return what the flags look at; None for a trial without a result."""
-    if one.arrays is None or one.result is None:
+    if one.arrays is None or one.result is None or not floor:
         return None
     undefended = [
         of.label
@@ -174,12 +178,12 @@ def row(
     return flags.Row(
         attack=one.attack.name,
         oracle=one.result["oracle"],
-        is_floor=one.attack.name in ("class_mean", "mean_image", "prior_mode"),
+        is_floor=one.attack.name in FLOORS,
         mse=error(one.arrays),
         bias2=one.arrays.get("bias2"),
         finite=bool(np.isfinite(error(one.arrays)).all()),
         floor=error(floor),
-        bounds=None if problem.attribute is not None else held[one.defense].bounds,
+        bounds=held[one.defense].bounds if "mse" in one.arrays else None,
         runs=one.result["runs"],
         control=controls[0] if controls else None,
         is_control=one.defense in undefended,
@@ -210,11 +214,12 @@ def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial
     oracle = {
         t.defense: error(t.arrays)
         for t in trials
-        if t.result is not None and t.arrays is not None and t.result["oracle"]
+        if floor and t.result is not None and t.arrays is not None
+        if t.result["oracle"]
     }
 
     def add(t: Trial) -> Trial:
-        if t.arrays is None or t.result is None:
+        if t.arrays is None or t.result is None or not floor:
             return t
         typical = t.arrays.get("mse_median", error(t.arrays))
         t.result["beats_floor"] = float((typical < error(floor)).mean())
@@ -228,8 +233,9 @@ def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial
 
 
 def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
-    """Return a trial as plain data, flags raised."""
-    found = flags.raised(row) if row is not None else []
+    """Return a trial as plain data, flags raised: by its errors, or by its game."""
+    found = [f._asdict() for f in flags.raised(row)] if row is not None else []
+    found += (one.result or {}).pop("flags", [])
     return {
         "defense": one.defense,
         "attack": one.attack.label,
@@ -240,7 +246,7 @@ def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
         "status": one.status,
         "reason": one.reason,
         "result": one.result,
-        "flags": [flag._asdict() for flag in found],
+        "flags": found,
     }
 
 

@@ -18,10 +18,14 @@ import numpy as np
 from audit import (
     anatomy,
     attributes,
+    canaries,
+    canary_games,
     data,
     exposed,
     games,
     in_turn,
+    membership,
+    membership_scores,
     perceptual,
     pretrain,
     reconstruction,
@@ -43,12 +47,13 @@ GAMES = {
     "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
     "exposed": exposed.GAME,
+    "canary": canary_games.CANARY,
+    "one_run": canary_games.ONE_RUN,
+    "membership": membership.IN_OUT,
+    "membership_replace_one": membership.REPLACE_ONE,
 }
-IN_TURN = {
-    "leave_one_out",
-    "anatomy",
-    "attribute",
-}  # every fixed record is the target in turn
+# in all others every fixed record is the target in turn
+IN_TURN = set(GAMES) - {"reconstruction", "exposed"}
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
@@ -67,7 +72,11 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     public = begin(key, scenario, problem)
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
-    table = Table(problem, engine, spec.runs, _lpips_weights())
+    asked = scenario.membership
+    table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
+    for of in learners:
+        if game.fits is not None:
+            game.fits(of, table)
     floor = _floor(key, game, learners[0], table) if attacks else {}
 
     defenses, held, trials = {}, {}, []
@@ -83,7 +92,7 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
             trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
-    trials = rows.with_shares(trials, floor)
+    trials = rows.with_shares(membership_scores.compared(trials), floor)
     flagged = [
         rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
     ]
@@ -115,11 +124,14 @@ def load(scenario: Scenario) -> Problem:
     except ValueError as error:
         raise UserError(f"task: {error}") from None
     task = task._replace(domain=domain, label_private=spec.task.label_private)
+    if spec.canaries is not None:
+        task = canaries.plant(task, spec.canaries.count, spec.canaries.norm)
     asked = None
     if scenario.attribute is not None:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
-    pictures = cut.fixed.x if in_turn else None
-    return Problem(task, splits, dataset, pictures, asked, spec.exposed)
+    shown = cut.fixed.x if in_turn else None
+    problem = Problem(task, splits, dataset, shown, asked)
+    return problem._replace(canaries=spec.canaries, exposed=spec.exposed)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
@@ -196,7 +208,9 @@ def trial(
 def _floor(
     key: jax.Array, game: Game, of: shadow.Learner, table: Table
 ) -> dict[str, np.ndarray]:
-    """Return guesses and scores of the attacker who ignores the release."""
+    """Return guesses and scores of the attacker who ignores the release, if any."""
+    if game.floor is None:
+        return {}
     attack = make_attack(Entry(game.floor, game.floor, {}, {}), table.problem.task)
     n = len(table.problem.splits.targets.y)
     nothing = Release(np.zeros(max(n, 1), np.float32))

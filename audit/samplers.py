@@ -82,6 +82,7 @@ def full_batch(batch_size: int | None = None) -> Sampler:
             noise, query, steps, orders, adj
         ),
         pld=lambda noise, query, n, steps, adj: _full_pld(noise, query, steps, adj),
+        everybody=True,
     )
 
 
@@ -195,6 +196,20 @@ def shuffled_epochs(batch_size: int | None) -> Sampler:
         weight = (rows >= 0).astype(float)
         return Batch(jnp.maximum(rows, 0), weight)
 
+    def schedule(key, steps, n):
+        """Permute every epoch once; `draw` permutes anew in each of its steps."""
+        size, batches = _at_most(batch_size, n), per_epoch(n)
+        epochs = -(-steps // batches)
+
+        def order(epoch):
+            own = stream(jax.random.fold_in(key, epoch), "epoch")
+            return jax.random.permutation(own, n)
+
+        rows = jax.vmap(order)(jnp.arange(epochs))
+        pad = ((0, 0), (0, batches * size - n))
+        rows = jnp.pad(rows, pad, constant_values=-1).reshape(-1, size)[:steps]
+        return Batch(jnp.maximum(rows, 0), (rows >= 0).astype(float))
+
     def visits(n: int, steps: int) -> int:
         return -(-steps // per_epoch(n))
 
@@ -210,6 +225,7 @@ def shuffled_epochs(batch_size: int | None) -> Sampler:
         ),
         members_only=True,
         visits=visits,
+        schedule=schedule,
     )
 
 

@@ -10,16 +10,15 @@ of all lanes of a tile is one large matrix product.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
 from audit import store as stores
-from audit.types import Defense, Examples, Lanes, Public, Task, TrainingSet
+from audit.lanes import program as _program
+from audit.types import Defense, Lanes, Public, Task, TrainingSet
 
 
 class Engine(NamedTuple):
@@ -73,35 +72,6 @@ def learner(
     return Learner(name, factory, task, static, floats, side, defense, version)
 
 
-@functools.cache
-def _program(
-    method: str, factory: Callable, task: Task, static: tuple, devices: int
-) -> Any:
-    """Return one defense method, vmapped over the lanes of a tile, on every device.
-
-    Floats are arguments, so that a sweep over noise levels compiles once.
-    """
-
-    def lane(shared: tuple, root: Any, index: Any, target: Any) -> Any:
-        floats, side, fixed, extra = shared
-        run = getattr(factory(task, **dict(static), **floats), method)
-        key = jax.random.fold_in(root, index)
-        return run(key, side, TrainingSet(fixed, target), *extra)
-
-    tile = jax.vmap(lane, in_axes=(None, None, 0, 0))
-    mesh = Mesh(np.array(jax.devices()[:devices]), ("shadow",))
-    whole, part = PartitionSpec(), PartitionSpec("shadow")
-    return jax.jit(
-        jax.shard_map(
-            tile,
-            mesh=mesh,
-            in_specs=(whole, whole, part, part),
-            out_specs=part,
-            check_vma=False,
-        )
-    )
-
-
 def sweep(
     method: str,
     of: Learner,
@@ -112,6 +82,7 @@ def sweep(
     what: str = "",
     precise: bool = False,
     runs: int = 1,
+    then: Callable | None = None,
 ) -> Any:
     """Run one method of a defense once for every target, or so often without one.
 
@@ -120,15 +91,20 @@ def sweep(
       of: whose.
       key: root key; lane i runs with fold_in(key, i).
       data: `fixed` shared by all lanes; `target` with leading axis m, or None where
-        the fixed records are the whole training set; `rows` None.
-      *extra: further arguments of the method, shared by all lanes.
+        there is none; `rows` [m, n] what each lane trains on, or None for all of
+        `fixed`. A defense without the trait `rows` gets its records gathered, which no
+        empty slot survives.
+      *extra: further arguments of the method, or of `then`, shared by all lanes.
       engine: tile size, memory, store, progress.
       what: for progress; default: the defense's label.
       precise: in float64 (accounting); runs of an `exact` defense always are.
-      runs: m where there is no target.
+      runs: m where there is neither target nor rows.
+      then: (defense, side, what the method returned, *extra) -> what is kept of a lane
+        instead, so that models need not be; a function of a module in
+        `registry.NUMERIC`.
 
     Returns:
-      What the method returns, as NumPy arrays with leading axis m.
+      What the method or `then` returns, as NumPy arrays with leading axis m.
 
     Raises:
       MemoryError: if not even one tile fits.
@@ -136,12 +112,13 @@ def sweep(
     precise = precise or "exact" in of.defense.traits
     with jax.enable_x64(precise):
         dtype = np.float64 if precise else np.float32
-        shared, targets = jax.tree.map(
+        shared, own = jax.tree.map(
             lambda a: _cast(a, dtype),
-            ((of.floats, of.side, data.fixed, extra), data.target),
+            ((of.floats, of.side, data.fixed, extra), (data.target, data.rows)),
         )
-        m = runs if data.target is None else len(data.target.y)
-        sweep_ = _Sweep(method, of, key, shared, targets, m, engine, what)
+        each = jax.tree.leaves(own)
+        m = len(each[0]) if each else runs
+        sweep_ = _Sweep(method, of, key, shared, own, m, engine, what, then)
         return sweep_.affordable().run()
 
 
@@ -157,10 +134,11 @@ class _Sweep(NamedTuple):
     of: Learner
     key: Any
     shared: tuple  # (floats, side, fixed, extra)
-    targets: Examples | None
+    own: tuple  # (target, rows) of every lane, or None
     m: int
     engine: Engine
     what: str
+    then: Callable | None = None
 
     def affordable(self) -> _Sweep:
         """Return the sweep with a tile that fits the budget, if it may be cut."""
@@ -193,14 +171,14 @@ class _Sweep(NamedTuple):
 
     def _program(self, devices: int = 1) -> Any:
         of = self.of
-        return _program(self.method, of.factory, of.task, of.static, devices)
+        return _program(self.method, of.factory, of.task, of.static, devices, self.then)
 
     def _arguments(self, tiles: list[int]) -> tuple:
         size = self.engine.lanes.tile
         lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
         at = np.minimum(lanes, self.m - 1)  # the last tile is padded
-        targets = jax.tree.map(lambda a: a[at], self.targets)
-        return self.shared, self.key, lanes.astype(np.uint32), targets
+        own = jax.tree.map(lambda a: a[at], self.own)
+        return self.shared, self.key, lanes.astype(np.uint32), own
 
     def _shape(self) -> Any:
         return jax.eval_shape(self._program(), *self._arguments([0]))
@@ -255,7 +233,8 @@ class _Sweep(NamedTuple):
             "task": of.task.name,
             "static": dict(of.static),
             "floats, side, fixed, extra": self.shared,
-            "targets": self.targets,
+            "target, rows": self.own,
+            "then": self.then and self.then.__qualname__,
             "key": self.key,
             "tile": self.engine.lanes.tile,
             "backend": (jax.default_backend(), jax.__version__),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Len
+from annotated_types import Interval, Len
 from pydantic import BaseModel, ConfigDict
 
 from audit.types import Count, NonNegative, NonNegativeInt, Positive, Seed, Share
@@ -46,6 +46,16 @@ class Pretrain(_Model):
     weight_decay: NonNegative = 1e-4
 
 
+class Membership(_Model):
+    """What is made for the attackers of a membership game; see `membership`."""
+
+    shadows: Count = 64  # reference models; each candidate is in half of them
+    calibration: Count = 16  # more of them, on which thresholds are chosen
+    queries: Annotated[int, Interval(ge=1, le=9)] = (
+        1  # an image and its moves by a pixel
+    )
+
+
 class DataSet(_Model):
     """What a scenario does on one data set."""
 
@@ -54,6 +64,15 @@ class DataSet(_Model):
     training: dict[str, Any] = {}
     defense: dict[str, dict[str, Any]] = {}
     attack: dict[str, dict[str, Any]] = {}
+
+
+class Canaries(_Model):
+    """What is planted to audit a claimed epsilon; see `canaries.plant`."""
+
+    kind: Literal["gradient", "input"] = "gradient"
+    count: Count = 1  # of them in one run
+    norm: Positive = 1000.0  # of a gradient canary's gradient, before the clip
+    audits: Count = 1  # independent repetitions; the first is the row
 
 
 class TaskSpec(_Model):
@@ -65,27 +84,47 @@ class TaskSpec(_Model):
     settings: dict[str, Any] = {}
 
 
+class Chosen(_Model):
+    """Who chose a defense's settings, and what that cost; shown, never used."""
+
+    by: str
+    cost: str
+
+
 class ScenarioSpec(_Model):
     """The schema of a scenario file plus the words of the command line."""
 
     name: str
     title: str
     source: str
-    game: Literal["reconstruction", "leave_one_out", "anatomy", "attribute", "exposed"]
+    game: Literal[
+        "reconstruction",
+        "leave_one_out",
+        "anatomy",
+        "attribute",
+        "exposed",
+        "canary",
+        "one_run",
+        "membership",
+        "membership_replace_one",
+    ]
     exposed: Literal["trained", "start"] = "trained"  # where the exposed step is taken
     seed: Seed = 0
     task: TaskSpec
     features: Features = Features()
     attribute: str | None = None  # the column an attribute game is about
+    canaries: Canaries | None = None  # in the games canary and one_run
     data: str = "auto"
     sets: Annotated[dict[str, DataSet], Len(1)]
     runs: Count = 1
     accounting_runs: Count = 1
     delta: Share = 1e-9
     pretrain: Pretrain = Pretrain()
+    membership: Membership | None = None  # in membership games; None = the defaults
     training: dict[str, Any] = {}
     defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
     defense: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, Chosen] = {}  # of a label of the line-up
     attacks: list[str | dict[str, dict[str, Any]]] = []  # none: bounds alone
     attack: dict[str, dict[str, Any]] = {}
     lanes: dict[str, Any] = {}

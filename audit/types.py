@@ -65,7 +65,8 @@ class TrainingSet(NamedTuple):
 
     fixed: Examples  # [N, ...] records shared by all lanes, never copied per lane
     target: Examples | None  # the one unknown record, slot N; None in half-in designs
-    rows: AnyArray | None = None  # [n] fixed records this lane trains on; None = all
+    rows: AnyArray | None = None  # [n] fixed records this lane trains on; None = all;
+    # -1 = an empty slot, which takes part with weight 0
 
 
 class Batch(NamedTuple):
@@ -123,9 +124,7 @@ class Query(NamedTuple):
     norm_bound: Any  # sup ||fn(z)||_2: the add-or-remove sensitivity; inf = unbounded
     sensitivity: Any  # sup ||fn(z) - fn(z')||_2: the replace-one sensitivity
     smooth: bool = True  # differentiable everywhere; False = no Fisher reading
-    total: Callable | None = (
-        None  # (params, side, [b], weight [b]) -> sum_i w_i fn(z_i)
-    )
+    total: Callable | None = None  # (params, side, [b], w [b]) -> sum_i w_i fn(z_i)
     trace: Callable | None = None  # (params, side, [m]) -> ||d fn / d x||_F^2 [m]
     score: Callable | None = (
         None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
@@ -146,6 +145,9 @@ class Sampler(NamedTuple):
     pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
     members_only: bool = False  # the factor of a record outside the batch is 0
     visits: Callable = lambda n, steps: steps  # at most, of one record
+    schedule: Callable | None = None  # (run_key, steps, n) -> every step's Batch at
+    # once, [steps, ...]; law: == draw. Where drawing one costs as much as an epoch
+    everybody: bool = False  # all records take part in every step
 
 
 class Noise(NamedTuple):
@@ -237,10 +239,10 @@ class ThreatModel(NamedTuple):
     """Who the attacker is. The referee grants exactly the words said here."""
 
     goal: Literal["reconstruction", "inversion", "membership", "attribute"]
-    sees: frozenset[str] = frozenset()  # of {"params"}; oracles: {"target"}
+    sees: frozenset[str] = frozenset()  # of {"params", "signals"}; oracles: {"target"}
     knows: frozenset[str] = (
         frozenset()
-    )  # of {"fixed", "label", "init", "train", "public"}
+    )  # of {"fixed", "label", "init", "train", "public", "shadows"}
     assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
 
 
@@ -264,6 +266,7 @@ class Knowledge(NamedTuple):
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games
     likelihood: Any = None  # (params, example, update) -> log density of the update
+    shadows: Any = None  # in membership games: signals.Shadows
 
 
 class Observation(NamedTuple):
@@ -277,6 +280,8 @@ class Observation(NamedTuple):
     # objective's gradient at `params`: the target's own gradient must cancel it
     candidates: Any = None  # attribute games: [v, *features] what the target may be
     refits: Any = None  # attribute games: [v, D] noiseless releases, one a candidate
+    signals: Any = None  # membership games: signals.Signals, and `label` is [records]
+    ratios: Any = None  # canary games: [] log p(transcript), canary in against out
 
 
 class Attack(NamedTuple):
@@ -284,7 +289,8 @@ class Attack(NamedTuple):
 
     threat_model: ThreatModel
     fit: Callable  # (key, Knowledge) -> (state, info): a pytree; plain diagnostics
-    guess: Callable  # (state, key, Observation) -> [*features]; vmapped by the game
+    guess: Callable  # (state, key, Observation) -> [*features]; vmapped by the game.
+    # Attribute games: a score a value; membership games: a score a record
 
 
 class Bound(NamedTuple):
@@ -311,6 +317,7 @@ class Task(NamedTuple):
     label_private: bool = False
     linear: Any = None  # (params -> linear.Head, Head -> params) if logits are affine
     smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
+    dense: Any = None  # dense.Stack, if the model is one and the loss cross-entropy
 
 
 class Splits(NamedTuple):

@@ -14,6 +14,7 @@ from rich.table import Table
 from audit import report
 from audit.cells import number as short
 from audit.expected import Band, Listed
+from audit.markdown import grid
 
 SMOKE = (
     "SMOKE: tiny budgets, to see that every place can be read. These runs reproduce\n"
@@ -197,15 +198,9 @@ def _tables(verdicts: list[Verdict]) -> dict[tuple[str, str], list[Verdict]]:
     return groups
 
 
-def _md(header: list[str], rows: Iterable[Iterable[str]]) -> str:
-    cells = [header, ["---"] * len(header), *rows]
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in cells]
-    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
-
-
 def _rows(group: list[Verdict]) -> str:
     header = ["", "quantity", "published", "ours", "seeds", "band", "verdict", "reason"]
-    return _md(
+    return grid(
         header,
         (
             [
@@ -228,12 +223,12 @@ def _bands(verdicts: list[Verdict]) -> str:
         (band_text(b), b.why) for b in (v.listed.band for v in verdicts)
     )
     said = "Committed before the runs they judge, each for this reason:"
-    return f"{said}\n\n{_md(['band', 'because'], reasons)}"
+    return f"{said}\n\n{grid(['band', 'because'], reasons)}"
 
 
 def _runs(runs: list[dict[str, Any]]) -> str:
     header = ["run", "command", "status", "device", "commit", "seconds"]
-    return _md(header, ([str(run[word]) for word in header] for run in runs))
+    return grid(header, ([str(run[word]) for word in header] for run in runs))
 
 
 def to_json(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from audit.mechanisms import predictor
 from audit.queries import Side, start
 from audit.types import Defense, Release, Task, TrainingSet
 
@@ -27,10 +28,6 @@ def pretrained(task: Task) -> Defense:
         del key, data
         return Release(side.params)
 
-    def predict(side: Side, release: Release, x: jax.Array) -> jax.Array:
-        del side
-        return jax.vmap(task.logits, (None, 0))(release.params, x)
-
     def trace(key: jax.Array, side: Side, data: TrainingSet, rows: Any) -> jax.Array:
         del key, side, data
         return jnp.zeros(len(rows))
@@ -40,7 +37,7 @@ def pretrained(task: Task) -> Defense:
         init=None,
         step=None,
         train=train,
-        predict=predict,
+        predict=predictor(task),
         fisher=trace,
         log_likelihood=None,
         rdp=lambda n, orders, adjacency: np.zeros(len(orders)),

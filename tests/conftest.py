@@ -1,5 +1,7 @@
 """Fixtures shared by the tests."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -9,9 +11,11 @@ from audit.types import Examples
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory):
-    """Compile equal programs once: many tests build the same one anew."""
-    place = str(tmp_path_factory.mktemp("xla"))
-    jax.config.update("jax_compilation_cache_dir", place)
+    """Compile equal programs once: many tests, and both workers, build the same one."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder in a common one
+        place = place.parent
+    jax.config.update("jax_compilation_cache_dir", str(place / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
@@ -47,8 +51,6 @@ def public(task, z=None, key=None):
 @pytest.fixture(scope="session")
 def full_data():
     """The folder with the full data sets, or skip with the reason."""
-    import os
-
     named = os.environ.get("AUDIT_DATA")
     if not named:
         pytest.skip("AUDIT_DATA is not set: no full data sets here")

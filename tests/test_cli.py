@@ -42,6 +42,7 @@ def test_help_and_bad_words_do_not_import_jax():
         "import sys; from audit.__main__ import main\n"
         "main(['--help'])\n"
         "for words in (['run', 'scenario=binary_mnits'], ['nonsense'],\n"
+        "              ['leaderboard', 'x'], ['report'], ['verify', '/no/such'],\n"
         "              ['reproduce', 'thesi'], ['reproduce', 'thesis', 'budget=x'],\n"
         "              ['run', 'scenario=binary_mnist', 'defense.dpsgd.nois=1']):\n"
         "    try: code = main(words)\n"
@@ -55,6 +56,8 @@ def test_help_and_bad_words_do_not_import_jax():
 RUN = ("run", "scenario=binary_mnist", "data=mnist5k")
 FIL = ("run", "scenario=glm_fil_mnist", "data=mnist5k")
 ATTRIBUTES = ("run", "scenario=glm_attributes")
+EPSILON = ("run", "scenario=epsilon_audit")
+ONE_RUN = ("run", "scenario=epsilon_one_run")
 WRONG = {
     ("runn",): "unknown command 'runn'; did you mean 'run'?",
     ("run",): "which scenario? scenario=NAME, NAME one of binary_mnist",
@@ -103,6 +106,13 @@ WRONG = {
     (*RUN, "sets.mnist5k.splits.targets=0"): "splits.targets=0",
     (*RUN, "sets.mnist5k.splits.pool=0"): "splits.pool=0",
     (*RUN, "attribute=sex"): "attribute=sex",
+    (*RUN, "canaries={count: 2}"): "in the games canary and one_run and nowhere else",
+    (*EPSILON, "canaries.count=3"): "canaries.count=3: the game canary has one a run",
+    (*EPSILON, "canaries.kind=gradiant"): "canaries.kind='gradiant'",
+    (*EPSILON, "canaries.nrm=3"): "canaries.nrm=3",
+    (*EPSILON, "canaries=null"): "canaries=None",
+    (*ONE_RUN, "canaries.count=1"): "the game one_run needs at least 2",
+    (*ONE_RUN, "runs=2"): "runs=2: the game one_run has one run an audit",
     (*RUN, "features.pcaa=3"): "features.pcaa=3",
     (*FIL, "features.pca=-1"): "features.pca=-1",
     (*FIL, "defense.linear.loss=square"): "loss='square'",
@@ -125,6 +135,8 @@ TOLD_BY_DATA = {
     (*ATTRIBUTES, "attribute=sexx"): "unknown attribute 'sexx'; did you mean 'sex'?",
     (*ATTRIBUTES, "attribute=age"): "attribute 'age' takes",
     (*ATTRIBUTES, "defense.noise.loss=logistic"): "loss=logistic fits two classes",
+    (*ONE_RUN, "canaries.kind=input"): "1000 input canaries from a pool of 50",
+    (*EPSILON, "defenses=[epsilon_1,noisy_sum]"): "noisy_sum: sums no gradients",
     ("run", "scenario=glm_adult", "data=adult"): "AUDIT_DATA",
 }  # fmt: skip
 
@@ -307,5 +319,5 @@ def test_unknown_words_offer_the_nearest():
     assert registry.did_you_mean("dpsdg", ["sgd", "dpsgd"]).startswith(
         "; did you mean 'dpsgd'"
     )
-    with pytest.raises(UserError, match="there is class_mean"):
+    with pytest.raises(UserError, match="there is attack_p"):
         registry.source("attack", "zzz")

@@ -8,12 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from audit import bench, in_turn, perceptual, registry, shadow
+from audit import bench, designs, in_turn, perceptual, registry, shadow
 from audit.accounting import Guarantees
 from audit.data import Dataset
 from audit.games import Table
+from audit.membership import _scorer
 from audit.rows import Problem
-from audit.types import Lanes, Release, Splits
+from audit.signals import Shadows, Signals, of_release
+from audit.types import Examples, Knowledge, Lanes, Release, Splits, Task, TrainingSet
 
 ENGINE = shadow.Engine(Lanes())
 
@@ -104,3 +106,70 @@ def test_lpips(benchmark):
     run = lambda: perceptual.lpips_images(weights, a, b)  # noqa: E731
     values = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     benchmark.extra_info["mean lpips"] = float(values.mean())
+
+
+NETWORK = {
+    "optimizer": "adam", "learning_rate": 0.003, "sampling": "shuffled",
+    "batch_size": 100, "steps": 330,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sgd", "dpsgd"])
+def test_half_in_shadow_networks(benchmark, name):
+    """256 perceptrons 784-64-10 as in mia_mnist5k, trained and asked."""
+    from audit import models, pretrain
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(5000, 28, 28, 1)).astype(np.float32)
+    z = Examples(x, rng.integers(0, 10, 5000).astype(np.int32))
+    fixed, pool = (
+        jax.tree.map(lambda a, p=p: a[p], z) for p in (slice(4000), slice(4000, None))
+    )
+    task, key = models.mlp((28, 28, 1), 10, hidden=64), jax.random.key(0)
+    nobody = jax.tree.map(lambda a: a[:0], z)
+    of = shadow.learner(
+        registry.find("defense", name),
+        task,
+        registry.check("defense", name, dict(NETWORK), name),
+        key=key,
+        public=pretrain.start(task, key, nobody),
+        label=name,
+    )
+    member = designs.in_out.member(key, 256, 4000)
+    data = TrainingSet(fixed, None, designs.in_out.rows(member))
+    asked, engine = (fixed, pool, np.zeros(1, np.int32)), shadow.Engine(Lanes(64))
+    run = lambda: shadow.sweep(  # noqa: E731
+        "train", of, key, data, *asked, engine=engine, then=of_release
+    )
+    seen = benchmark.pedantic(run, rounds=1, warmup_rounds=0)
+    benchmark.extra_info["models"] = 256
+    assert np.isfinite(seen.candidates).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["loss_threshold", "attack_p", "attack_s", "attack_r", "lira", "rmia"]
+)
+def test_scoring(benchmark, name):
+    """Fit to signals of 256 models on 60,000 candidates, and score one model."""
+    rng, n, pool = np.random.default_rng(0), 60_000, 1_000
+    member = designs.in_out.member(jax.random.key(0), 256, n)
+    odds = rng.normal(size=(256, n, 1)).astype(np.float32) + member[..., None] + 4
+    others = rng.normal(size=(256, pool, 1)) + 4
+    signals = Signals(odds.astype(np.float16), others.astype(np.float16))
+    label = rng.integers(0, 10, n).astype(np.int32)
+    shadows = Shadows(member, label, signals)
+    target = jax.tree.map(lambda a: a[:1], signals)
+    nobody = Examples(np.zeros((pool, 1)), rng.integers(0, 10, pool))
+    task = Task("test", None, None, None, (1,), 10)
+    attack = registry.find("attack", name)(task)
+    known = Knowledge(task, nobody, np.arange(pool), shadows=shadows)
+
+    def run():
+        state, _ = attack.fit(jax.random.key(0), known)
+        held = Shadows(member[:1], label, target)
+        return _scorer(attack, state)(jax.random.key(1), held)
+
+    scores = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
+    benchmark.extra_info["signals"] = 256 * n
+    inside = member[0]
+    assert np.median(scores[0, inside]) > np.median(scores[0, ~inside])

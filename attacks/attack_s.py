@@ -1,0 +1,48 @@
+"""Attack S: the rank among shadow models' losses on non-members (Ye et al. 2022)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from audit import signals
+from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
+
+
+def attack_s(task: Task) -> Attack:
+    """Score a record by minus its loss's rank among its class's, pooled over shadows.
+
+    The reference losses are those of records on models they were not in: one threshold
+    a class, the same for all its records.
+
+    Args:
+      task: gives the classes.
+    """
+    threat_model = ThreatModel(
+        "membership", sees=frozenset({"signals"}), knows=frozenset({"label", "shadows"})
+    )
+
+    def fit(key: Array, knowledge: Knowledge) -> tuple[tuple, dict]:
+        del key
+        shadows = knowledge.shadows
+        assert shadows is not None, "granted: declared above"
+        out = signals.by_group(shadows.member, shadows.signals.candidates)[1]
+        losses = np.logaddexp(0, -out).mean(1)
+        each = [
+            np.sort(losses[shadows.label == c], axis=None) for c in range(task.classes)
+        ]
+        most = max(map(len, each))
+        padded = [np.pad(e, (0, most - len(e)), constant_values=np.inf) for e in each]
+        sizes = np.array([max(len(e), 1) for e in each])
+        state = jnp.asarray(np.stack(padded), jnp.float32), jnp.asarray(sizes)
+        return state, {"shadows": len(shadows.member)}
+
+    def guess(state: tuple, key: Array, seen: Observation) -> Array:
+        del key
+        own = signals.loss(seen.signals.candidates).mean(-1)
+        rank = jax.vmap(lambda o: jnp.searchsorted(o, own, side="right"))(state[0])
+        return -jnp.take_along_axis(rank / state[1][:, None], seen.label[None], 0)[0]
+
+    return Attack(threat_model, fit, guess)

@@ -1,0 +1,93 @@
+"""RMIA: how often a record's likelihood ratio beats a population record's.
+
+Zarifzadeh, Liu and Shokri (2024).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from audit import signals
+from audit.types import (
+    Attack,
+    Fraction,
+    Knowledge,
+    Observation,
+    Positive,
+    Task,
+    ThreatModel,
+)
+
+
+class Fitted(NamedTuple):
+    """p(x) and p(z): mean probability of the label over reference models."""
+
+    candidates: Any  # [records, queries]
+    population: Any  # [pool, queries]
+
+
+def rmia(
+    task: Task,
+    *,
+    mode: Literal["online", "offline"] = "online",
+    gamma: Positive = 1.0,
+    offline_a: Fraction = 0.3,
+) -> Attack:
+    """Score a record x by the share of population records z with LR(x, z) >= gamma.
+
+    LR(x, z) = [p(x | model) / p(x)] / [p(z | model) / p(z)], p(. | model) the softmax
+    probability of the label. Online, p(x) is the mean over as many reference models
+    with x as without. Offline it is ((1 + a) p_out(x) + 1 - a) / 2, which makes up for
+    the models with x; so is p(z) in both modes, for no model here was trained on z.
+    Several queries: the mean share.
+
+    Args:
+      task: unused.
+      mode: `offline` uses only models the record was not in.
+      gamma: threshold of a pair; 1 goes with the plain softmax used here (Privacy
+        Meter), 2 with the paper's tempered Taylor softmax.
+      offline_a: a; .3 is the paper's for CIFAR-10, .6 for CIFAR-100.
+    """
+    del task
+    threat_model = ThreatModel(
+        "membership", sees=frozenset({"signals"}), knows=frozenset({"shadows"})
+    )
+
+    def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
+        del key
+        shadows = knowledge.shadows
+        assert shadows is not None, "granted: declared above"
+        both = signals.by_group(shadows.member, shadows.signals.candidates)
+        own_in, own_out = (_probability(held).mean(-1) for held in both)
+        known = (own_in + own_out) / 2 if mode == "online" else corrected(own_out)
+        others = corrected(_probability(shadows.signals.population).mean(0))
+        return Fitted(known, others), {
+            "shadows": len(shadows.member),
+            "population": len(others),
+        }
+
+    def corrected(out: np.ndarray) -> np.ndarray:
+        return ((1 + offline_a) * out + 1 - offline_a) / 2
+
+    def guess(held: Fitted, key: Array, seen: Observation) -> Array:
+        del key
+
+        def share(x: Array, z: Array) -> Array:
+            return jnp.searchsorted(jnp.sort(z), x / gamma, side="right") / len(z)
+
+        own, others = (jax.nn.sigmoid(jnp.asarray(s, float)) for s in seen.signals)
+        ratios = own / held.candidates, others / held.population
+        return jax.vmap(share, (1, 1), 1)(*ratios).mean(-1)
+
+    return Attack(threat_model, fit, guess)
+
+
+def _probability(odds: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + e^-odds), in float32 at least; tanh never overflows."""
+    wide = np.promote_types(np.asarray(odds).dtype, np.float32)
+    return (1 + np.tanh(np.asarray(odds, wide) / 2)) / 2

@@ -1,0 +1,94 @@
+"""Intervals of shares and of rank correlations; scipy has the quantiles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+
+class Estimate(NamedTuple):
+    """A number with its two-sided interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Proportion(NamedTuple):
+    """k of n, with the exact (Clopper-Pearson) interval."""
+
+    k: int
+    n: int
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        """The share itself; nan of nothing."""
+        return self.k / self.n if self.n else float("nan")
+
+
+def clopper_pearson(k: Any, n: Any, confidence: float = 0.95) -> tuple[Any, Any]:
+    """Return the exact two-sided interval of a binomial share (Clopper, Pearson 1934).
+
+    Each side errs with probability at most (1 - confidence) / 2.
+
+    Args:
+      k: successes, any shape.
+      n: trials, at least 1; broadcasts with `k`.
+      confidence: of the interval, in (0, 1).
+
+    Returns:
+      (low, high), each of the broadcast shape.
+    """
+    k, n = np.broadcast_arrays(np.asarray(k, float), np.asarray(n, float))
+    tail = (1 - confidence) / 2
+    low = stats.beta.ppf(tail, np.maximum(k, 1), n - k + 1)
+    high = stats.beta.isf(tail, k + 1, np.maximum(n - k, 1))
+    return np.where(k > 0, low, 0.0)[()], np.where(k < n, high, 1.0)[()]
+
+
+def proportion(k: int, n: int, confidence: float = 0.95) -> Proportion:
+    """Return k of n with its Clopper-Pearson interval."""
+    low, high = clopper_pearson(k, n, confidence)
+    return Proportion(int(k), int(n), float(low), float(high))
+
+
+def normal(
+    value: float, variance: float, confidence: float, limits: tuple[float, float]
+) -> Estimate:
+    """Return a normal interval, cut at the limits of what it estimates."""
+    reach = stats.norm.isf((1 - confidence) / 2) * math.sqrt(variance)
+    low, high = max(value - reach, limits[0]), min(value + reach, limits[1])
+    return Estimate(float(value), float(low), float(high))
+
+
+def rank_correlation(a: Any, b: Any, *, confidence: float = 0.95) -> Estimate | None:
+    """Return Spearman's correlation of two quantities of the same records.
+
+    The interval is Fisher's, with the variance (1 + r^2 / 2) / (n - 3) of Bonett and
+    Wright (2000).
+
+    Args:
+      a: [n], for instance each record's vulnerability.
+      b: [n], for instance its dFIL.
+      confidence: of the interval.
+
+    Returns:
+      None where there is none: fewer than four records, or one quantity is constant.
+    """
+    a, b = np.asarray(a, float).ravel(), np.asarray(b, float).ravel()
+    if a.size != b.size:
+        raise ValueError(f"{a.size} values against {b.size}")
+    if a.size < 4 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    r = float(stats.spearmanr(a, b).statistic)
+    if abs(r) >= 1 - 1e-12:
+        return Estimate(r, r, r)
+    reach = stats.norm.isf((1 - confidence) / 2)
+    reach *= math.sqrt((1 + r**2 / 2) / (a.size - 3))
+    low, high = np.tanh(np.arctanh(r) + np.array([-reach, reach]))
+    return Estimate(r, float(low), float(high))

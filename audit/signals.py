@@ -1,0 +1,135 @@
+"""What a model says of a record: the log-odds of its own label.
+
+phi(z) = log p_y - log sum_{y' != y} p_{y'} (Carlini et al. 2022, section IV-C), taken
+from the logits, which need no floor under the probabilities. It holds everything a loss
+or a confidence does: loss = log(1 + e^-phi), p_y = 1 / (1 + e^-phi). Kept as float16,
+one row a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from audit.types import Defense, Examples, Release
+
+if TYPE_CHECKING:
+    from audit.types import AnyArray
+
+CHUNK = 500  # records a model is asked about together
+# (rows, columns) an image is moved by; the first query is the image itself
+SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
+
+
+class Signals(NamedTuple):
+    """The log-odds that models give to records' own labels."""
+
+    candidates: Any  # [..., records, queries]
+    population: Any  # [..., pool, queries] records no model was trained on
+
+
+class Shadows(NamedTuple):
+    """The attacker's own models of a membership game: who was in, and what they say."""
+
+    member: AnyArray  # [models, records] bool; each record is in exactly half
+    label: AnyArray  # [records]; candidates are public, their membership is not
+    signals: Signals  # [models, ...]
+
+
+def log_odds(logits: Any, label: Any) -> Any:
+    """Return the log-odds of the label; logits [..., k], label [...]."""
+    own = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
+    others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, logits), -1)
+    return jnp.where(own, logits, 0).sum(-1) - others
+
+
+def loss(signal: Any) -> Any:
+    """Return the cross-entropy of the label from its log-odds."""
+    return jax.nn.softplus(-jnp.asarray(signal, float))
+
+
+def moved(x: Any, shift: tuple[int, int]) -> Any:
+    """Return images [m, H, W, C] moved by whole pixels; what comes in is zero."""
+    if shift == (0, 0):
+        return x
+    down, right = shift
+    grown = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    h, w = x.shape[1:3]
+    return grown[:, 1 - down : 1 - down + h, 1 - right : 1 - right + w]
+
+
+def of_release(
+    defense: Defense,
+    side: Any,
+    release: Release,
+    candidates: Examples,
+    population: Examples,
+    queries: Any,
+) -> Signals:
+    """Return one release's signals, float16; the `then` of a sweep of shadow models.
+
+    Args:
+      defense: whose `predict` is asked.
+      side: public.
+      release: of one run.
+      candidates: [r, ...] who may be a member.
+      population: [p, ...] who is not.
+      queries: [q] anything of that length: only how many, at most 9, images only if
+        more than one.
+    """
+    ask = _asker(defense, side, release, SHIFTS[: len(queries)])
+    return Signals(ask(candidates), ask(population))
+
+
+def with_release(
+    defense: Defense, side: Any, release: Release, *asked: Any
+) -> tuple[Release, Signals]:
+    """Return a release and its signals. Arguments: `of_release`."""
+    return release, of_release(defense, side, release, *asked)
+
+
+def _asker(defense: Defense, side: Any, release: Release, shifts: tuple) -> Callable:
+    predict = defense.predict
+    assert predict is not None, "a membership game needs a model that predicts"
+
+    def some(z: Examples) -> jax.Array:
+        each = [log_odds(predict(side, release, moved(z.x, s)), z.y) for s in shifts]
+        return jnp.stack(each, -1).astype(jnp.float16)
+
+    def ask(z: Examples) -> jax.Array:
+        n = len(z.y)
+        size = min(CHUNK, n)
+        pad = -n % size
+        parts = jax.tree.map(
+            lambda a: jnp.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)).reshape(
+                -1, size, *a.shape[1:]
+            ),
+            z,
+        )
+        return jax.lax.map(some, parts).reshape(n + pad, len(shifts))[:n]
+
+    return ask
+
+
+def by_group(member: np.ndarray, signal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the signals of the models a record is in, and of those it is out of.
+
+    Args:
+      member: [models, records] bool, each record in exactly half.
+      signal: [models, records, queries].
+
+    Returns:
+      Two arrays [records, queries, models / 2], of float16 signals float32.
+    """
+    models, records, queries = signal.shape
+    order = np.argsort(~np.asarray(member).T, axis=1, kind="stable")
+    # a record's models side by side
+    rows = np.ascontiguousarray(np.moveaxis(signal, 0, -1))
+    split = np.take_along_axis(rows, order[:, None, :], -1)
+    split = split.astype(np.promote_types(split.dtype, np.float32))
+    assert split.shape == (records, queries, models)
+    return split[..., : models // 2], split[..., models // 2 :]

@@ -1,0 +1,124 @@
+"""Cards and a browser for the tests of pages."""
+
+import copy
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit import scorecard as cards
+
+RESULTS = Path(__file__).parent.parent / "results"
+SCRIPT = "<script>document.title='owned'</script>"
+HOSTILE = (
+    f"{SCRIPT}<img src=x onerror=\"document.title='owned'\">'\"|`[x](javascript:1)&"
+)
+
+
+def plain(name="binary_mnist-mnist5k"):
+    """A committed scorecard as plain data."""
+    return json.loads((RESULTS / name / "scorecard.json").read_text())
+
+
+def card(data=None, arrays=None):
+    return cards.from_json(json.dumps(plain() if data is None else data), arrays)
+
+
+def seeded(data, seed, shift=0.0):
+    """The same card of another seed, its errors and accuracies moved."""
+    held = copy.deepcopy(data)
+    held["scenario"]["seed"] = seed
+    for own in held["defenses"].values():
+        own["utility"]["accuracy"] -= shift
+    for t in held["trials"]:
+        t["result"]["mse"] += shift
+    return held
+
+
+def hostile(data):
+    """A card that passes the schema with markup wherever it takes free text."""
+    held = copy.deepcopy(data)
+    held["scenario"] |= {"title": HOSTILE, "source": HOSTILE}
+    held["provenance"] |= {"command": HOSTILE, "device": HOSTILE, "python": HOSTILE}
+    held["provenance"]["chosen"] = {"dpsgd": {"by": HOSTILE, "cost": HOSTILE}}
+    held["data"] |= {"origin": HOSTILE, "note": HOSTILE}
+    for own in held["defenses"].values():
+        own["settings"] |= {HOSTILE: HOSTILE, "sampling": HOSTILE}
+        for b in own["bounds"]:
+            b |= {"holds_for": HOSTILE, "theorem": HOSTILE}
+    for t in held["trials"]:
+        t["threat_model"] = HOSTILE
+        for f in t["flags"]:
+            f["text"] = HOSTILE
+    held["trials"][3] |= {"status": "failed", "reason": HOSTILE + "\n" + HOSTILE}
+    held["scenario"]["attack"]["reconstructor"][HOSTILE] = HOSTILE
+    return held
+
+
+def folder(where, name, data, figures=("mse_vs_bound.png", "reconstructions.png")):
+    """A card's folder with small figures."""
+    from PIL import Image
+
+    place = where / name
+    place.mkdir(parents=True)
+    (place / "scorecard.json").write_text(json.dumps(data))
+    for figure in figures:
+        Image.new("RGB", (40, 30), "white").save(place / figure)
+    return place
+
+
+def arrays(data, targets=12):
+    """Per-target arrays a game of pictures would keep."""
+    rng = np.random.default_rng(0)
+    held = {
+        "target": rng.uniform(size=(targets, 4, 4, 1)),
+        "label": np.arange(targets) % 2,
+        "floor": np.full(targets, 0.05),
+    }
+    for label, own in data["defenses"].items():
+        for b in own["bounds"]:
+            held[f"{label}/{b['name']}"] = rng.uniform(0.01, 1, targets)
+        for attack in data["scenario"]["attack"]:
+            held[f"{label}/{attack}/mse"] = rng.uniform(0.01, 0.1, targets)
+            held[f"{label}/{attack}/guess"] = rng.uniform(size=(targets, 4, 4, 1))
+    return held
+
+
+NOBODY = "not an origin"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-default-apps", "--disable-extensions",
+)  # fmt: skip
+
+
+def opened(page, tmp_path):
+    """Return a page's elements after its script ran, and the addresses it asked for.
+
+    No name resolves, so the browser is offline; what it asks for itself (updates) has
+    no origin and is not the page's.
+    """
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser here: none of {', '.join(BROWSERS)}")
+    log = tmp_path / "net.json"
+    done = subprocess.run(
+        [browser, *QUIET, "--host-resolver-rules=MAP * ~NOTFOUND",
+         f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}",
+         "--virtual-time-budget=2000", "--dump-dom", page.resolve().as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    asked = [e.get("params", {}) for e in json.loads(log.read_text())["events"]]
+    return done.stdout, sorted(
+        {
+            p["url"]
+            for p in asked
+            if p.get("initiator", NOBODY) != NOBODY
+            if not p["url"].startswith(("data:", "file:"))
+        }
+    )
