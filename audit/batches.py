@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from audit.types import Batch, Examples, Query, Side, State, TrainingSet
+from audit.types import Batch, Examples, Noise, Query, Side, State, TrainingSet
 
 MICRO_BATCH = 32  # per-example contributions alive at a time without a closed form
 
@@ -68,8 +69,15 @@ def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -
     """
     if query.total is not None:
         return query.total(params, side, z, weight)
-    weight = jnp.ones(len(z.y)) if weight is None else weight
-    pad = -len(z.y) % MICRO_BATCH
+    one = lambda z: query.fn(params, side, z)  # noqa: E731
+    return _in_parts(one, params, z, weight)
+
+
+def _in_parts(one: Callable, like: Any, z: Any, weight: Any) -> Any:
+    """Return sum_i w_i one(z_i) [like], MICRO_BATCH values alive at a time."""
+    n = len(jax.tree.leaves(z)[0])
+    weight = jnp.ones(n) if weight is None else weight
+    pad = -n % MICRO_BATCH
     z, weight = jax.tree.map(
         lambda a: jnp.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)).reshape(
             -1, MICRO_BATCH, *a.shape[1:]
@@ -78,13 +86,13 @@ def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -
     )
 
     def add(total: Any, part: tuple) -> tuple:
-        each = jax.vmap(query.fn, (None, None, 0))(params, side, part[0])
+        each = jax.vmap(one)(part[0])
         here = jax.tree.map(
             lambda g: jnp.tensordot(part[1].astype(g.dtype), g, 1), each
         )
         return jax.tree.map(jnp.add, total, here), None
 
-    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (z, weight))[0]
+    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, like), (z, weight))[0]
 
 
 def sum_all(query: Query, state: State, data: TrainingSet, batch: Batch) -> Any:
@@ -95,6 +103,59 @@ def sum_all(query: Query, state: State, data: TrainingSet, batch: Batch) -> Any:
         return total
     own = query.fn(state.params, state.side, data.target)
     return jax.tree.map(lambda a, b: a + target_weight * b, total, own)
+
+
+def noised_sum(
+    query: Query,
+    noise: Noise,
+    key: jax.Array,
+    state: State,
+    data: TrainingSet,
+    batch: Batch,
+) -> Any:
+    """Return the sum of one step with its noise, drawn for the sum or a record each.
+
+    Args:
+      query: one record's contribution.
+      noise: drawn for the sum, or for each record by a key of its own row.
+      key: of this step.
+      state: before the step.
+      data: the records.
+      batch: who takes part.
+    """
+    if noise.at == "example":
+        return _sum_of_draws(query, noise, key, state, data, batch)
+    total = sum_all(query, state, data, batch)
+    if noise.total is None:
+        return noise.sample(key, total)
+    _, weight, of_target = split(data, batch)
+    fixed = count(data) - (data.target is not None) if weight is None else weight.sum()
+    many = fixed + (of_target if data.target is not None else 0)
+    return noise.total(key, total, many)
+
+
+def _sum_of_draws(
+    query: Query,
+    noise: Noise,
+    key: jax.Array,
+    state: State,
+    data: TrainingSet,
+    batch: Batch,
+) -> Any:
+    """Return sum_i w_i draw(fn(z_i)); draws live MICRO_BATCH at a time."""
+    fixed, weight, of_target = split(data, batch)
+    rows = jnp.arange(len(fixed.y)) if batch.rows is None else batch.rows
+
+    def one(record: tuple) -> Any:
+        z, row = record
+        own = query.fn(state.params, state.side, z)
+        return noise.sample(jax.random.fold_in(key, row), own)
+
+    total = _in_parts(one, state.params, (fixed, rows), weight)
+    if data.target is None:
+        return total
+    own = one((data.target, jnp.asarray(count(data) - 1)))
+    return jax.tree.map(lambda a, b: a + of_target * b, total, own)
 
 
 def records(data: TrainingSet, rows: Any) -> Examples:

@@ -254,6 +254,14 @@ ATTACKED = {
     "reconstruction": _RECONSTRUCTED,
     "leave_one_out": _REBUILT_IN_TURN,
     "anatomy": _REBUILT_IN_TURN,
+    "exposed": [
+        *_RECONSTRUCTED,
+        Column(
+            "normalised median", _of_best(lambda r: number(r["mse_normalised_median"]))
+        ),
+        Column("PSNR", _of_best(lambda r: number(r["psnr_median"], 1)), narrow=False),
+        Column("matched", _of_best(lambda r: f"{r['matching']:.0%}"), narrow=False),
+    ],
     "canary": [
         Column("attack", _attack, right=False),
         *(Column(h, _of_best(cell)) for h, cell in audit_cells.CANARY.items()),
@@ -284,6 +292,7 @@ BOUNDED = {
     "leave_one_out": _OF_ONE,
     "anatomy": _OF_ONE,
     "attribute": [],
+    "exposed": [_named(name, narrow=True) for name in NARROW[:2]],
     "membership": [],
     "membership_replace_one": [],
     "canary": [],

@@ -69,6 +69,30 @@ def hard_clip(clip_norm: Any) -> Clip:
     return Clip(scale, slope, clip_norm, smooth=False)
 
 
+# Norms below it count as zero: their squares underflow in float32.
+LEAST_NORM = 1e-18
+
+
+def normalise(margin: Any = 0.0) -> Clip:
+    """Scale to a direction, phi(s) = 1 / (s + margin); a zero vector stays zero.
+
+    Without a margin norms are 1, however short the gradient (Faustini et al. 2023).
+    With one (Yang et al. 2022, Bu et al. 2023) short gradients stay short.
+
+    Args:
+      margin: at least 0; may be traced.
+    """
+
+    def scale(s: Any) -> Any:
+        seen = s > LEAST_NORM
+        return jnp.where(seen, 1 / (jnp.where(seen, s, 1) + margin), 0)
+
+    def slope(s: Any) -> Any:
+        return -(scale(s) ** 2)
+
+    return Clip(scale, slope, 1.0, smooth=True)
+
+
 def no_clip() -> Clip:
     """Leave contributions as they are; their norm is unbounded."""
     return Clip(jnp.ones_like, jnp.zeros_like, math.inf, smooth=True)
@@ -82,6 +106,11 @@ def clip_tree(clip: Clip, tree: Any) -> Any:
     norm = jnp.where(square > 0, jnp.sqrt(safe), 0)
     factor = clip.scale(norm)
     return jax.tree.map(lambda leaf: factor * leaf, tree)
+
+
+def clip_apart(clip: Clip, tree: Any) -> Any:
+    """Scale every top-level module of the parameters by its own norm."""
+    return {name: clip_tree(clip, part) for name, part in tree.items()}
 
 
 CLIPS = {"soft": soft_clip, "hard": hard_clip}

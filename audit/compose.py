@@ -73,6 +73,7 @@ class Scenario(NamedTuple):
             "defense": line_up(self.defenses),
             "attack": line_up(self.attacks),
             "lanes": {"tile": self.lanes.tile},
+            **({"exposed": spec.exposed} if spec.game == "exposed" else {}),
             **(
                 {"membership": asked.model_dump()} if (asked := self.membership) else {}
             ),
@@ -133,9 +134,10 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
             f"task.classes={spec.task.classes}: at least two, or none where labels are "
             f"numbers"
         )
-    if spec.game == "reconstruction" and not sizes.targets:
-        raise UserError("splits.targets=0: the game reconstruction needs targets")
-    if spec.game != "reconstruction" and sizes.targets:
+    with_targets = spec.game in ("reconstruction", "exposed")
+    if with_targets and not sizes.targets:
+        raise UserError(f"splits.targets=0: the game {spec.game} needs targets")
+    if not with_targets and sizes.targets:
         raise UserError(
             f"splits.targets={sizes.targets}: in the game {spec.game} every fixed "
             f"record is the target in turn; leave it out"

@@ -80,12 +80,13 @@ class Row(_Model):
 
 
 class Table(_Model):
-    """A table of the source, read from one run or computed by one formula."""
+    """A table of the source: read from one run, computed by one formula, or absent."""
 
     table: Words
     title: Words
     run: str | None = None
     formula: str | None = None  # a function of `audit.nominal`
+    absent: Words | None = None  # why nothing here gives these numbers
     columns: Annotated[dict[str, Column], Len(1)]
     rows: Annotated[list[Row], Len(1)]
 
@@ -114,7 +115,7 @@ class Listed(NamedTuple):
     reason: str | None
     run: str | None
     at: str | None  # place in that run's scorecard
-    formula: str | None
+    formula: str | None  # neither a run nor a formula: absent, never compared
     settings: dict[str, Any]
 
     @property
@@ -189,8 +190,8 @@ def _check_run(name: str, run: Run) -> None:
 
 def _of_table(expected: Expected, table: Table) -> list[Listed]:
     where = f"table {table.table}"
-    if (table.run is None) == (table.formula is None):
-        raise UserError(f"{where}: give one of run and formula")
+    if [table.run, table.formula, table.absent].count(None) != 2:
+        raise UserError(f"{where}: give one of run, formula and absent")
     if table.run is not None:
         _known(f"{where}: run", table.run, expected.runs)
     return [
@@ -207,8 +208,11 @@ def _listed(
     column = table.columns[key]
     band = number.band or column.band
     _known(f"{where}, {key}: band", band, expected.bands)
-    if number.claim != "reproduced" and number.reason is None:
-        raise UserError(f"{where}, {key}: the claim {number.claim!r} needs a reason")
+    claim, reason = number.claim, number.reason
+    if table.absent is not None:
+        claim, reason = "not run", reason or table.absent
+    if claim != "reproduced" and reason is None:
+        raise UserError(f"{where}, {key}: the claim {claim!r} needs a reason")
     if number.published == 0 and expected.bands[band].relative is not None:
         raise UserError(f"{where}, {key}: nothing is near 0 by a relative band")
     if table.formula is not None:
@@ -221,8 +225,8 @@ def _listed(
         published=number.published,
         sd=number.sd,
         band=expected.bands[band],
-        claim=number.claim,
-        reason=number.reason,
+        claim=claim,
+        reason=reason,
         run=table.run,
         at=_place(table, row, column, f"{where}, {key}"),
         formula=table.formula,

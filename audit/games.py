@@ -30,11 +30,11 @@ from audit.types import (
 if TYPE_CHECKING:
     from audit.rows import Problem
 
-GOALS = {"reconstruction", "attribute", "membership"}
-SEES = {"params", "target", "signals", "transcript"}
+GOALS = {"reconstruction", "inversion", "attribute", "membership"}
+SEES = {"params", "update", "target", "signals", "transcript"}
 KNOWS = {
     "fixed", "label", "init", "train", "public", "objective", "record", "refits",
-    "shadows", "canaries",
+    "mechanism", "shadows", "canaries",
 }  # fmt: skip
 
 
@@ -59,6 +59,7 @@ class Game(NamedTuple):
     play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts
     floor: str | None  # the attack that ignores the release; None = a test has none
     fits: Callable | None = None  # (Learner, Table) -> None; UserError names the remedy
+    prior_only: bool = False  # other goals' attacks can play if they look at no release
 
 
 class Table(NamedTuple):
@@ -105,7 +106,11 @@ def mismatch(
     missing = sorted(threat_model.assumes - defense.traits)
     if missing:
         return f"the defense is not {', not '.join(missing)}"
-    if game is not None and threat_model.goal != game.goal:
+    if "update" in threat_model.sees and defense.exposed is None:
+        return "the defense shows no step before its release"
+    blind = threat_model.sees <= {"target"}
+    other = game is not None and threat_model.goal != game.goal
+    if game is not None and other and not (game.prior_only and blind):
         return f"its goal is {threat_model.goal}, the game is about {game.goal}"
     if game is None:
         return None
@@ -118,6 +123,7 @@ def sentence(threat_model: ThreatModel) -> str:
     """Return a threat model in words."""
     words = {
         "params": "the released parameters",
+        "update": "one step's noised gradient",
         "target": "the target itself (an oracle)",
         "fixed": "all other records",
         "label": "the target's label",
@@ -127,6 +133,7 @@ def sentence(threat_model: ThreatModel) -> str:
         "objective": "all other records' part in what the release minimises",
         "record": "all of the target but one attribute",
         "refits": "how to fit with any value in its place",
+        "mechanism": "the law of the noise",
         "signals": "the model's confidence in any record's label",
         "shadows": "what models trained like it, with and without the record, say",
         "transcript": "every noised update",

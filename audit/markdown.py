@@ -74,6 +74,8 @@ def _md_defenses(card: Scorecard) -> str:
 
 def _md_trials(card: Scorecard) -> str:
     columns, words = TRIALS.get(card.scenario["game"], (_REBUILT, _REBUILT_SAID))
+    if card.scenario["game"] == "exposed":
+        columns = columns | _INVERTED
     rows = []
     for t in card.trials:
         if t["status"] != "ok":
@@ -108,6 +110,11 @@ _REBUILT = {
     "wins": lambda r: _share(r.get("win_rate")),
     "beats floor": lambda r: _share(r["beats_floor"]),
     "below 1/dFIL": lambda r: _below(r.get("below_bound")),
+}
+_INVERTED = {
+    "normalised": lambda r: number(r["mse_normalised"]),
+    "normalised, median": lambda r: number(r["mse_normalised_median"]),
+    "matched": lambda r: _share(r["matching"]),
 }
 _REBUILT_SAID = (
     "median: over targets of the mean over runs; typical: over targets of the median "

@@ -19,9 +19,9 @@ from audit import fisher
 from audit.batches import (
     MICRO_BATCH,
     count,
+    noised_sum,
     records,
     split,
-    sum_all,
     sum_fixed,
     weights,
 )
@@ -32,6 +32,7 @@ from audit.types import (
     Batch,
     Defense,
     Examples,
+    Exposed,
     Noise,
     Query,
     Release,
@@ -102,9 +103,9 @@ def noisy_sgd(
         if refresh is not None:
             side = refresh(state.params, state.side, state.t)
             state = state._replace(side=side)
-        total = sum_all(query, state, data, batch)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
-        noised = masked(state.side.mask, noise.sample(step_key, total))
+        noised = noised_sum(query, noise, step_key, state, data, batch)
+        noised = masked(state.side.mask, noised)
         mean = jax.tree.map(lambda u: u / sampler.denominator(count(data)), noised)
         updates, opt = optimizer.update(mean, state.optimizer, state.params)
         # weight decay must not move what is frozen
@@ -137,10 +138,10 @@ def noisy_sgd(
             log_likelihood=None,
             rdp=None,
             pld=None,
-            traits=frozenset(
-                {"noisy_sgd", "rows"} | ({"linear"} if task.linear else set())
-            ),
+            traits=_traits(task, noise),
             steps=steps,
+            # a side that is made anew before each step has no value at given parameters
+            exposed=_exposed(query, noise) if refresh is None else None,
         ),
         query,
         sampler,
@@ -226,8 +227,8 @@ def _leak(
         factor = sampler.fisher_factor(noise, query, n, weight)
         probe_key = stream(jax.random.fold_in(key, view.t), "probes")
         probed = records(data, rows)
-        trace = _trace(query, view.params, view.side, probed, probe_key)
-        return factor * noise.precision * trace
+        own = _information(query, noise, probe_key, view.side, view.params, probed)
+        return factor * own
 
     def see(view: StepView) -> jax.Array:
         present = view.batch.rows
@@ -240,15 +241,63 @@ def _leak(
     return see
 
 
-def _trace(query: Query, params: Any, side: Side, z: Examples, key: Any) -> jax.Array:
-    if query.trace is not None:
-        return query.trace(params, side, z)
+def _information(
+    query: Query, noise: Noise, key: Any, side: Side, params: Any, z: Examples
+) -> jax.Array:
+    """Return the Fisher information of one release about each record that is in it [m].
+
+    precision x ||J||_F^2, summed over modules where each has its own noise.
+    """
+    apart = isinstance(noise.precision, dict)
+    if query.trace is not None and not apart:
+        return noise.precision * query.trace(params, side, z)
 
     def one(key: jax.Array, z: Examples) -> jax.Array:
-        fn = lambda x: query.fn(params, side, z._replace(x=x))  # noqa: E731
+        def fn(x: jax.Array) -> Any:
+            own = query.fn(params, side, z._replace(x=x))
+            if not apart:
+                return own
+            root = {name: jnp.sqrt(p) for name, p in noise.precision.items()}
+            return {
+                name: jax.tree.map(lambda a, r=root[name]: r * a, part)
+                for name, part in own.items()
+            }
+
         return fisher.hutchinson(key, fn, z.x, TRACE_PROBES)[0]
 
-    return jax.vmap(one)(jax.random.split(key, len(z.y)), z)
+    each = jax.vmap(one)(jax.random.split(key, len(z.y)), z)
+    return each if apart else noise.precision * each
+
+
+def _traits(task: Task, noise: Noise) -> frozenset[str]:
+    linear, noisy = task.linear is not None, noise.log_density is not None
+    said = {"noisy_sgd": True, "rows": True, "linear": linear, "noisy": noisy}
+    return frozenset(word for word, holds in said.items() if holds)
+
+
+def _exposed(query: Query, noise: Noise) -> Exposed:
+    """Return one step as whoever receives its update sees it."""
+
+    def update(key: jax.Array, side: Side, params: Any, z: Examples) -> Any:
+        state = State(params, None, side, jnp.zeros((), int))
+        data, everybody = TrainingSet(z, None), Batch(None, None)
+        noised = noised_sum(query, noise, key, state, data, everybody)
+        return jax.tree.map(lambda u: u / len(z.y), masked(side.mask, noised))
+
+    def log_density(side: Side, params: Any, z: Examples, seen: Any) -> jax.Array:
+        assert noise.log_density is not None
+        own = query.fn(params, side, z)
+        return noise.log_density(own, masked(side.mask, seen))
+
+    weighed = None if noise.log_density is None else log_density
+    if noise.precision is None:
+        return Exposed(update, None, None, None)
+
+    def curve(orders: Any) -> Any:
+        return noise.rdp and noise.rdp(orders, query.sensitivity)
+
+    trace = partial(_information, query, noise) if query.smooth else None
+    return Exposed(update, trace, curve if noise.rdp is not None else None, weighed)
 
 
 def _log_ratio(

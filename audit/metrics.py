@@ -83,6 +83,22 @@ def psnr(a: Any, b: Any) -> np.ndarray:
         return -10 * np.log10(error)
 
 
+def matching(guesses: Any, targets: Any) -> float:
+    """Return the share of guesses more correlated with their own target than any other.
+
+    Unlike errors it does not mind a guess of the wrong contrast; chance is 1 / n.
+
+    Args:
+      guesses: [n, *features].
+      targets: [n, *features].
+    """
+    a, b = (np.asarray(v, float).reshape(len(v), -1) for v in (guesses, targets))
+    a, b = (v - v.mean(1, keepdims=True) for v in (a, b))
+    norms = np.linalg.norm(b, axis=1)
+    scores = a @ (b / np.where(norms > 0, norms, 1)[:, None]).T
+    return float((scores.argmax(1) == np.arange(len(a))).mean())
+
+
 def win_rate(mse: Any, oracle: Any) -> float:
     """Return the share of targets with a smaller error than the oracle's; both [n]."""
     return float((np.asarray(mse) < np.asarray(oracle)).mean())

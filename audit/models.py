@@ -19,7 +19,14 @@ from audit.dense import Stack
 from audit.linear import Head
 from audit.types import Count, Task
 
-ACTIVATIONS = {"relu": nn.relu, "elu": nn.elu, "tanh": nn.tanh}
+ACTIVATIONS = {
+    "relu": nn.relu,
+    "elu": nn.elu,
+    "tanh": nn.tanh,
+    "sigmoid": nn.sigmoid,
+    "softplus": nn.softplus,
+}
+KINKED = {"relu"}  # gradients jump as the record moves: no Fisher information
 # Glorot-normal weights and N(0, .01^2) biases: the initialisation of Guo et al. (2022)
 # and Edmunds (2024), whose code builds on stax.
 WEIGHTS = nn.initializers.glorot_normal()
@@ -58,6 +65,47 @@ class _CnnTanh(nn.Module):
         return _dense(self.outputs, "head")(x)
 
 
+class _Lenet(nn.Module):
+    outputs: int
+    kind: str
+    activation: str
+    start: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return {"zhu": self._zhu, "lenet5": self._lenet5}[self.kind](x)
+
+    def _zhu(self, x: jax.Array) -> jax.Array:
+        for i, stride in enumerate((2, 2, 1)):
+            x = jnp.pad(x, [(2, 2), (2, 2), (0, 0)])
+            x = self._act(self._dense(12, f"conv_{i}")(windows(x, 5, stride)))
+        return self._dense(self.outputs, "head")(x.reshape(-1))
+
+    def _lenet5(self, x: jax.Array) -> jax.Array:
+        short = [max(32 - n, 0) for n in x.shape[:2]]
+        x = jnp.pad(x, [(s // 2, s - s // 2) for s in short] + [(0, 0)])
+        for i, width in enumerate((6, 16)):
+            x = self._act(self._dense(width, f"conv_{i}")(windows(x, 5, 1)))
+            x = windows(x, 2, 2).reshape(x.shape[0] // 2, x.shape[1] // 2, 4, -1)
+            x = x.mean(2)
+        x = x.reshape(-1)
+        for i, width in enumerate((120, 84)):
+            x = self._act(self._dense(width, f"hidden_{i}")(x))
+        return self._dense(self.outputs, "head")(x)
+
+    def _act(self, x: jax.Array) -> jax.Array:
+        return ACTIVATIONS[self.activation](x)
+
+    def _dense(self, width: int, name: str) -> nn.Dense:
+        if self.start == "glorot":
+            return _dense(width, name)
+        return nn.Dense(width, kernel_init=_half, bias_init=_half, name=name)
+
+
+def _half(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+    return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
+
+
 # One example's gradient by a convolution's own rule is slow on CPU under a vmap over
 # examples; a matrix product with patches has the same value and a fast rule.
 def patches(x: jax.Array, size: int) -> jax.Array:
@@ -68,6 +116,20 @@ def patches(x: jax.Array, size: int) -> jax.Array:
     )
     cut = x[rows[:, None, :, None], columns[None, :, None, :]]
     return cut.reshape(*cut.shape[:2], -1)
+
+
+def windows(x: jax.Array, size: int, stride: int) -> jax.Array:
+    """Return what each filter sees, any stride: [h, w, size^2 c], as `patches`.
+
+    By slices, whose gradient is padding: the second derivatives of inversion attacks
+    would scatter through an index. One axis after the other, as each slice is compiled
+    over and over in them.
+    """
+    for axis in (1, 0):
+        last = x.shape[axis] - size + 1
+        cut = [jax.lax.slice_in_dim(x, i, i + last, stride, axis) for i in range(size)]
+        x = jnp.concatenate(cut, -1)
+    return x
 
 
 def same(x: jax.Array, size: int) -> jax.Array:
@@ -199,14 +261,45 @@ def mlp(
     *,
     hidden: Count = 10,
     layers: Count = 1,
-    activation: Literal["relu", "elu", "tanh"] = "elu",
+    activation: Literal["relu", "elu", "tanh", "sigmoid", "softplus"] = "elu",
 ) -> Task:
-    """Fully connected network; the default is Balle et al.'s 784-10-10 ELU network."""
+    """Fully connected network; the default is Balle et al.'s 784-10-10 ELU network.
+
+    `hidden: 1024, layers: 2, activation: relu` is that of PRECODE (Scheliga et al.
+    2022), `softplus` or `tanh` its smooth twin.
+    """
     module = _Mlp((hidden,) * layers, classes, activation)
     name = f"mlp({hidden}x{layers} {activation})"
     names = (*(f"hidden_{i}" for i in range(layers)), "head")
     stack = Stack(names, ACTIVATIONS[activation], classes, hidden)
-    return classification(name, module, features, classes)._replace(dense=stack)
+    task = classification(name, module, features, classes)
+    return task._replace(dense=stack, smooth=activation not in KINKED)
+
+
+def lenet(
+    features: tuple[int, ...],
+    classes: int,
+    *,
+    kind: Literal["zhu", "lenet5"] = "zhu",
+    activation: Literal["relu", "elu", "tanh", "sigmoid", "softplus"] = "tanh",
+    start: Literal["glorot", "uniform"] = "glorot",
+) -> Task:
+    """The LeNet of inversion attacks (Zhu et al. 2019), or LeNet-5 (LeCun et al. 1998).
+
+    `zhu`: three convolutions of 12 5x5 filters, strides 2, 2, 1, and one dense layer;
+    sigmoid with weights uniform in (-1/2, 1/2) in the original. `lenet5`: 6 and 16 5x5
+    filters, each averaged 2x2, and layers of 120 and 84; images are padded to 32x32.
+
+    Raises:
+      ValueError: if an image has fewer than 16 pixels a side.
+    """
+    if len(features) != 3 or min(features[:2]) < 16:
+        shape = "x".join(map(str, features))
+        raise ValueError(f"lenet needs images of 16 or more pixels a side: {shape}")
+    module = _Lenet(classes, kind, activation, start)
+    name = f"lenet({kind} {activation} {start})"
+    task = classification(name, module, features, classes)
+    return task._replace(smooth=activation not in KINKED)
 
 
 def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:

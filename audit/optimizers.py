@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import optax
 
 from audit.types import Optimizer
 
-OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
+OPTIMIZERS = {
+    "sgd": optax.sgd,
+    "momentum": partial(optax.sgd, momentum=0.9),
+    "adam": optax.adam,
+}
 
 
 def named(

@@ -3,9 +3,10 @@
 place := step ("." step)*      a field of a mapping
 step  := NAME | NAME "[" INDEX "]" | NAME "[" KEY "=" VALUE ("," KEY "=" VALUE)* "]"
 
-An index counts from 0. Conditions must hold for exactly one entry of a list. Beside
-what `scorecard.json` holds there is `strongest`: of each defense the trial of the
-attack with the smallest error, oracles aside, the floor's own attack included.
+Two places with " - " between them are a difference. An index counts from 0. Conditions
+must hold for exactly one entry of a list. Beside what `scorecard.json` holds there is
+`strongest`: of each defense the trial of the attack with the smallest error, oracles
+aside, the floor's own attack included.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def parse(place: str) -> tuple[Step, ...]:
     Raises:
       ValueError: if it is not one, naming what cannot be read.
     """
+    if LESS in place:
+        return tuple(step for one in place.split(LESS, 1) for step in parse(one))
     steps, at = [], 0
     while at < len(place):
         found = _STEP.match(place, at)
@@ -59,8 +62,11 @@ def _step(place: str, name: str, pick: str | None) -> Step:
     return Step(name, where=where)
 
 
+LESS = " - "  # between two places: a table of differences
+
+
 def read(card: Any, place: str) -> float:
-    """Return the finite number at a place.
+    """Return the finite number at a place, or the difference of two.
 
     Args:
       card: plain data: mappings, lists, numbers.
@@ -70,6 +76,9 @@ def read(card: Any, place: str) -> float:
       LookupError: if nothing, or no finite number, is there; the text says from where
         on.
     """
+    if LESS in place:
+        first, second = place.split(LESS, 1)
+        return read(card, first) - read(card, second)
     held, been = card, ""
     for step in parse(place):
         if not isinstance(held, dict) or step.name not in held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from audit import dense, linear
-from audit.clip import Clip, clip_tree
+from audit.clip import Clip, clip_apart, clip_tree
 from audit.masks import MASKS
 from audit.rng import stream
 from audit.types import Examples, Public, Query, Task
@@ -50,7 +51,18 @@ def masked(mask: Any, tree: Any) -> Any:
     return tree if mask is None else jax.tree.map(jnp.multiply, mask, tree)
 
 
-def gradient(task: Task, clip: Clip, perturb: Callable | None = None) -> Query:
+def modules(task: Task) -> dict[str, int]:
+    """Return how many parameters each top-level module has."""
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    return {
+        name: sum(math.prod(a.shape) for a in jax.tree.leaves(part))
+        for name, part in shapes.items()
+    }
+
+
+def gradient(
+    task: Task, clip: Clip, perturb: Callable | None = None, *, apart: bool = False
+) -> Query:
     """The gradient of one example, masked, perturbed, then clipped.
 
     CLIP(mask * (grad loss(z) + offset + perturb(z))), whose norm and so its sensitivity
@@ -66,7 +78,10 @@ def gradient(task: Task, clip: Clip, perturb: Callable | None = None) -> Query:
       clip: from `audit.clip`; owns the norm bound, and so the sensitivity.
       perturb: (params, side, example, masked gradient) -> what is added, a pytree like
         the parameters; None = nothing that depends on the example.
+      apart: whether each top-level module of the parameters is clipped on its own, to
+        the same norm.
     """
+    blocks = len(modules(task)) if apart else 1
 
     def parts(params: Any, side: Side, example: Examples) -> tuple[Any, Any]:
         own, added = masked(side.mask, jax.grad(task.loss)(params, example)), None
@@ -81,11 +96,12 @@ def gradient(task: Task, clip: Clip, perturb: Callable | None = None) -> Query:
         own, added = parts(params, side, example)
         if added is not None:
             own = jax.tree.map(jnp.add, own, added)
-        return clip_tree(clip, own)
+        return clip_apart(clip, own) if blocks > 1 else clip_tree(clip, own)
 
-    bound = clip.norm_bound
-    query = Query(fn, bound, 2 * bound, clip.smooth, parts=parts)
-    if perturb is not None:
+    bound = math.sqrt(blocks) * clip.norm_bound
+    smooth = clip.smooth and task.smooth
+    query = Query(fn, bound, 2 * bound, smooth, parts=parts)
+    if perturb is not None or blocks > 1:
         return query
     if task.linear is not None:
         return _with_closed_forms(query, task, clip)

@@ -37,7 +37,7 @@ NUMERIC = (
     "fim_fitters", "fim_steps", "fisher", "glm", "lanes", "linear", "masks",
     "mechanisms", "minimisers", "models", "noise", "optimizers", "perturbation",
     "phi", "pretrain", "queries", "reweighting", "rng", "samplers", "shadow",
-    "shifted", "signals", "solvability",
+    "shifted", "signals", "solvability", "vmf", "vmf_privacy",
 )  # fmt: skip
 
 

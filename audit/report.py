@@ -91,6 +91,9 @@ UNITS = {
     "targets",
     "leave_one_out": _IN_TURN,
     "anatomy": _IN_TURN,
+    "exposed": "MSE per pixel, pixels in [0, 1]; ± one standard error over targets; "
+    "normalised: in variances of the pool's channels, median over targets; bounds are "
+    "on one exposed update, epsilon is of the training run",
     "membership": _RATES,
     "membership_replace_one": _RATES,
     **audit_cells.UNITS,
@@ -152,10 +155,14 @@ def _claims(label: str, own: dict[str, Any]) -> list[str]:
     claims = own.get("nominal", [])
     if not claims:
         return []
-    said = ", ".join(f"{c['quantity']} {c['value']:.4g}" for c in claims)
-    lines = [f"{label}, as published ({claims[0]['source']}): {said}"]
-    void = claims[0]["void"]
-    lines.append(f"  void here: {void}" if void else "  which holds here")
+    alike: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+    for claim in claims:
+        alike.setdefault((claim["source"], claim["void"]), []).append(claim)
+    lines = []
+    for (source, void), held in alike.items():
+        said = ", ".join(f"{c['quantity']} {c['value']:.4g}" for c in held)
+        lines.append(f"{label}, as published ({source}): {said}")
+        lines.append(f"  void here: {void}" if void else "  which holds here")
     if own["rdp2"] is not None:
         lines.append(f"  valid here: Renyi divergence of order 2 {own['rdp2']:.4g}")
     return lines
@@ -172,6 +179,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
     from audit import (
         attribute_figures,
         audit_figures,
+        exposed_figures,
         figures,
         markdown,
         membership_figures,
@@ -187,6 +195,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
         **membership_figures.FIGURES,
         **audit_figures.FIGURES,
         **step_figures.FIGURES,
+        **exposed_figures.FIGURES,
     }
     drawn = {name: draw for name, (applies, draw) in known.items() if applies(card)}
     drawn |= step_figures.of_each(card)

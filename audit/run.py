@@ -21,6 +21,7 @@ from audit import (
     canaries,
     canary_games,
     data,
+    exposed,
     games,
     in_turn,
     membership,
@@ -45,12 +46,14 @@ GAMES = {
     "leave_one_out": in_turn.GAME,
     "anatomy": anatomy.GAME,
     "attribute": attributes.GAME,
+    "exposed": exposed.GAME,
     "canary": canary_games.CANARY,
     "one_run": canary_games.ONE_RUN,
     "membership": membership.IN_OUT,
     "membership_replace_one": membership.REPLACE_ONE,
 }
-IN_TURN = set(GAMES) - {"reconstruction"}  # every fixed record is the target in turn
+# in all others every fixed record is the target in turn
+IN_TURN = set(GAMES) - {"reconstruction", "exposed"}
 
 
 def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
@@ -127,7 +130,8 @@ def load(scenario: Scenario) -> Problem:
     if scenario.attribute is not None:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
     shown = cut.fixed.x if in_turn else None
-    return Problem(task, splits, dataset, shown, asked, spec.canaries)
+    problem = Problem(task, splits, dataset, shown, asked)
+    return problem._replace(canaries=spec.canaries, exposed=spec.exposed)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:

@@ -37,12 +37,33 @@ def sensitivity(query: Query, adjacency: Adjacency) -> Any:
 def _composed(
     noise: Noise, query: Query, releases: int, orders: Any, adj: Adjacency
 ) -> Any:
-    if noise.rdp is None:
+    if noise.rdp is None or not _covered(noise, adj):
         return None
     return releases * noise.rdp(np.asarray(orders), sensitivity(query, adj))
 
 
-def _gaussian_pld(noise: Noise, query: Query, releases: int, adj: Adjacency) -> Any:
+def _covered(noise: Noise, adj: Adjacency) -> bool:
+    """Whether there is a theorem: noises that show how many take part have one less."""
+    counted = noise.at == "example" or noise.total is not None
+    return not counted or adj == "replace_one"
+
+
+def _mixture(noise: Noise, query: Query, q: float, orders: Any, adj: Adjacency) -> Any:
+    """Return one release's curve for any noise, by joint convexity.
+
+    e^((alpha - 1) D_alpha) is jointly convex, and with probability 1 - q the record
+    has no part in the release: it is at most 1 - q + q e^((alpha - 1) D_alpha).
+    """
+    whole = _composed(noise, query, 1, orders, adj)
+    if whole is None:
+        return None
+    less = np.asarray(orders, float) - 1
+    return np.logaddexp(math.log1p(-q), math.log(q) + less * whole) / less
+
+
+def _full_pld(noise: Noise, query: Query, releases: int, adj: Adjacency) -> Any:
+    if noise.pld is not None:
+        return noise.pld(releases, 1.0) if _covered(noise, adj) else None
     if noise.stddev is None:
         return None
     shift = sensitivity(query, adj) / noise.stddev
@@ -60,7 +81,7 @@ def full_batch(batch_size: int | None = None) -> Sampler:
         rdp=lambda noise, query, n, steps, orders, adj: _composed(
             noise, query, steps, orders, adj
         ),
-        pld=lambda noise, query, n, steps, adj: _gaussian_pld(noise, query, steps, adj),
+        pld=lambda noise, query, n, steps, adj: _full_pld(noise, query, steps, adj),
         everybody=True,
     )
 
@@ -84,22 +105,32 @@ def uniform_batch(batch_size: int | None) -> Sampler:
 
     def factor(noise, query, n, weight):
         del weight
-        nu = query.sensitivity * jnp.sqrt(noise.precision)
         q = batch_size / n
+        if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
+            return q
+        nu = query.sensitivity * jnp.sqrt(noise.precision)
         return q * fisher.subsampling_factor(q, nu)
 
     def curve(noise, query, n, steps, orders, adj):
-        if noise.stddev is None or adj == "add_remove":
+        if adj == "add_remove":
             return None
+        if noise.stddev is None:
+            own = _mixture(noise, query, batch_size / n, orders, adj)
+            return None if own is None else steps * own
         shift = query.sensitivity / noise.stddev
         return steps * rdp.without_replacement_gaussian(orders, batch_size / n, shift)
+
+    def pld(noise, query, n, steps, adj):
+        if noise.pld is None or adj == "add_remove":
+            return None
+        return noise.pld(steps, batch_size / n)
 
     return Sampler(
         draw=draw,
         denominator=lambda n: float(batch_size),
         fisher_factor=factor,
         rdp=curve,
-        pld=lambda noise, query, n, steps, adj: None,
+        pld=pld,
     )
 
 
@@ -119,17 +150,22 @@ def poisson(batch_size: int | None) -> Sampler:
 
     def factor(noise, query, n, weight):
         del weight
-        nu = query.norm_bound * jnp.sqrt(noise.precision)
         q = batch_size / n
+        if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
+            return q
+        nu = query.norm_bound * jnp.sqrt(noise.precision)
         return q * fisher.subsampling_factor(q, nu)
 
     def curve(noise, query, n, steps, orders, adj):
         if noise.stddev is None:
-            return None
+            own = _mixture(noise, query, batch_size / n, orders, adj)
+            return None if own is None else steps * own
         shift = query.norm_bound / noise.stddev
         return steps * rdp.poisson_gaussian(orders, batch_size / n, shift, adj)
 
     def pld(noise, query, n, steps, adj):
+        if noise.pld is not None and _covered(noise, adj):
+            return noise.pld(steps, batch_size / n)
         if noise.stddev is None:
             return None
         shift = query.norm_bound / noise.stddev
@@ -184,10 +220,11 @@ def shuffled_epochs(batch_size: int | None) -> Sampler:
         rdp=lambda noise, query, n, steps, orders, adj: _composed(
             noise, query, visits(n, steps), orders, adj
         ),
-        pld=lambda noise, query, n, steps, adj: _gaussian_pld(
+        pld=lambda noise, query, n, steps, adj: _full_pld(
             noise, query, visits(n, steps), adj
         ),
         members_only=True,
+        visits=visits,
         schedule=schedule,
     )
 

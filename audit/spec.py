@@ -102,11 +102,13 @@ class ScenarioSpec(_Model):
         "leave_one_out",
         "anatomy",
         "attribute",
+        "exposed",
         "canary",
         "one_run",
         "membership",
         "membership_replace_one",
     ]
+    exposed: Literal["trained", "start"] = "trained"  # where the exposed step is taken
     seed: Seed = 0
     task: TaskSpec
     features: Features = Features()

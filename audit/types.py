@@ -28,7 +28,7 @@ NonNegativeInt = Annotated[int, Ge(0)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 Adjacency = Literal["replace_one", "add_remove"]
-Optimizer = Literal["sgd", "adam"]
+Optimizer = Literal["sgd", "momentum", "adam"]
 Sampling = Literal["full", "uniform", "poisson", "shuffled"]
 Clipping = Literal["soft", "hard"]
 Updates = Any  # a pytree shaped like the parameters
@@ -144,18 +144,26 @@ class Sampler(NamedTuple):
     rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
     pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
     members_only: bool = False  # the factor of a record outside the batch is 0
+    visits: Callable = lambda n, steps: steps  # at most, of one record
     schedule: Callable | None = None  # (run_key, steps, n) -> every step's Batch at
     # once, [steps, ...]; law: == draw. Where drawing one costs as much as an epoch
     everybody: bool = False  # all records take part in every step
 
 
 class Noise(NamedTuple):
-    """What is added."""
+    """What is added, or put in place of a contribution."""
 
     sample: Callable  # (key, pytree) -> pytree of the same shape
-    precision: Any  # Fisher information per unit squared motion; None = no noise
+    precision: Any  # Fisher information per unit squared motion, or {module: of it};
+    # None = no noise, or no reading
     stddev: Any = None  # of an isotropic Gaussian; None for any other law
     rdp: Callable | None = None  # (orders, sensitivity) -> [orders], one release
+    at: Literal["sum", "example"] = "sum"  # what is drawn for; "example": replace-one
+    total: Callable | None = None  # (key, sum, how many) -> noised sum: at "sum", where
+    # it depends on how many records take part
+    log_density: Callable | None = None  # (contribution, drawn) -> [], up to a constant
+    pld: Callable | None = None  # (releases, share) -> PrivacyLoss of a record that
+    # takes part in each with this probability, where it is no Gaussian's
 
 
 class Objective(NamedTuple):
@@ -185,6 +193,19 @@ class Nominal(NamedTuple):
     void: str | None  # why it does not hold here; None = it does
 
 
+class Exposed(NamedTuple):
+    """One step at given parameters, as whoever receives its update sees it."""
+
+    update: Callable  # (key, side, params, Examples [b]) -> Updates, their noised mean
+    trace: Callable | None  # (key, side, params, Examples [m]) -> Fisher information of
+    # one such update about each record [m]; None = no bound
+    rdp: Callable | None  # (orders) -> [orders], replace-one; None = no bound
+    log_density: (
+        Callable | None
+    )  # (side, params, example, Updates) -> [], of the update
+    # of that record alone, up to what all records share; None = none is known
+
+
 class Defense(NamedTuple):
     """The thin waist: all that the audit knows of a training algorithm.
 
@@ -211,6 +232,7 @@ class Defense(NamedTuple):
     anatomy: Callable | None = None  # (side, TrainingSet) -> {name: array}, for figures
     dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
     steps: int | None = None  # how many `train` takes; None = nothing iterates
+    exposed: Exposed | None = None  # None = nothing is shown before the release
 
 
 class ThreatModel(NamedTuple):
@@ -243,6 +265,7 @@ class Knowledge(NamedTuple):
     train: Callable | None = None  # (key, TrainingSet of [m] targets) -> Release [m]
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games
+    likelihood: Any = None  # (params, example, update) -> log density of the update
     shadows: Any = None  # in membership games: signals.Shadows
 
 
@@ -251,6 +274,7 @@ class Observation(NamedTuple):
 
     params: Any = None
     label: Any = None
+    update: Any = None  # the noised gradient of a step at `params`
     target: Any = None  # oracles only; an oracle is a reference, never ranked
     rest: Any = None  # [D] what the known records and the regulariser leave of the
     # objective's gradient at `params`: the target's own gradient must cancel it
@@ -292,6 +316,7 @@ class Task(NamedTuple):
     domain: tuple[float, float] = (0.0, 1.0)
     label_private: bool = False
     linear: Any = None  # (params -> linear.Head, Head -> params) if logits are affine
+    smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
     dense: Any = None  # dense.Stack, if the model is one and the loss cross-entropy
 
 

@@ -57,9 +57,9 @@ WRONG = [
     ("relative: 0.1, why: a test", "relative: 0.1", "bands.near.why: field required"),
     ("relative: 0.1", "relative: -0.1", "bands.near.relative=-0.1"),
     ("run: a\n", "run: b\n", "run 'b' is unknown; there is a"),
-    ("    run: a\n", "", "give one of run and formula"),
+    ("    run: a\n", "", "give one of run, formula and absent"),
     ("run: a", "formula: edmunds_epsilom", "did you mean 'edmunds_epsilon'?"),
-    ("run: a", "run: a\n    formula: edmunds_epsilon", "one of run and formula"),
+    ("run: a", "run: a\n    formula: edmunds_epsilon", "one of run, formula and"),
     ("band: near", "band: nea", "band 'nea' is unknown; did you mean 'near'?"),
     ("numbers: {mse:", "numbers: {msee:", "did you mean 'mse'?"),
     ("{label}].", "{label}.", "cannot be read from"),
@@ -133,6 +133,7 @@ CARD = {
         ("steps[1].a", 2),
         ("trials[defense=a,attack=q].result.mse", 2),
         ("trials[attack=q q.].result.mse", 3),
+        ("steps[1].a - floor.mse", 1.75),
     ],
 )
 def test_places_are_read(place, value):
@@ -162,7 +163,22 @@ def test_nothing_at_a_place_says_from_where_on(place, said):
 
 
 @pytest.mark.parametrize(
-    "place", ["", ".", "a.", ".a", "a..b", "a[", "a[]", "a[b]", "a[-1]", "a[b=]", "a b"]
+    "place",
+    [
+        "",
+        ".",
+        "a - ",
+        "a - b..c",
+        "a.",
+        ".a",
+        "a..b",
+        "a[",
+        "a[]",
+        "a[b]",
+        "a[-1]",
+        "a[b=]",
+        "a b",
+    ],
 )
 def test_what_is_no_place(place):
     with pytest.raises(ValueError, match="place"):
@@ -197,6 +213,26 @@ def test_the_thesis_lists_every_cell():
     assert count == want
     assert len(numbers) - len(cells) == 12
     assert all("sqrt" in n.quantity for n in cells if "dFIL" in n.quantity)
+
+
+def test_directional_noise_lists_every_cell():
+    _, numbers = expected.load(BUILT_IN["dirdp"])
+    count = {t: sum(n.table[0] == t for n in numbers) for t in "2345"}
+    # thirteen rows a network and data set, and two differences of each attack
+    assert count == {"2": 8 * 13, "3": 4 * 13, "4": 6 * 13, "5": 12 + 8}
+    absent = [n for n in numbers if n.run is None]
+    assert {n.table[0] for n in absent} == {"3", "5"}
+    assert all(n.claim == "not run" and n.reason for n in absent)
+
+
+def test_what_nothing_computes_is_listed_as_not_run(tmp_path):
+    text = FILE[: FILE.index("runs:")] + FILE[FILE.index("bands:") :]
+    text = text.replace("    run: a\n", "    absent: not built\n")
+    text = text.replace(', at: "strongest[defense={label}].result.mse"', "")
+    _, [number] = expected.load(written(tmp_path, text))
+    assert (number.claim, number.reason, number.at) == ("not run", "not built", None)
+    with pytest.raises(UserError, match="`at` where there is a run"):
+        expected.load(written(tmp_path, text.replace("near}", "near, at: floor.mse}")))
 
 
 def test_epsilons_of_the_thesis_in_its_convention():

@@ -96,7 +96,7 @@ def test_words_no_game_can_grant_are_errors(learner):
     for model in (
         ThreatModel("reconstruction", frozenset({"noise_key"})),
         ThreatModel("reconstruction", knows=frozenset({"membership"})),
-        ThreatModel("inversion"),
+        ThreatModel("theft"),
     ):
         with pytest.raises(ValueError, match="threat model says"):
             games.mismatch(model, learner.defense)

@@ -1,0 +1,37 @@
+"""Inverting gradients of Zhu's LeNet: images x restarts x iterations in one program."""
+
+import jax
+import numpy as np
+
+from audit import models, registry
+from audit.types import Examples, Knowledge, Observation
+
+IMAGES, RESTARTS, ITERATIONS = 32, 4, 1000
+
+
+def test_cosine_search(benchmark):
+    """Compilation, which takes long, is in the warm-up; the pictures are noise."""
+    rng = np.random.default_rng(0)
+    task = models.lenet((32, 32, 3), 10)
+    z = Examples(
+        rng.uniform(size=(IMAGES, 32, 32, 3)).astype(np.float32),
+        np.arange(IMAGES) % 10,
+    )
+    attack = registry.find("attack", "gradient_inversion")(
+        task, steps=ITERATIONS, restarts=RESTARTS
+    )
+    state = attack.fit(jax.random.key(0), Knowledge(task, z, np.arange(IMAGES)))[0]
+    params = task.init(jax.random.key(1))
+
+    def one(key, z):
+        update = jax.grad(task.loss)(params, z)
+        seen = Observation(params=params, update=update, label=z.y)
+        return attack.guess(state, key, seen)
+
+    run = jax.jit(jax.vmap(one))
+    keys = jax.random.split(jax.random.key(2), IMAGES)
+    out = benchmark.pedantic(
+        lambda: jax.block_until_ready(run(keys, z)), rounds=1, warmup_rounds=1
+    )
+    benchmark.extra_info["mse"] = float(((out - z.x) ** 2).mean())
+    benchmark.extra_info["image iterations"] = IMAGES * RESTARTS * ITERATIONS
