@@ -27,7 +27,7 @@ def problem(**asked):
     fixed, pool, test = (records(n, (D,), 2, s) for n, s in ((6, 1), (8, 2), (9, 3)))
     nobody = jax.tree.map(lambda a: a[:0], fixed)
     splits = Splits(nobody, fixed, nobody, pool, test, np.arange(8))
-    return Problem(task, splits, None, fixed.x, None, planted)
+    return Problem(task, splits, None, fixed.x, canaries=planted)
 
 
 def learner(at, **given):

@@ -69,7 +69,7 @@ def test_three_noise_levels_compile_once():
     shadow._program.cache_clear()
     outs = [run(of=learner(noise_multiplier=s)) for s in (0.1, 0.2, 0.4)]
     assert len({out.tobytes() for out in outs}) == 3
-    program = shadow._program("train", dpsgd, TASK, learner().static, 1)
+    program = shadow._program("train", dpsgd, TASK, learner().static, 1, None)
     assert shadow._program.cache_info().misses == 1
     assert program._cache_size() == 1
 
