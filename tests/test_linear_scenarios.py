@@ -23,7 +23,12 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=DRAWN)
+def of_name(name):
+    slow = name == "glm_fil_mnist"  # four exact fits in float64: a minute of compiling
+    return pytest.param(name, marks=pytest.mark.slow) if slow else name
+
+
+@pytest.fixture(scope="module", params=map(of_name, DRAWN))
 def run(request, tmp_path_factory):
     name, out = request.param, tmp_path_factory.mktemp("run") / "out"
     words = [f"scenario={name}", "runs=5", *SMALL[name], f"out={out}"]
