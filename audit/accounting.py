@@ -186,7 +186,7 @@ def of_readings(
         epsilon(of, n, delta),
         rdp2=order2,
         eta=None if norms is None else np.sqrt(norms.mean(1)),
-        nominal=of.defense.nominal(n) if of.defense.nominal else (),
+        nominal=nominal(of, n),
     )
 
 
@@ -231,6 +231,11 @@ def _finite_prior(
         splits.targets.x.reshape(t, -1),
         splits.targets.y[:, None] == candidates.y[None, :],
     )
+
+
+def nominal(of: shadow.Learner, n: int) -> tuple:
+    """Return the values a defense prints under its source's name; none for most."""
+    return of.defense.nominal(n) if of.defense.nominal else ()
 
 
 def epsilon(of: shadow.Learner, n: int, delta: float) -> dict[str, Any] | None:

@@ -71,11 +71,8 @@ def error(result: dict[str, Any]) -> float:
 def columns(card: Scorecard) -> list[Column]:
     """Return the columns that have something to say on this card."""
     game, attacked = card.scenario["game"], bool(card.trials)
-    room = not attacked or game in (
-        "attribute",
-        "canary",
-        "one_run",
-    )  # for more than the attack's columns
+    # for more than the attack's columns
+    room = not attacked or game in ("attribute", "canary", "one_run")
     found = [
         Column("defense", lambda v: v.label, right=False),
         Column(_utility_name(card), lambda v: utility(v.own)),
@@ -226,9 +223,8 @@ def _tpr(fpr: float) -> Callable[[dict[str, Any]], str]:
 def _epsilon(line: Line) -> str:
     """Return the accounted epsilon of the game's adjacency."""
     held = line.own["epsilon"]
-    value = held and held[line.own["membership"]["adjacency"]]["tight"]
-    value = value or (held and held[line.own["membership"]["adjacency"]]["rdp"])
-    return number(value, 2)
+    held = held and held[line.own["membership"]["adjacency"]]
+    return number(held and (held["tight"] or held["rdp"]), 2)
 
 
 _MEMBERSHIP = [

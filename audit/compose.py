@@ -53,7 +53,13 @@ class Scenario(NamedTuple):
         def line_up(entries: tuple[Entry, ...]) -> dict:
             return {e.label: {"use": e.name, **e.settings} for e in entries}
 
-        planted = spec.canaries and {"canaries": spec.canaries.model_dump()}
+        own: dict[str, Any] = {}  # settings that only some games have
+        if spec.canaries is not None:
+            own["canaries"] = spec.canaries.model_dump()
+        if spec.game == "exposed":
+            own["exposed"] = spec.exposed
+        if asked is not None:
+            own["membership"] = asked.model_dump()
         return {
             "scenario": spec.name,
             "title": spec.title,
@@ -65,7 +71,6 @@ class Scenario(NamedTuple):
             "features": spec.features.model_dump(),
             "attribute": self.attribute,
             "splits": self.splits.model_dump(),
-            **(planted or {}),
             "pretrain": spec.pretrain.model_dump(),
             "runs": spec.runs,
             "accounting_runs": spec.accounting_runs,
@@ -73,10 +78,7 @@ class Scenario(NamedTuple):
             "defense": line_up(self.defenses),
             "attack": line_up(self.attacks),
             "lanes": {"tile": self.lanes.tile},
-            **({"exposed": spec.exposed} if spec.game == "exposed" else {}),
-            **(
-                {"membership": asked.model_dump()} if (asked := self.membership) else {}
-            ),
+            **own,
         }
 
 

@@ -43,7 +43,7 @@ def account(
     splits, n = problem.splits, len(problem.splits.fixed.y)
     epsilon = accounting.epsilon(of, n, delta)
     shown = of.defense.exposed
-    held = Guarantees(None, None, (), epsilon, nominal=_nominal(of, n))
+    held = Guarantees(None, None, (), epsilon, nominal=accounting.nominal(of, n))
     if shown is None:
         return held
     if shown.trace is not None:
@@ -62,10 +62,6 @@ def account(
     order2 = float(curve[0])
     limit = bounds.hammersley_chapman_robbins(order2, problem.task.domain)
     return held._replace(rdp2=order2, bounds=(*held.bounds, limit))
-
-
-def _nominal(of: shadow.Learner, n: int) -> tuple:
-    return of.defense.nominal(n) if of.defense.nominal else ()
 
 
 def _count(releases: Release) -> int:

@@ -50,10 +50,8 @@ class Game(NamedTuple):
     """How one kind of audit is played; the words of a scenario's `game`."""
 
     goal: str  # of the attacks that can play
-    grants: frozenset[
-        str
-    ]  # words of SEES and KNOWS the referee can grant; "params" and
-    # and "target" it always can
+    # words of SEES and KNOWS the referee can grant; "params" and "target" it always can
+    grants: frozenset[str]
     release: Callable  # (key, Learner, Table) -> Runs
     account: Callable  # (key, Learner, Table, runs, delta) -> Guarantees
     play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts

@@ -137,7 +137,7 @@ def account(
         None,
         (),
         accounting.epsilon(of, design.slots(n), delta),
-        nominal=of.defense.nominal(design.slots(n)) if of.defense.nominal else (),
+        nominal=accounting.nominal(of, design.slots(n)),
         anatomy=seen if most is None else seen | {"tpr_bound": np.stack([CURVE, most])},
         membership={"adjacency": design.adjacency, "separation": _spread(rate)},
     )
