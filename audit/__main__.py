@@ -28,6 +28,8 @@ usage: python -m audit COMMAND [key=value ...]
   membership PATH [targets=1] [calibration=1]
            rates of attacks on models trained elsewhere; PATH: an .npz of scores or
            logits, or a folder of models with keep.npy and scores/ or logits/
+  scale RUN RUN ... [out=DIR]
+           noises of different laws at equal Renyi divergence: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
   doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
@@ -61,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         "run": _run,
         "show": _show,
         "reproduce": _reproduce,
+        "scale": _scale,
         "leaderboard": _leaderboard,
         "report": _report,
         "verify": _verify,
@@ -180,6 +183,14 @@ def _leaderboard(words: list[str]) -> int:
     from audit import leaderboard
 
     for file in leaderboard.write(leaderboard.words(words)):
+        print(file)
+    return 0
+
+
+def _scale(words: list[str]) -> int:
+    from audit import scale
+
+    for file in scale.write(scale.words(words)):
         print(file)
     return 0
 

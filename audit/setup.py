@@ -22,10 +22,10 @@ SHOWN = (
     "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench", "cells",
     "comparisons", "contract", "doctor", "expected", "exposed_figures", "figures",
     "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
-    "membership_cells", "membership_figures", "nominal", "page", "places", "plain",
-    "plans", "progress", "record_figures", "report", "reproduce", "run_page",
-    "score_files", "seeds", "standings", "step_figures", "svg", "target_plots",
-    "verdicts", "verify",
+    "membership_cells", "membership_figures", "nominal", "overview", "page",
+    "places", "plain", "plans", "progress", "record_figures", "report", "reproduce",
+    "run_page", "scale", "score_files", "seeds", "standings", "step_figures", "svg",
+    "target_plots", "verdicts", "verify",
 )  # fmt: skip
 
 

@@ -25,8 +25,8 @@ LAYERS = [
      "score_files", "imported", "markdown", "rows", "compose", "spec", "games",
      "accounting", "scoring", "flags", "scorecard", "run", "report", "figures",
      "bench", "doctor", "progress",
-     "expected", "places", "plans", "verdicts", "reproduce",
-     "contract", "seeds", "standings", "comparisons", "svg", "page", "plain",
+     "expected", "places", "plans", "verdicts", "overview", "reproduce",
+     "contract", "scale", "seeds", "standings", "comparisons", "svg", "page", "plain",
      "target_plots", "leaderboard", "leaderboard_page", "run_page", "verify",
      "launch", "setup", "__main__", "__init__"},
 ]  # fmt: skip
