@@ -38,6 +38,8 @@ class Scenario(NamedTuple):
     defenses: tuple[Entry, ...]
     attacks: tuple[Entry, ...]
     lanes: Lanes
+    bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
+    elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
 
     @property
     def membership(self) -> Membership | None:
@@ -60,6 +62,8 @@ class Scenario(NamedTuple):
             own["exposed"] = spec.exposed
         if asked is not None:
             own["membership"] = asked.model_dump()
+        if self.bounds:
+            own["bound"] = line_up(self.bounds)
         return {
             "scenario": spec.name,
             "title": spec.title,
@@ -86,6 +90,17 @@ def scenario_names(folders: list[Path]) -> list[str]:
     """Return the names of the scenario files in `folders`."""
     files = [f for folder in folders for f in folder.glob("*.yaml")]
     return sorted({f.stem for f in files if not f.stem.startswith("_")})
+
+
+def title(scenario: Path) -> str:
+    """Return a scenario file's title; "" where it has none.
+
+    Args:
+      scenario: without its suffix.
+    """
+    lines = scenario.with_name(f"{scenario.name}.yaml").read_text().splitlines()
+    said = (line.removeprefix("title:") for line in lines if line.startswith("title:"))
+    return next(said, "").strip()
 
 
 def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
@@ -125,7 +140,25 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
             "attack", _line_up("attack", spec.attacks, spec.attack, here.attack), {}
         ),
         lanes=_lanes(spec.lanes),
+        bounds=_bounds(spec),
     )
+
+
+SQUARED = ("reconstruction", "leave_one_out", "anatomy", "exposed")
+
+
+def _bounds(spec: ScenarioSpec) -> tuple[Entry, ...]:
+    """Check the bounds from elsewhere: on squared errors, and beside the suite's."""
+    asked = _line_up("bound", spec.bounds, spec.bound, {})
+    if asked and spec.game not in SQUARED:
+        raise UserError(
+            f"bounds: the game {spec.game} has no squared errors; leave them out"
+        )
+    for label, given in asked.items():
+        for word in (label, given["use"]):
+            if registry.always(word):
+                raise UserError(f"bounds: {word} is always computed; leave it out")
+    return _entries("bound", asked, {})
 
 
 def _playable(spec: ScenarioSpec, here: DataSet) -> None:

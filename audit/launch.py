@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from audit import compose
-from audit.registry import did_you_mean
+from audit import compose, plugins
+from audit import store as stores
+from audit.registry import OWN, did_you_mean
 from audit.types import UserError
 
 # Hydra composes and sweeps; logging and output folders are ours.
@@ -30,7 +32,38 @@ class Refused(SystemExit):
 
 def folders(config_dir: str | None) -> list[Path]:
     """Return where scenarios are looked for; the user's folder comes first."""
-    return [*([Path(config_dir)] if config_dir else []), BUILT_IN]
+    own = [Path(config_dir)] if config_dir else []
+    return [*own, BUILT_IN, *(folder for folder, _ in plugins.scenario_folders())]
+
+
+def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
+    """Return the folder of a scenario, and where it is from.
+
+    Raises:
+      UserError: if there is none of that name, or two; the user's folder may hold one
+        in place of another.
+    """
+    if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
+        return Path(config_dir), f"folder {config_dir}"
+    known = [(BUILT_IN, OWN), *plugins.scenario_folders()]
+    found = {f.resolve(): (f, o) for f, o in known if (f / f"{name}.yaml").is_file()}
+    if not found:
+        words = compose.scenario_names(folders(config_dir))
+        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, words)}")
+    if len(found) > 1:
+        two = [f"{f / name}.yaml ({o})" for f, o in found.values()]
+        raise UserError(
+            f"there are two of scenario {name!r}: {two[0]} and {two[1]}; rename one"
+        )
+    return next(iter(found.values()))
+
+
+def _elsewhere(name: str, folder: Path, origin: str) -> dict[str, str] | None:
+    """Return where a scenario that is not the suite's own is from, for the card."""
+    if origin == OWN:
+        return None
+    code = stores.digest((folder / f"{name}.yaml").read_text())
+    return {"kind": "scenario", "name": name, "origin": origin, "code": code}
 
 
 def existing_folder(typed: str | None) -> str:
@@ -58,21 +91,20 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     import hydra
 
     name, rest, config_dir = _parse(words)
-    places = [f for f in folders(config_dir) if (f / f"{name}.yaml").is_file()]
-    if not places:
-        known = compose.scenario_names(folders(config_dir))
-        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, known)}")
+    place, origin = locate(name, config_dir)
+    found = _elsewhere(name, place, origin)
     # argparse wants flags in front of the words
     overrides = sorted((_forced(word) for word in rest), key=lambda w: w[0] != "-")
     _check_grammar(overrides)
 
     def point(config: Any) -> None:
         try:
-            job(_scenario(name, config), f"scenario={name}{_replay(config_dir)}")
+            scenario = _scenario(name, config)._replace(elsewhere=found)
+            job(scenario, f"scenario={name}{_replay(config_dir)}")
         except UserError as error:
             raise Refused(str(error)) from None
 
-    main = hydra.main(str(places[0].resolve()), name, version_base="1.3")
+    main = hydra.main(str(place.resolve()), name, version_base="1.3")
     with _argv([sys.argv[0], *overrides, *QUIET]):
         main(point)()
 
@@ -133,6 +165,7 @@ def _replay(config_dir: str | None) -> str:
 
     words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
     words += [f"--config-dir {config_dir}"] if config_dir else []
+    words += [f"--plugins {shlex.quote(f)}" for f in plugins.named_folders()]
     return "".join(f" {w}" for w in words)
 
 
