@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -45,8 +46,10 @@ def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
     """
     if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
         return Path(config_dir), f"folder {config_dir}"
-    known = [(BUILT_IN, OWN), *plugins.scenario_folders()]
-    found = {f.resolve(): (f, o) for f, o in known if (f / f"{name}.yaml").is_file()}
+    found: dict[Path, tuple[Path, str]] = {}
+    for folder, origin in [(BUILT_IN, OWN), *plugins.scenario_folders()]:
+        if (folder / f"{name}.yaml").is_file():  # one folder named twice is one
+            found.setdefault(folder.resolve(), (folder, origin))
     if not found:
         words = compose.scenario_names(folders(config_dir))
         raise UserError(f"unknown scenario {name!r}{did_you_mean(name, words)}")
@@ -163,10 +166,15 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
 def _replay(config_dir: str | None) -> str:
     from hydra.core.hydra_config import HydraConfig
 
-    words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
-    words += [f"--config-dir {config_dir}"] if config_dir else []
-    words += [f"--plugins {shlex.quote(f)}" for f in plugins.named_folders()]
+    words = [_typed(w.removeprefix("++")) for w in HydraConfig.get().overrides.task]
+    words += [f"--config-dir {_typed(config_dir)}"] if config_dir else []
+    words += [f"--plugins {_typed(f)}" for f in plugins.named_folders()]
     return "".join(f" {w}" for w in words)
+
+
+def _typed(word: str) -> str:
+    """Return a word as a shell takes it; lists of plain words need no quotes."""
+    return word if re.fullmatch(r"[\w@%+=:,./\[\]-]+", word) else shlex.quote(word)
 
 
 @contextlib.contextmanager
