@@ -117,28 +117,31 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     try:
         spec = ScenarioSpec(name=name, **composed)
     except ValidationError as error:
-        raise UserError(registry.explain(error)) from None
+        raise UserError(registry.explain(error, model=ScenarioSpec)) from None
     data = _choose_data(spec)
     here = spec.sets[data]
     _playable(spec, here)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
+    attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
+    for name, own in spec.sets.items():
+        _known_labels("defense", defenses, spec.defense, own.defense, name)
+        _known_labels("attack", attacks, spec.attack, own.attack, name)
     for label in spec.chosen:
         if label not in defenses:
             hint = did_you_mean(label, defenses)
             raise UserError(f"chosen.{label}: no such defense in the line-up{hint}")
+    for own in spec.sets.values():
+        _used({**spec.training, **own.training}, defenses)
     training = {**spec.training, **here.training}
-    _used(training, defenses)
     return Scenario(
         spec=spec,
         data=data,
         splits=here.splits,
         attribute=here.attribute or spec.attribute,
         defenses=_entries("defense", defenses, training),
-        attacks=_entries(
-            "attack", _line_up("attack", spec.attacks, spec.attack, here.attack), {}
-        ),
+        attacks=_entries("attack", attacks, {}),
         lanes=_lanes(spec.lanes),
         bounds=_bounds(spec),
     )
@@ -269,6 +272,18 @@ def _line_up(
     return chosen
 
 
+def _known_labels(
+    kind: str, line_up: Any, settings: Any, of_data: dict[str, Any], data: str
+) -> None:
+    """Refuse what a data set brings for a label that nobody has heard of."""
+    words = {*line_up, *settings, *registry.names(kind)}
+    for label in of_data:
+        if label not in words:
+            raise UserError(
+                f"unknown {kind} sets.{data}.{kind}.{label}{did_you_mean(label, words)}"
+            )
+
+
 def _used(training: dict[str, Any], line_up: dict[str, dict[str, Any]]) -> None:
     known = {
         w for d in line_up.values() for w in registry.settings("defense", d["use"])
@@ -287,6 +302,9 @@ def _entries(
         name = given["use"]
         known = registry.settings(kind, name)
         passed = {k: v for k, v in common.items() if k in known}
+        registry.check(
+            kind, name, {k: passed[k] for k in passed.keys() - given.keys()}, "training"
+        )
         passed |= {k: v for k, v in given.items() if k != "use"}
         settings = registry.check(kind, name, passed, f"{kind}.{label}")
         entries.append(Entry(label, name, passed, settings))

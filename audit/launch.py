@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import os
 import re
 import shlex
 import sys
@@ -25,6 +27,9 @@ QUIET = (
     "hydra.sweep.subdir=.",
 )
 BUILT_IN = Path(__file__).resolve().parent.parent / "scenarios"
+
+
+FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
 
 
 class Refused(SystemExit):
@@ -107,9 +112,15 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
         except UserError as error:
             raise Refused(str(error)) from None
 
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     main = hydra.main(str(place.resolve()), name, version_base="1.3")
-    with _argv([sys.argv[0], *overrides, *QUIET]):
-        main(point)()
+    try:
+        with _argv([sys.argv[0], *overrides, *QUIET]), _raising():
+            main(point)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_in_one_line(error)) from None
 
 
 def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
@@ -119,15 +130,25 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
         if word == "--config-dir":
             config_dir = existing_folder(next(stream, None))
         elif word.startswith("scenario="):
+            if name is not None:
+                raise UserError(f"scenario={name} and {word}: which one?")
             name = word.removeprefix("scenario=")
         elif "=" in word or word in ("-m", "--multirun"):
             rest.append(word)
         else:
-            raise UserError(f"{word!r} is not of the form key=value")
+            raise UserError(f"{word!r} is not of the form key=value{_meant(word)}")
     if not name:
         known = ", ".join(compose.scenario_names(folders(config_dir)))
         raise UserError(f"which scenario? scenario=NAME, NAME one of {known}")
     return name, rest, config_dir
+
+
+def _meant(word: str) -> str:
+    """Return what a word without "=" may have been, or nothing."""
+    names = [f"scenario={n}" for n in compose.scenario_names(folders(None))]
+    near = f"scenario={word}" if not word.startswith("-") else word
+    known = difflib.get_close_matches(near, [*names, *FLAGS], n=1, cutoff=0.7)
+    return f"; did you mean {known[0]!r}?" if known else ""
 
 
 def _forced(word: str) -> str:
@@ -175,6 +196,26 @@ def _replay(config_dir: str | None) -> str:
 def _typed(word: str) -> str:
     """Return a word as a shell takes it; lists of plain words need no quotes."""
     return word if re.fullmatch(r"[\w@%+=:,./\[\]-]+", word) else shlex.quote(word)
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return what Hydra says of a word, without where it looked for it."""
+    said = f"{error} {error.__cause__ or ''}".replace("++", "")
+    return " ".join(said.split("Config search path")[0].split())
+
+
+@contextlib.contextmanager
+def _raising() -> Any:
+    """Let Hydra raise its errors rather than print them and leave."""
+    name = "HYDRA_FULL_ERROR"
+    kept, os.environ[name] = os.environ.get(name), "1"
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = kept
 
 
 @contextlib.contextmanager

@@ -165,11 +165,14 @@ def parse(path: Path) -> ast.Module:
       UserError: if it cannot be read, naming the file and the line.
     """
     try:
-        return ast.parse(path.read_bytes())
+        return _tree(path.read_bytes())
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
+
+
+_tree = functools.lru_cache(maxsize=256)(ast.parse)  # never changed by its readers
 
 
 def functions(path: Path) -> dict[str, ast.FunctionDef]:

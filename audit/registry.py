@@ -12,6 +12,7 @@ import builtins
 import difflib
 import importlib
 import importlib.util
+import re
 import typing
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -238,15 +239,64 @@ def validate(
         raise UserError(explain(error, where)) from None
 
 
-def explain(error: pydantic.ValidationError, where: str = "") -> str:
-    """Return a validation error as one line that names what was typed."""
-    parts = []
+def explain(
+    error: pydantic.ValidationError,
+    where: str = "",
+    model: type[pydantic.BaseModel] | None = None,
+) -> str:
+    """Return a validation error as one line that names what was typed.
+
+    Args:
+      error: of pydantic.
+      where: how the command line calls what was validated.
+      model: whose words are offered where one is not known.
+    """
+    found: dict[str, list[str]] = {}
     for e in error.errors():
-        path = ".".join([*([where] if where else []), *map(str, e["loc"])])
-        text = e["msg"][0].lower() + e["msg"][1:]
+        # of an alternative, pydantic names the type that was tried: not typed by anyone
+        steps = [str(s) for s in e["loc"] if not _ALTERNATIVE.match(str(s))]
+        path = ".".join([*([where] if where else []), *steps])
         typed = "" if e["type"] == "missing" else f"={e['input']!r}"
-        parts.append(f"{path}{typed}: {text}")
-    return "; ".join(parts)
+        text = e["msg"][0].lower() + e["msg"][1:]
+        if e["type"] == "extra_forbidden" and model is not None:
+            path, typed = f"unknown key {path}", ""
+            text = did_you_mean(str(e["loc"][-1]), _words(model, e["loc"][:-1]))[2:]
+        found.setdefault(f"{path}{typed}", []).append(text + _nearest(e))
+    return "; ".join(f"{path}: {' or '.join(said)}" for path, said in found.items())
+
+
+_ALTERNATIVE = re.compile(r"str$|dict\[|int$|float$|none$|constrained-")
+
+
+def _nearest(error: Any) -> str:
+    """Return "; did you mean X?" where a valid value is near the one that was typed."""
+    typed = error["input"]
+    if error["type"] == "literal_error":
+        words = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        close = difflib.get_close_matches(str(typed), words, n=1, cutoff=0.3)
+        return f"; did you mean {close[0]!r}?" if close else ""
+    if error["type"] in ("int_type", "float_type") and not isinstance(typed, bool):
+        try:
+            number = float(typed)
+            close = round(number) if error["type"] == "int_type" else number
+        except (TypeError, ValueError, OverflowError):
+            return ""
+        return f"; did you mean {close}?"
+    return ""
+
+
+def _words(model: Any, path: Iterable[Any]) -> list[str]:
+    """Return the words a nested model takes at a path of its fields."""
+    for step in path:
+        field = getattr(model, "model_fields", {}).get(step)
+        inside = field.annotation if field is not None else model
+        while not hasattr(inside, "model_fields"):  # X | None, dict[str, X]
+            within = [a for a in typing.get_args(inside) if a not in (type(None), str)]
+            if not within:
+                return []
+            inside = within[0]
+        model = inside
+    return list(model.model_fields)
 
 
 def _models() -> Path:

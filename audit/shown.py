@@ -89,7 +89,8 @@ def make(
     seen = Observation(params=releases.params, label=targets.y, target=targets.x)
     shape = world.task.features
     if of.defense.objective is not None:
-        seen = seen._replace(rest=games.rest(of, releases, world.splits))
+        with jax.enable_x64(True):
+            seen = seen._replace(rest=games.rest(of, releases, world.splits))
     if model.goal == "attribute":
         asked = Attribute(np.array([0]), np.array([[0.0], [1.0]]))
         knowledge = knowledge._replace(attribute=asked)
@@ -127,7 +128,7 @@ def _knowledge(world: worlds.World, of: shadow.Learner) -> Knowledge:
     if exposed is None or exposed.log_density is None:
         return held
     law = exposed.log_density
-    return held._replace(likelihood=lambda *at: law(of.side, *at))
+    return held._replace(likelihood=jax.tree_util.Partial(law, of.side))
 
 
 def _exposed(
@@ -192,7 +193,7 @@ def _membership(
     shadows = Shadows(member, np.asarray(splits.fixed.y), signals(MODELS))
     start = of.side.params
     seen = Observation(
-        params=jax.tree.map(lambda a: np.stack([a, 1.1 * a, 0.9 * a]), start),
+        params=jax.tree.map(lambda a: np.stack([1.2 * a, 1.1 * a, 0.9 * a]), start),
         label=np.tile(splits.fixed.y, (count, 1)),
         signals=signals(count),
         ratios=rng.normal(size=count).astype(np.float32),
