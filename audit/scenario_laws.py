@@ -47,12 +47,7 @@ class Case:
 
     def compose(self, *words: str) -> tuple[Scenario, str]:
         """Return the checked scenario with more words, and those that replay it."""
-        found: list[tuple[Scenario, str]] = []
-        launch.launch(
-            [f"scenario={self.name}", *self.words, *words, *self.at],
-            lambda scenario, replay: found.append((scenario, replay)),
-        )
-        return found[0]
+        return _composed([f"scenario={self.name}", *self.words, *words, *self.at])
 
     @functools.cached_property
     def scenario(self) -> Scenario:
@@ -85,6 +80,15 @@ class Case:
         return card._replace(provenance=where)
 
 
+def _composed(words: list[str]) -> tuple[Scenario, str]:
+    found: list[tuple[Scenario, str]] = []
+    try:
+        launch.launch(words, lambda *composed: found.append(composed))
+    except launch.Refused as error:  # an exit, for Hydra's sake
+        raise UserError(str(error)) from None
+    return found[0]
+
+
 def its_name_is_a_word(case: Case) -> str | None:
     """The file's name can be typed: letters, digits and _."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", case.name):
@@ -109,40 +113,30 @@ def it_composes(case: Case) -> str | None:
 
 def every_name_exists(case: Case) -> str | None:
     """Model, data sets, defenses, attacks and bounds are there, used here or not."""
-    registry.source("model", case.scenario.spec.task.model)
-    for name in case.text["sets"]:
+    scenario, text = case.scenario, case.text
+    registry.source("model", scenario.spec.task.model)
+    for name in text["sets"]:
         if name not in data.names():
             broken(f"no data set {name!r}")
-    blocks = [case.text, *(held or {} for held in case.text["sets"].values())]
-    for kind in ("defense", "attack", "bound"):
-        for block in blocks:
-            for label, given in (block.get(kind) or {}).items():
-                name = (given or {}).get("use", label)
-                labels = {e.label: e.name for e in _line_up(case.scenario, kind)}
-                registry.source(kind, labels.get(label, name))
-    return None
-
-
-def _line_up(scenario: Scenario, kind: str) -> tuple:
-    return {
+    line_ups = {
         "defense": scenario.defenses,
         "attack": scenario.attacks,
         "bound": scenario.bounds,
-    }[kind]
+    }
+    for kind, entries in line_ups.items():
+        used = {e.label: e.name for e in entries}
+        for label, given in (text.get(kind) or {}).items():
+            name = (given or {}).get("use", used.get(label, label))
+            registry.source(kind, name)
+    return None
 
 
 def every_data_set_composes(case: Case) -> str | None:
     """Each set it names can be insisted on, whether it is on this machine or not."""
     words = [w for w in case.words if not w.startswith(("data=", "sets."))]
     for name in case.scenario.spec.sets:
-        launch.launch(
-            [f"scenario={case.name}", *words, f"data={name}", *case.at], _nothing
-        )
+        _composed([f"scenario={case.name}", *words, f"data={name}", *case.at])
     return None
-
-
-def _nothing(scenario: Scenario, replay: str) -> None:
-    del scenario, replay
 
 
 def a_misspelt_word_is_refused(case: Case) -> str | None:
@@ -150,7 +144,7 @@ def a_misspelt_word_is_refused(case: Case) -> str | None:
     for word in ("sedd=1", "task.modle=linear", "sets.nowhere.splits.fixed=3"):
         try:
             case.compose(word)
-        except (UserError, launch.Refused):
+        except UserError:
             continue
         broken(f"{word} was taken")
     return None
@@ -245,9 +239,8 @@ def its_card_can_be_shown(case: Case) -> str | None:
 def its_command_replays_it(case: Case) -> str | None:
     """The words on the card compose to the same scenario."""
     _, replay = case.compose()
-    found: list[Scenario] = []
-    launch.launch(shlex.split(replay), lambda scenario, _: found.append(scenario))
-    if found[0].resolved() != case.scenario.resolved():
+    again, _ = _composed(shlex.split(replay))
+    if again.resolved() != case.scenario.resolved():
         broken(f"`{replay}` is another scenario")
     return None
 
