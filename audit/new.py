@@ -69,7 +69,7 @@ def _is_free(kind: str, name: str) -> None:
                 [registry.source(kind, name)] if name in registry.names(kind) else []
             )
     if taken:
-        raise UserError(f"there is a {kind} {name!r} already: {taken[0]}")
+        raise UserError(f"{kind} {name!r} is there already: {taken[0]}")
 
 
 def write(asked: Asked) -> Made:
