@@ -29,9 +29,7 @@ class Case:
         leaves_domain: bool,
     ):
         self.factory, self.oracle, self.leaves_domain = factory, oracle, leaves_domain
-        self.settings = registry.validate(
-            settings_of(factory), given, factory.__name__
-        )
+        self.settings = registry.validate(settings_of(factory), given, factory.__name__)
         self.asked = task
         self.key = jax.random.key(11)
 

@@ -308,6 +308,6 @@ def provenance(where: dict[str, Any]) -> str:
         for p in where.get("plugins") or []
     )
     return (
-        f"{others}{code}; Python {where['python']}, {versions}; {where['device']} device(s), "
-        f"{where['cpus']} CPUs; {where['seconds']} s."
+        f"{others}{code}; Python {where['python']}, {versions}; "
+        f"{where['device']} device(s), {where['cpus']} CPUs; {where['seconds']} s."
     )

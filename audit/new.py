@@ -16,6 +16,7 @@ from audit.types import UserError
 KINDS = ("defense", "attack", "scenario")
 TEMPLATES = Path(__file__).parent / "templates"
 CHECKOUT = Path(__file__).resolve().parent.parent
+TRIED = "scenario=binary_mnist data=digits"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -124,8 +125,8 @@ def _root(asked: Asked) -> tuple[Path, bool]:
 def _next(asked: Asked, test: Path) -> str:
     """Return the commands that try it."""
     runs = {
-        "defense": f"scenario=binary_mnist data=digits defenses=[sgd,{asked.name}]",
-        "attack": f"scenario=binary_mnist data=digits attacks=[class_mean,{asked.name}]",
+        "defense": f"{TRIED} defenses=[sgd,{asked.name}]",
+        "attack": f"{TRIED} attacks=[class_mean,{asked.name}]",
         "scenario": f"scenario={asked.name}",
     }
     where = f" --plugins {shlex.quote(asked.folder)}" if asked.folder else ""

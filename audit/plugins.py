@@ -6,9 +6,10 @@ out*, and nothing beside these is looked at. Any other is *flat*: every `.py` in
 plug-in, its kind what its function returns, and every `.yaml` a scenario; files that
 start with `_` or `test_`, and `conftest.py`, are left alone.
 
-Packages that are installed name theirs by entry points: `audit.defenses`, `audit.attacks`, `audit.bounds`
-(`quiet = "my_package.quiet:quiet"`) and `audit.scenarios` (`mine =
-"my_package.scenarios"`, a package whose folder holds the YAML files).
+Packages that are installed name theirs by entry points: `audit.defenses`,
+`audit.attacks`, `audit.bounds` (`quiet = "my_package.quiet:quiet"`) and
+`audit.scenarios` (`mine = "my_package.scenarios"`, a package whose folder holds the
+YAML files).
 
 Finding a plug-in reads its source and imports nothing.
 """

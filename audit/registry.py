@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 import annotated_types
 import pydantic
 
-from audit import plugins
+from audit import plugins, types
 from audit import store as stores
-from audit import types
 from audit.types import UserError
 
 

@@ -142,9 +142,7 @@ def load(scenario: Scenario) -> Problem:
     shown = cut.fixed.x if in_turn else None
     problem = Problem(task, splits, dataset, shown, asked)
     bounds = tuple(make_bound(entry) for entry in scenario.bounds)
-    return problem._replace(
-        canaries=spec.canaries, exposed=spec.exposed, bounds=bounds
-    )
+    return problem._replace(canaries=spec.canaries, exposed=spec.exposed, bounds=bounds)
 
 
 def make_bound(entry: Entry) -> Callable:

@@ -195,7 +195,9 @@ def a_small_run_works(case: Case) -> str | None:
     if not case.run:
         return NOT_RUN
     planned = {
-        (d.label, a.label) for d in case.scenario.defenses for a in case.scenario.attacks
+        (d.label, a.label)
+        for d in case.scenario.defenses
+        for a in case.scenario.attacks
     }
     found = {(t["defense"], t["attack"]): t for t in case.card.trials}
     if found.keys() != planned:

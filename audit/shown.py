@@ -98,9 +98,7 @@ def make(
         shape = (len(asked.values),)
     if of.defense.exposed is not None:
         seen = _exposed(seen, of, world)
-    return Shown(
-        world.task, of.defense, exact, knowledge, seen, len(targets.y), shape
-    )
+    return Shown(world.task, of.defense, exact, knowledge, seen, len(targets.y), shape)
 
 
 def _attacked(model: ThreatModel, world: worlds.World) -> shadow.Learner:
@@ -131,9 +129,7 @@ def _knowledge(world: worlds.World, of: shadow.Learner) -> Knowledge:
     return held._replace(likelihood=jax.tree_util.Partial(law, of.side))
 
 
-def _exposed(
-    seen: Observation, of: shadow.Learner, world: worlds.World
-) -> Observation:
+def _exposed(seen: Observation, of: shadow.Learner, world: worlds.World) -> Observation:
     """Add one noised gradient of every target, at the parameters that are seen."""
     exposed, targets = of.defense.exposed, world.splits.targets
     assert exposed is not None
@@ -178,9 +174,7 @@ def _attribute(
     return seen._replace(candidates=np.asarray(may_be), refits=refits)
 
 
-def _membership(
-    model: ThreatModel, world: worlds.World, of: shadow.Learner
-) -> Shown:
+def _membership(model: ThreatModel, world: worlds.World, of: shadow.Learner) -> Shown:
     """Make up signals, transcripts' ratios, or canaries, as the words say."""
     rng, splits = np.random.default_rng(3), world.splits
     n, count = len(splits.fixed.y), 3

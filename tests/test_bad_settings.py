@@ -187,7 +187,9 @@ def wrong_game(rng, scene):
     known = typing.get_args(ScenarioSpec.model_fields["game"].annotation)
     word = scene.held.spec.game
     typed = misspelt(rng, word, known)
-    return Bad((*scene.words, f"game={typed}"), f"game='{typed}'", frozenset(known), word)
+    return Bad(
+        (*scene.words, f"game={typed}"), f"game='{typed}'", frozenset(known), word
+    )
 
 
 def wrong_choice(rng, scene):
@@ -371,7 +373,11 @@ def fault(bad, code, out, err):
     """Return what is wrong with an answer; None for a good one."""
     if code != 2:
         return f"exit code {code}"
-    if not err.startswith("error: ") or err.count("\n") != 1 or "Traceback" in err + out:
+    if (
+        not err.startswith("error: ")
+        or err.count("\n") != 1
+        or "Traceback" in err + out
+    ):
         return "not one line"
     if bad.typed not in err:
         return f"does not name {bad.typed!r}"

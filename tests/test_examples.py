@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import registry, rdp
+from audit import rdp, registry
 from audit.__main__ import main
 from audit.testing import check_attack, check_defense, check_scenario
 from audit.types import Examples, Readings
@@ -80,6 +80,8 @@ def test_the_bound_is_what_two_corners_cost(installed):
         assert 0 < float(at(shift).value) <= exact
     assert float(at(0.0).value) == pytest.approx(1 / 16)
     far = at(100.0)
-    assert far.log10 == pytest.approx((-1.01 * 100**2 / 2 - math.log(16)) / math.log(10))
+    assert far.log10 == pytest.approx(
+        (-1.01 * 100**2 / 2 - math.log(16)) / math.log(10)
+    )
     nothing = Readings(4, (-math.inf, math.inf), None, None, None, nobody)
     assert le_cam(nothing) is None

@@ -183,7 +183,6 @@ def ordered(train):
 
 
 def counting(prepare):
-    count = iter(range(100))
     return lambda key, public: prepare(key, public)._replace(params=next(CALLS))
 
 

@@ -147,7 +147,9 @@ def refused(capsys, *words):
 
 def composed(*words):
     found = []
-    launch.launch(list(words), lambda scenario, replay: found.append((scenario, replay)))
+    launch.launch(
+        list(words), lambda scenario, replay: found.append((scenario, replay))
+    )
     return found[0]
 
 
@@ -165,7 +167,9 @@ def test_a_folders_plug_ins_are_found_by_every_command(folder, capsys):
     words += ["attacks=[grey]", "bounds=[thousandth]"]
     assert call("show", *words, *where) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"# python -m audit run {' '.join(words)} --plugins {folder}")
+    assert said.startswith(
+        f"# python -m audit run {' '.join(words)} --plugins {folder}"
+    )
     assert "noise_multiplier: 1.0" in said
     assert "value: 0.001" in said
     assert call("show", "scenario=mine", "data=digits", *where) == 0
@@ -256,7 +260,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_plug_in_that_fails_to_import_is_one_line(fault, tmp_path, capsys, monkeypatch):
+def test_a_plug_in_that_fails_to_import_is_one_line(
+    fault, tmp_path, capsys, monkeypatch
+):
     text, said = BROKEN[fault]
     path = put(tmp_path / "attacks" / "grey.py", text)
     monkeypatch.chdir(tmp_path)
