@@ -440,7 +440,7 @@ def test_no_jax_is_needed_to_say_so():
         "for words in (['run', 'scenario=binary_mnist', 'data=digits', 'seed=x'],\n"
         "              ['run', 'scenario=binary_mnist', 'data=digits', '+seed=1'],\n"
         "              ['new', 'defence', 'x'], ['list', '--plugins', '/no/such'],\n"
-        "              ['run', 'scenario=binary_mnist', 'bounds=[x]', 'data=digits']):\n"
+        "              ['run', 'scenario=calibration', 'bounds=[x]', 'data=digits']):\n"
         "    try: code = main(words)\n"
         "    except SystemExit as stop: code = stop.code\n"
         "    assert code == 2, words\n"
