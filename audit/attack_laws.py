@@ -58,7 +58,7 @@ class Case:
 
     def guess(self, state: Any, key: Any, seen: Observation) -> np.ndarray:
         """Guess at all observations at once, as games do."""
-        keys = jax.random.split(key, self.shown.count)
+        keys = jax.random.split(key, self.shown.many)
         with jax.enable_x64(self.shown.exact):
             guesses = jax.jit(jax.vmap(self.attack.guess, (None, 0, 0)))
             return np.asarray(guesses(state, keys, seen))
@@ -145,7 +145,7 @@ def the_diagnostics_are_plain(case: Case) -> str | None:
 
 def guesses_have_their_shape(case: Case) -> str | None:
     """A record's shape; or one score a value, a record, a run, as the game asks."""
-    wanted = (case.shown.count, *case.shown.shape)
+    wanted = (case.shown.many, *case.shown.shape)
     if case.played[2].shape != wanted:
         broken(f"{case.played[2].shape}, not {wanted}")
     return None
@@ -177,7 +177,7 @@ def guesses_are_made_one_by_one(case: Case) -> str | None:
     seen, key = case.declared[1], jax.random.split(case.key)[1]
     first = jax.tree.map(lambda a: jnp.asarray(a)[0], seen)
     with jax.enable_x64(case.shown.exact):
-        keys = jax.random.split(key, case.shown.count)
+        keys = jax.random.split(key, case.shown.many)
         alone = jax.jit(case.attack.guess)(state, keys[0], first)
     close(alone, guesses[0], "alone and among others", 1e-3)
     return None

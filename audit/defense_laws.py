@@ -183,9 +183,8 @@ def other_keys_draw_other_noise(case: Case) -> str | None:
 
 def no_noise_no_bound(case: Case) -> str | None:
     """Where the data leak and no key changes anything, every reading is None."""
-    other = case.data._replace(
-        target=worlds.others(case.data.target, *case.world.task.domain)
-    )
+    targets = case.world.splits.targets
+    other = case.data._replace(target=worlds.others(targets, *case.world.task.domain))
     again = case.sweep("train", case.data, key=jax.random.key(8))
     moved = case.sweep("train", other)
 
@@ -286,6 +285,12 @@ def information_is_finite_and_not_negative(case: Case) -> str | None:
     return None
 
 
+def _curve(defense: Defense, adjacency: str) -> np.ndarray | None:
+    """Return the Renyi curve at ORDERS; None = no theorem."""
+    curve = defense.rdp and defense.rdp(N, ORDERS, adjacency)
+    return None if curve is None else np.asarray(curve, float)
+
+
 def more_noise_is_never_a_smaller_bound(case: Case) -> str | None:
     """Four times the noise: no more information in a step, no larger epsilon."""
     louder = case.louder(4.0)
@@ -298,9 +303,8 @@ def more_noise_is_never_a_smaller_bound(case: Case) -> str | None:
     if less is not None and more is not None and (more > less * (1 + 1e-6)).any():
         broken(f"{said}: information {more.max():.3g} after {less.max():.3g}")
     for adjacency in ("replace_one", "add_remove"):
-        curves = [of.defense.rdp and of.defense.rdp(N, ORDERS, adjacency)
-                  for of in (before, after)]  # fmt: skip
-        if all(c is not None for c in curves) and (curves[1] > curves[0] + 1e-9).any():
+        first, second = (_curve(of.defense, adjacency) for of in (before, after))
+        if first is not None and second is not None and (second > first + 1e-9).any():
             broken(f"{said}: a larger Renyi curve, {adjacency}")
     return None
 
@@ -309,10 +313,10 @@ def the_renyi_curve_rises(case: Case) -> str | None:
     """A Renyi divergence is at least 0 and never falls with its order."""
     found = False
     for adjacency in ("replace_one", "add_remove"):
-        curve = case.defense.rdp and case.defense.rdp(N, ORDERS, adjacency)
+        curve = _curve(case.defense, adjacency)
         if curve is None:
             continue
-        found, curve = True, np.asarray(curve, float)
+        found = True
         if curve.shape != ORDERS.shape:
             broken(f"{adjacency}: shape {curve.shape} for {len(ORDERS)} orders")
         if not (curve >= 0).all() or (np.diff(curve) < -1e-9 * curve.max()).any():

@@ -277,10 +277,10 @@ def _nearest(error: Any) -> str:
     if error["type"] in ("int_type", "float_type") and not isinstance(typed, bool):
         try:
             number = float(typed)
-            close = round(number) if error["type"] == "int_type" else number
+            whole = error["type"] == "int_type"
+            return f"; did you mean {round(number) if whole else number}?"
         except (TypeError, ValueError, OverflowError):
             return ""
-        return f"; did you mean {close}?"
     return ""
 
 

@@ -40,14 +40,14 @@ HELD = {"fixed": "fixed", "init": "init", "public": "public", "train": "train",
 
 
 class Shown(NamedTuple):
-    """Everything, for `count` observations side by side."""
+    """Everything, for `many` observations side by side."""
 
     task: Task
     defense: Defense
     exact: bool  # whether the releases are float64
     knowledge: Knowledge
-    observations: Observation  # leading axis: count
-    count: int
+    observations: Observation  # leading axis: many
+    many: int
     shape: tuple[int, ...]  # of one guess
 
 
@@ -56,8 +56,10 @@ def granted(model: ThreatModel, held: Shown) -> tuple[Knowledge, Observation]:
     by = {f: w in model.sees for f, w in SEES.items()}
     by |= {f: w in model.knows for f, w in KNOWS.items()}
     by["candidates"] = bool({"record", "canaries"} & model.knows)
-    hidden = {f: None for f, allowed in by.items() if not allowed}
-    unknown = {f: None for f, word in HELD.items() if word not in model.knows}
+    hidden: dict[str, Any] = {f: None for f, allowed in by.items() if not allowed}
+    unknown: dict[str, Any] = {
+        f: None for f, word in HELD.items() if word not in model.knows
+    }
     return held.knowledge._replace(**unknown), held.observations._replace(**hidden)
 
 

@@ -361,7 +361,7 @@ def test_reading_a_packages_settings_imports_nothing(package):
 
 def test_an_entry_point_that_leads_nowhere(package):
     package({"audit.attacks": "gone = nowhere_at_all.gone:gone"}, {})
-    with pytest.raises(UserError, match="'gone' of .* names"):
+    with pytest.raises(UserError, match=r"'gone' of .* names"):
         registry.names("attack")
 
 
