@@ -90,14 +90,18 @@ def using(folders: list[str]) -> contextlib.AbstractContextManager[None]:
     return only([*folders, *named_folders()])
 
 
-def existing(typed: str) -> str:
+def existing(typed: str, by: str = "--plugins") -> str:
     """Return a folder that is there.
+
+    Args:
+      typed: its name.
+      by: what named it, for the error.
 
     Raises:
       UserError: if it is not.
     """
     if not Path(typed).is_dir():
-        raise UserError(f"--plugins {typed}: no such folder")
+        raise UserError(f"{by} {typed}: no such folder")
     return typed
 
 
@@ -117,7 +121,7 @@ def places(kind: str) -> Iterator[tuple[str, Place]]:
         plug-in, or an entry point that cannot be one.
     """
     for typed in named_folders():
-        for path in _files(Path(existing(typed)), kind):
+        for path in _files(Path(existing(typed, VARIABLE)), kind):
             yield path.stem, Place(path, f"folder {typed}", (path,))
     for point in _points(f"audit.{KINDS[kind]}"):
         path, sources = _located(point)
@@ -133,7 +137,7 @@ def scenario_folders() -> list[tuple[Path, str]]:
     """Return the folders with scenarios from elsewhere, and where each is from."""
     found = []
     for typed in named_folders():
-        folder = Path(existing(typed))
+        folder = Path(existing(typed, VARIABLE))
         own = folder / SCENARIOS if laid_out(folder) else folder
         if own.is_dir():
             found.append((own, f"folder {typed}"))

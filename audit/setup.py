@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
-    "__main__", "attack_laws", "attribute_figures", "audit_cells", "audit_figures",
+    "__main__", "accounting_laws", "attack_laws", "attribute_figures", "audit_cells", "audit_figures",
     "bench", "cells", "comparisons", "contract", "defense_laws", "doctor", "expected",
     "exposed_figures", "figures", "imported", "launch", "laws", "leaderboard",
     "leaderboard_page", "markdown", "membership_cells", "membership_figures", "new",

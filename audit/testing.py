@@ -15,11 +15,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from audit import attack_laws, defense_laws, plugins, query_laws, scenario_laws
+from audit import (
+    accounting_laws,
+    attack_laws,
+    defense_laws,
+    plugins,
+    query_laws,
+    scenario_laws,
+)
 from audit.laws import Law, judge
 from audit.types import Task
 
-DEFENSE_LAWS: tuple[Law, ...] = (*defense_laws.LAWS, *query_laws.LAWS)
+DEFENSE_LAWS: tuple[Law, ...] = (
+    *defense_laws.LAWS,
+    *accounting_laws.LAWS,
+    *query_laws.LAWS,
+)
 ATTACK_LAWS: tuple[Law, ...] = attack_laws.LAWS
 SCENARIO_LAWS: tuple[Law, ...] = scenario_laws.LAWS
 

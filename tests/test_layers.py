@@ -18,7 +18,7 @@ LAYERS = [
      "minimisers", "lanes", "shadow", "fim_fitters", "fim_steps"},
     {"defenses", "attacks"},
     {"registry", "plugins", "new", "testing", "laws", "worlds", "shown", "defense_laws",
-     "query_laws", "attack_laws", "scenario_laws",
+     "accounting_laws", "query_laws", "attack_laws", "scenario_laws",
      "cells", "record_figures", "attribute_figures",
      "exposed", "exposed_figures",
      "reconstruction", "in_turn", "membership", "designs", "membership_figures",
