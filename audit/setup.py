@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
-    "__main__", "accounting_laws", "attack_laws", "attribute_figures", "audit_cells", "audit_figures",
-    "bench", "cells", "comparisons", "contract", "defense_laws", "doctor", "expected",
-    "exposed_figures", "figures", "imported", "launch", "laws", "leaderboard",
-    "leaderboard_page", "markdown", "membership_cells", "membership_figures", "new",
-    "nominal", "page", "places", "plain", "plans", "progress", "query_laws",
-    "record_figures", "report", "reproduce", "run_page", "scenario_laws", "score_files",
-    "seeds", "shown", "standings", "step_figures", "svg", "target_plots", "testing",
-    "verdicts", "verify", "worlds",
+    "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench", "cells",
+    "comparisons", "contract", "doctor", "expected", "exposed_figures", "figures",
+    "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
+    "membership_cells", "membership_figures", "nominal", "overview", "page",
+    "places", "plain", "plans", "progress", "record_figures", "report", "reproduce",
+    "run_page", "scale", "score_files", "seeds", "standings", "step_figures", "svg",
+    "target_plots", "verdicts", "verify",
+    # what holds plug-ins against their laws, or makes new ones
+    "accounting_laws", "attack_laws", "defense_laws", "laws", "new", "query_laws",
+    "scenario_laws", "shown", "testing", "worlds",
 )  # fmt: skip
 
 

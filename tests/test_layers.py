@@ -17,9 +17,7 @@ LAYERS = [
     {"samplers", "batches", "queries", "dissection", "mechanisms", "perturbation",
      "minimisers", "lanes", "shadow", "fim_fitters", "fim_steps"},
     {"defenses", "attacks"},
-    {"registry", "plugins", "new", "testing", "laws", "worlds", "shown", "defense_laws",
-     "accounting_laws", "query_laws", "attack_laws", "scenario_laws",
-     "cells", "record_figures", "attribute_figures",
+    {"registry", "cells", "record_figures", "attribute_figures",
      "exposed", "exposed_figures",
      "reconstruction", "in_turn", "membership", "designs", "membership_figures",
      "membership_cells", "membership_scores", "anatomy", "step_figures", "attributes",
@@ -27,10 +25,12 @@ LAYERS = [
      "score_files", "imported", "markdown", "rows", "compose", "spec", "games",
      "accounting", "scoring", "flags", "scorecard", "run", "report", "figures",
      "bench", "doctor", "progress",
-     "expected", "places", "plans", "verdicts", "reproduce",
-     "contract", "seeds", "standings", "comparisons", "svg", "page", "plain",
+     "expected", "places", "plans", "verdicts", "overview", "reproduce",
+     "contract", "scale", "seeds", "standings", "comparisons", "svg", "page", "plain",
      "target_plots", "leaderboard", "leaderboard_page", "run_page", "verify",
-     "launch", "setup", "__main__", "__init__"},
+     "launch", "setup", "__main__", "__init__",
+     "plugins", "new", "testing", "laws", "worlds", "shown", "defense_laws",
+     "accounting_laws", "query_laws", "attack_laws", "scenario_laws"},
 ]  # fmt: skip
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 FILES = [p for d in ("audit", "defenses", "attacks") for p in (ROOT / d).rglob("*.py")]
