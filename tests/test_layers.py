@@ -87,6 +87,8 @@ def test_the_schema_layer_does_not_import_jax():
         "reproduce",
         "nominal",
         "setup",
+        "plugins",
+        "new",
     )
     data = (
         "data/__init__",
