@@ -30,6 +30,8 @@ usage: python -m audit COMMAND [key=value ...]
            logits, or a folder of models with keep.npy and scores/ or logits/
   new defense|attack|scenario NAME [--plugins DIR]
            a plug-in that works, its test and its page, to start from
+  scale RUN RUN ... [out=DIR]
+           noises of different laws at equal Renyi divergence: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
   doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
@@ -66,6 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         "run": _run,
         "show": _show,
         "reproduce": _reproduce,
+        "scale": _scale,
         "leaderboard": _leaderboard,
         "report": _report,
         "verify": _verify,
@@ -196,6 +199,14 @@ def _leaderboard(words: list[str]) -> int:
     from audit import leaderboard
 
     for file in leaderboard.write(leaderboard.words(words)):
+        print(file)
+    return 0
+
+
+def _scale(words: list[str]) -> int:
+    from audit import scale
+
+    for file in scale.write(scale.words(words)):
         print(file)
     return 0
 

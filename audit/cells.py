@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from audit import audit_cells
 from audit.bounds import format_bound
 from audit.scorecard import Scorecard
@@ -16,6 +18,7 @@ SHORT = {
     "van_trees": "van Trees",
     "finite_prior": "finite prior",
 }
+TOP = 100  # records with the largest eta, compared between defenses
 
 
 class Line(NamedTuple):
@@ -73,6 +76,28 @@ def error(result: dict[str, Any]) -> float:
     if "epsilon_lower" in result:
         return -result["epsilon_lower"]
     return result["mse"] if "mse" in result else -result["success"]
+
+
+def shared(card: Scorecard) -> dict[str, dict[str, int]]:
+    """Return how many of the `TOP` records with the largest eta two defenses share.
+
+    Nothing where there are fewer than two defenses with an eta, or few records.
+    """
+    etas = {
+        label: card.arrays[f"{label}/eta"]
+        for label, own in card.defenses.items()
+        if own.get("eta")
+    }
+    if len(etas) < 2 or min(map(len, etas.values())) < 2 * TOP:
+        return {}
+    tops = {
+        label: set(np.argsort(-eta, kind="stable")[:TOP].tolist())
+        for label, eta in etas.items()
+    }
+    return {
+        label: {other: len(own & tops[other]) for other in tops}
+        for label, own in tops.items()
+    }
 
 
 def columns(card: Scorecard) -> list[Column]:

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from audit import audit_cells, cells, membership_cells
 from audit.cells import (
+    TOP,
     bound_names,
     bound_text,
     flag_names,
@@ -194,9 +193,6 @@ def _md_dfil(card: Scorecard) -> str:
     return f"{grid(header, rows)}\n\n{said}" if rows else "No defense has a dFIL."
 
 
-TOP = 100  # records with the largest eta, compared between defenses
-
-
 def _md_steps(card: Scorecard) -> list[str]:
     """Return what happened in every step of the runs that were taken apart."""
     columns = {
@@ -245,21 +241,16 @@ def _md_eta(card: Scorecard) -> list[str]:
         "η is the square root of the Fisher information's spectral norm: about one "
         "record, about all of them at once, about all of a class."
     )
-    return [f"{grid(header, rows)}\n\n{said}", *_md_overlap(card, list(held))]
+    return [f"{grid(header, rows)}\n\n{said}", *_md_shared(card)]
 
 
-def _md_overlap(card: Scorecard, labels: list[str]) -> list[str]:
-    """Return how many of the records with the largest eta two defenses share."""
-    etas = [card.arrays[f"{label}/eta"] for label in labels]
-    if len(labels) < 2 or len(etas[0]) < 2 * TOP:
+def _md_shared(card: Scorecard) -> list[str]:
+    shared = cells.shared(card)
+    if not shared:
         return []
-    tops = [set(np.argsort(-eta, kind="stable")[:TOP].tolist()) for eta in etas]
-    rows = [
-        [label, *(str(len(own & other)) for other in tops)]
-        for label, own in zip(labels, tops, strict=True)
-    ]
+    rows = [[label, *map(str, held.values())] for label, held in shared.items()]
     said = f"Of the {TOP} records with the largest η, two defenses share so many."
-    return [f"{grid(['', *labels], rows)}\n\n{said}"]
+    return [f"{grid(['', *shared], rows)}\n\n{said}"]
 
 
 def _percent(share: float | None) -> str:

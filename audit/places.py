@@ -4,9 +4,10 @@ place := step ("." step)*      a field of a mapping
 step  := NAME | NAME "[" INDEX "]" | NAME "[" KEY "=" VALUE ("," KEY "=" VALUE)* "]"
 
 Two places with " - " between them are a difference. An index counts from 0. Conditions
-must hold for exactly one entry of a list. Beside what `scorecard.json` holds there is
+must hold for exactly one entry of a list. Beside what `scorecard.json` holds there are
 `strongest`: of each defense the trial of the attack with the smallest error, oracles
-aside, the floor's own attack included.
+aside, the floor's own attack included; and `shared.ONE.OTHER`: of the 100 records with
+the largest eta under one defense, how many are among the other's.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 from audit import expected, places, setup
 from audit.compose import Scenario
@@ -93,7 +94,9 @@ def _one(
 
 
 def _finished(scenario: Scenario, runs: Path) -> dict[str, Any] | None:
-    """Return the card of a whole run of this scenario by this code, with `strongest`.
+    """Return the card of a whole run of this scenario by this code.
+
+    With it what places may read beside the file: `strongest` and `shared`.
 
     A run with failed trials is not finished: the same command tries them again.
     """
@@ -102,15 +105,19 @@ def _finished(scenario: Scenario, runs: Path) -> dict[str, Any] | None:
 
     folder, digest = setup.place(scenario, runs)
     try:
-        card = cards.from_json((folder / "scorecard.json").read_text())
-    except (OSError, ValueError, TypeError):
+        card = cards.load(folder)
+    except (OSError, ValueError, TypeError, BadZipFile):
         return None
     mine = (digest, setup.code(scenario))
     held = tuple(card.provenance.get(k) for k in ("scenario_digest", "code"))
     if held != mine or any(t["status"] == "failed" for t in card.trials):
         return None
     best = [cells.strongest(card, label) for label in card.defenses]
-    return {**card._asdict(), "strongest": [trial for trial in best if trial]}
+    return {
+        **card._asdict(),
+        "strongest": [trial for trial in best if trial],
+        "shared": cells.shared(card),
+    }
 
 
 def _no_data(scenario: Scenario) -> str | None:
@@ -181,7 +188,18 @@ def _reading(number: Listed, outcomes: dict[str, Outcome]) -> Any:
 def write(
     plan: Plan, held: list[Any], outcomes: dict[str, Outcome], folder: Path
 ) -> list[Path]:
-    """Write NAME.md and NAME.json of a full budget; return their paths."""
+    """Write NAME.md and NAME.json of a full budget, and the table of all sources.
+
+    Args:
+      plan: of the source.
+      held: the verdicts on its numbers.
+      outcomes: of its runs.
+      folder: of the sources' pages; REPRODUCTION.md stands beside it.
+
+    Returns:
+      The paths written.
+    """
+    from audit import overview
     from audit import verdicts as pages
     from audit.scorecard import replacing
 
@@ -195,4 +213,7 @@ def write(
     for name, text in texts.items():
         with replacing(folder / name) as path:
             path.write_text(text)
-    return [folder / name for name in texts]
+    summary = folder.parent / "REPRODUCTION.md"
+    with replacing(summary) as path:
+        path.write_text(overview.render(overview.sources(folder)))
+    return [*(folder / name for name in texts), summary]

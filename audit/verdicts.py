@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from audit import report
-from audit.cells import number as short
+from audit.cells import number
 from audit.expected import Band, Listed
 from audit.markdown import grid
 
@@ -104,11 +104,17 @@ def headline(verdicts: list[Verdict]) -> str:
     )
 
 
-def published(listed: Listed) -> str:
-    """Return the printed value with the printed s.d."""
-    if listed.sd is None:
-        return short(listed.published)
-    return f"{short(listed.published)} ± {f'{listed.sd:.4f}'.removeprefix('0')}"
+def short(value: float) -> str:
+    """Return a number as the tables print it, a count without decimals."""
+    count = float(value).is_integer() and value != 1 and abs(value) < 1e4
+    return str(int(value)) if count else number(value)
+
+
+def printed(value: float, sd: float | None) -> str:
+    """Return a published value with its published s.d."""
+    if sd is None:
+        return short(value)
+    return f"{short(value)} ± {f'{sd:.4f}'.removeprefix('0')}"
 
 
 def ours(values: tuple[float, ...]) -> str:
@@ -118,7 +124,7 @@ def ours(values: tuple[float, ...]) -> str:
     mean = short(float(np.mean(values)))
     if len(values) == 1:
         return mean
-    return f"{mean} ± {short(float(np.std(values, ddof=1)))}"
+    return f"{mean} ± {number(float(np.std(values, ddof=1)))}"
 
 
 def band_text(band: Band) -> str:
@@ -155,7 +161,9 @@ def notes(verdicts: list[Verdict]) -> list[str]:
 def _said(v: Verdict) -> str:
     if not v.values:
         return f"{v.listed.name}: {v.reason}"
-    beside = f"published {published(v.listed)}, ours {ours(v.values)}"
+    beside = (
+        f"published {printed(v.listed.published, v.listed.sd)}, ours {ours(v.values)}"
+    )
     return f"{v.listed.name}: {beside}, {v.verdict}: {v.reason}"
 
 
@@ -206,7 +214,7 @@ def _rows(group: list[Verdict]) -> str:
             [
                 v.listed.row,
                 v.listed.quantity,
-                published(v.listed),
+                printed(v.listed.published, v.listed.sd),
                 ours(v.values),
                 str(len(v.values)) if v.listed.run and v.values else "",
                 band_text(v.listed.band),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import audit.__main__ as cli
-from audit import expected, reproduce, setup, verdicts
+from audit import expected, overview, reproduce, setup, verdicts
 from audit import scorecard as cards
 from audit.expected import Band
 from audit.verdicts import Reading, judge
@@ -89,10 +89,12 @@ def test_a_smoke_run_without_its_number_fails(listed):
 
 
 def test_numbers_in_words(listed):
-    assert verdicts.published(listed) == ".5000 ± .1000"
-    assert verdicts.published(listed._replace(sd=10.05)) == ".5000 ± 10.0500"
-    assert verdicts.published(listed._replace(sd=0.0)) == ".5000 ± .0000"
-    assert verdicts.published(listed._replace(published=2.49, sd=None)) == "2.4900"
+    assert verdicts.printed(0.5, 0.1) == ".5000 ± .1000"
+    assert verdicts.printed(0.5, 10.05) == ".5000 ± 10.0500"
+    assert verdicts.printed(0.5, 0.0) == ".5000 ± .0000"
+    assert verdicts.printed(2.49, None) == "2.4900"
+    assert verdicts.printed(1.0, None) == "1.0000"  # a share
+    assert verdicts.printed(24.0, None) == "24"  # a count
     assert verdicts.ours(()) == "-"
     assert verdicts.ours((0.25,)) == ".2500"
     assert verdicts.ours((0.4, 0.6)) == ".5000 ± .1414"
@@ -238,6 +240,20 @@ def test_with_a_gpu_it_is_run_and_then_needs_none(bench, monkeypatch):
     assert bench.reproduce() == 0
     assert bench.done == []
     assert bench.page()["share_reproduced"] == 1
+
+
+def test_the_table_of_all_sources(bench):
+    assert bench.reproduce() == 0
+    page = (bench.folder / "results/REPRODUCTION.md").read_text()
+    assert "Of 1 published numbers, 1 are reproduced (100%), 0 differ" in page
+    assert "| [mine](reproduction/mine.md) | a source | 1 | 1 | 0 | 0 | 100% |" in page
+    assert "| 1 | Sum | MSE | .5000 ± .1000 | .5000 ± .0000 | ± 10% | repro" in page
+
+
+def test_the_table_names_a_page_that_is_none(tmp_path):
+    (tmp_path / "mine.json").write_text('{"numbers": [{}]}')
+    with pytest.raises(ValueError, match=r"mine\.json: not a page of `reproduce`"):
+        overview.sources(tmp_path)
 
 
 def test_without_the_data_nothing_is_run(bench, monkeypatch, capsys):
