@@ -99,7 +99,7 @@ WRONG = {
     (*RUN, "task.model=binary_liner"): "did you mean 'binary_linear'?",
     (*RUN, "task.classes=[3]"): "task.classes=[3]",
     (*RUN, "task.settings.hidden=3"): "unknown setting task.settings.hidden",
-    (*RUN, "sets.mnist5k.splits.fixd=3"): "sets.mnist5k.splits.fixd: did you mean 'fixed'",
+    (*RUN, "sets.mnist5k.splits.fixd=3"): "splits.fixd: did you mean 'fixed'",
     (*RUN, "game=chess"): "game='chess'",
     (*RUN, "defense.dpsgd.noise_multiplier=${nothing}"): "nothing",
     (*RUN, "defenses=[{a/b: {use: sgd}}]"): "letters, digits",
