@@ -50,6 +50,13 @@ def lines(card: Scorecard) -> list[Line]:
     ]
 
 
+def bound_names(card: Scorecard) -> dict[str, str]:
+    """Return the bounds on a card and how tables call them: the suite's own first."""
+    held = {b["name"] for own in card.defenses.values() for b in own["bounds"]}
+    ours = {name: short for name, short in SHORT.items() if name in held}
+    return ours | {name: name for name in sorted(held - set(SHORT))}
+
+
 def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
     """Return the attack with the smallest error on a defense, oracles aside."""
     rows = [
@@ -110,6 +117,7 @@ def columns(card: Scorecard) -> list[Column]:
     if attacked:
         found += ATTACKED[game]
     found += BOUNDED[game]
+    found += [_named(name, False) for name in bound_names(card) if name not in SHORT]
     return [*found, Column("flags", lambda v: _flags(v), right=False)]
 
 
@@ -225,7 +233,7 @@ def _floor(line: Line) -> str:
 
 
 def _named(name: str, narrow: bool) -> Column:
-    return Column(SHORT[name], lambda v: _bound(v.own, name), narrow)
+    return Column(SHORT.get(name, name), lambda v: _bound(v.own, name), narrow)
 
 
 def _auc(result: dict[str, Any]) -> str:

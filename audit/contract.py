@@ -71,6 +71,15 @@ class Chosen(_Open):
     cost: Line
 
 
+class Elsewhere(_Open):
+    """A plug-in that is not the suite's own."""
+
+    kind: Literal["defense", "attack", "bound", "scenario"]
+    name: Name
+    origin: Line
+    code: Digest
+
+
 class Provenance(_Open):
     """Where a card comes from."""
 
@@ -84,6 +93,7 @@ class Provenance(_Open):
     device: Line
     cpus: int | None
     chosen: dict[Name, Chosen] = {}
+    plugins: list[Elsewhere] = []
 
 
 class Data(_Open):

@@ -46,6 +46,7 @@ def account(
     held = Guarantees(None, None, (), epsilon, nominal=accounting.nominal(of, n))
     if shown is None:
         return held
+    trace = None
     if shown.trace is not None:
         each = np.stack(
             [
@@ -54,14 +55,16 @@ def account(
             ],
             1,
         )
-        dfil = each.mean(1) / splits.targets.x[0].size
+        trace = each.mean(1)
+        dfil = trace / splits.targets.x[0].size
         held = held._replace(dfil=dfil, bounds=(bounds.cramer_rao(dfil),))
+    others = accounting.of_others(problem, trace, shown.rdp, None)
     curve = shown.rdp and shown.rdp(np.array([2.0]))
     if curve is None or not np.isfinite(curve).all():
-        return held
+        return held._replace(bounds=(*held.bounds, *others))
     order2 = float(curve[0])
     limit = bounds.hammersley_chapman_robbins(order2, problem.task.domain)
-    return held._replace(rdp2=order2, bounds=(*held.bounds, limit))
+    return held._replace(rdp2=order2, bounds=(*held.bounds, limit, *others))
 
 
 def _count(releases: Release) -> int:

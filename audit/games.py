@@ -195,7 +195,7 @@ def play_targets(
     return shadow.sweep("train", of, key, data, engine=engine, what=what)
 
 
-def _rest(of: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
+def rest(of: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
     """Return the known records' part of the stationarity condition [T * runs, D]."""
     objective, n = of.defense.objective, len(splits.fixed.y)
     assert objective is not None
@@ -240,7 +240,7 @@ def reconstruction_game(
     }
     if "objective" in threat_model.knows and of.defense.objective is not None:
         with jax.enable_x64(True):
-            seen["rest"] = _rest(of, releases, splits)
+            seen["rest"] = rest(of, releases, splits)
     m = len(targets.y)
     keys = jax.random.split(stream(key, "guess"), m)
     # a solver's release has more digits than float32 holds, and attacks need them

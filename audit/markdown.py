@@ -8,8 +8,8 @@ from typing import Any
 
 from audit import audit_cells, cells, membership_cells
 from audit.cells import (
-    SHORT,
     TOP,
+    bound_names,
     bound_text,
     flag_names,
     number,
@@ -156,7 +156,7 @@ def _below(held: dict[str, Any] | None) -> str:
 def _md_bounds(card: Scorecard) -> str:
     header = ["defense", "bound", "mean", "median", "smallest", "holds for"]
     header += ["theorem", "strongest attack / bound"]
-    rows = []
+    rows, short = [], bound_names(card)
     for label, own in card.defenses.items():
         best = strongest(card, label)
         for b in own["bounds"]:
@@ -165,7 +165,7 @@ def _md_bounds(card: Scorecard) -> str:
             cells = [bound_text(b, k) for k in ("mean", "median", "min")]
             ratio = "-" if tight is None else f"{float(tight):.3g}"
             rows.append(
-                [label, SHORT[b["name"]], *cells, b["holds_for"], b["theorem"], ratio]
+                [label, short[b["name"]], *cells, b["holds_for"], b["theorem"], ratio]
             )
         if not own["bounds"]:
             rows.append([label, "none", *["-"] * 6])
@@ -294,7 +294,11 @@ def provenance(where: dict[str, Any]) -> str:
     if git:
         code = f"commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}"
     versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
+    others = "".join(
+        f"{p['kind']} {p['name']} from {p['origin']}; "
+        for p in where.get("plugins") or []
+    )
     return (
-        f"{code}; Python {where['python']}, {versions}; {where['device']} device(s), "
-        f"{where['cpus']} CPUs; {where['seconds']} s."
+        f"{others}{code}; Python {where['python']}, {versions}; "
+        f"{where['device']} device(s), {where['cpus']} CPUs; {where['seconds']} s."
     )

@@ -142,6 +142,7 @@ def noisy_sgd(
             steps=steps,
             # a side that is made anew before each step has no value at given parameters
             exposed=_exposed(query, noise) if refresh is None else None,
+            parts=(query, sampler, noise),
         ),
         query,
         sampler,

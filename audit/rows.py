@@ -30,6 +30,7 @@ class Problem(NamedTuple):
     attribute: Attribute | None = None  # in attribute games
     exposed: str = "trained"  # where the step is taken, in exposed games
     canaries: Canaries | None = None  # in the games canary and one_run
+    bounds: tuple = ()  # (Readings) -> Bound | None: those from elsewhere
 
 
 class Trial(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -39,7 +40,16 @@ from audit.games import Game, Table
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
-from audit.types import Attack, Public, Release, Task, TrainingSet, UserError
+from audit.types import (
+    Attack,
+    Bound,
+    Public,
+    Readings,
+    Release,
+    Task,
+    TrainingSet,
+    UserError,
+)
 
 GAMES = {
     "reconstruction": reconstruction.GAME,
@@ -131,7 +141,19 @@ def load(scenario: Scenario) -> Problem:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
     shown = cut.fixed.x if in_turn else None
     problem = Problem(task, splits, dataset, shown, asked)
-    return problem._replace(canaries=spec.canaries, exposed=spec.exposed)
+    bounds = tuple(make_bound(entry) for entry in scenario.bounds)
+    return problem._replace(canaries=spec.canaries, exposed=spec.exposed, bounds=bounds)
+
+
+def make_bound(entry: Entry) -> Callable:
+    """Build one bound from elsewhere, (Readings) -> Bound | None, named as asked."""
+    bound = registry.find("bound", entry.name)
+
+    def named(readings: Readings) -> Bound | None:
+        found = bound(readings, **entry.settings)
+        return found and found._replace(name=entry.label)
+
+    return named
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:

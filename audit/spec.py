@@ -127,6 +127,8 @@ class ScenarioSpec(_Model):
     chosen: dict[str, Chosen] = {}  # of a label of the line-up
     attacks: list[str | dict[str, dict[str, Any]]] = []  # none: bounds alone
     attack: dict[str, dict[str, Any]] = {}
+    bounds: list[str | dict[str, dict[str, Any]]] = []  # plug-ins, beside the suite's
+    bound: dict[str, dict[str, Any]] = {}
     lanes: dict[str, Any] = {}
     out: str | None = None
     store: str | None = None

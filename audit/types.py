@@ -233,6 +233,8 @@ class Defense(NamedTuple):
     dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
     steps: int | None = None  # how many `train` takes; None = nothing iterates
     exposed: Exposed | None = None  # None = nothing is shown before the release
+    parts: tuple[Query, Sampler, Noise] | None = None  # what a builder made it of; for
+    # the laws of `testing` alone
 
 
 class ThreatModel(NamedTuple):
@@ -302,6 +304,20 @@ class Bound(NamedTuple):
     theorem: str
     ranked: bool = True  # False: printed with its assumption, never ranked
     log10: Any = None  # log10 of value where value underflows
+
+
+class Readings(NamedTuple):
+    """What accounting says of one defense: what a bound from elsewhere is made of.
+
+    None = no reading, never zero.
+    """
+
+    dimension: int  # d of one record
+    domain: tuple[float, float]  # of every coordinate; infinite = unknown
+    trace: AnyArray | None  # [targets] Tr I of the Fisher information, mean over runs
+    rdp: Callable | None  # (orders) -> [orders], replace-one, of all that is released
+    pld: Callable | None  # () -> PrivacyLoss, replace-one; None in exposed games
+    pool: Examples  # [m, ...] distinct samples of the attacker's prior
 
 
 class Task(NamedTuple):
