@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from audit import audit_cells
 from audit.bounds import format_bound
+from audit.flags import VOID
 from audit.scorecard import Scorecard
 
 NARROW = ("cramer_rao", "hammersley_chapman_robbins", "finite_prior")  # ranked bounds
@@ -54,8 +55,7 @@ def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
         for t in card.trials
         if t["defense"] == defense and t["status"] == "ok" and not t["result"]["oracle"]
     ]
-    void = {"non-finite", "attack-dead"}
-    sound = [t for t in rows if not void & {f["name"] for f in t["flags"]}]
+    sound = [t for t in rows if not VOID & {f["name"] for f in t["flags"]}]
     return min(sound, key=lambda t: error(t["result"]), default=None)
 
 

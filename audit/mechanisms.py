@@ -34,6 +34,7 @@ from audit.types import (
     Examples,
     Exposed,
     Noise,
+    Parts,
     Query,
     Release,
     Sampler,
@@ -207,6 +208,7 @@ def _account(
         log_likelihood=log_likelihood if exact else None,
         rdp=lambda n, orders, adj: sampler.rdp(noise, query, n, steps, orders, adj),
         pld=lambda n, adj: sampler.pld(noise, query, n, steps, adj),
+        parts=Parts(noise, query, sampler),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from audit import data, flags, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
+from audit.flags import Measured
 from audit.games import Runs
 from audit.spec import Canaries
 from audit.types import Attribute, Release, Splits, Task
@@ -30,6 +31,7 @@ class Problem(NamedTuple):
     attribute: Attribute | None = None  # in attribute games
     exposed: str = "trained"  # where the step is taken, in exposed games
     canaries: Canaries | None = None  # in the games canary and one_run
+    known_targets: int = 0  # how many targets stand in what attackers hold
 
 
 class Trial(NamedTuple):
@@ -42,6 +44,14 @@ class Trial(NamedTuple):
     reason: str | None = None
     result: dict[str, Any] | None = None
     arrays: dict[str, np.ndarray] | None = None
+    knows: frozenset[str] = frozenset()  # words of the threat model
+
+
+class Seen(NamedTuple):
+    """What an audit found out about its own runs."""
+
+    measured: dict[str, Measured]  # of each defense
+    stale: list[tuple[str, str]]  # defense and which of its stored runs
 
 
 def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
@@ -106,7 +116,9 @@ def _in_parts(releases: Release, size: int) -> list[Release]:
     ]
 
 
-def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, Any]:
+def describe(
+    entry: Entry, held: Guarantees, utility: dict | None, seen: Measured
+) -> dict[str, Any]:
     """Return all about one defense that does not depend on an attack."""
     dfil = None
     if held.dfil is not None:
@@ -145,6 +157,7 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
         "nominal": [n._asdict() for n in held.nominal],
         **({"membership": held.membership} if held.membership else {}),
         "epsilon": held.epsilon,
+        "measured": seen._asdict(),
     }
 
 
@@ -156,6 +169,7 @@ def row(
     floor: dict[str, np.ndarray],
     scenario: Scenario,
     problem: Problem,
+    seen: Seen,
 ) -> flags.Row | None:
     """Return what the flags look at; None for a trial without a result."""
     if one.arrays is None or one.result is None or not floor:
@@ -175,6 +189,10 @@ def row(
     wanted = next(iter(scenario.spec.sets))
     spread = problem.splits.pool_source
     distinct, size = len(np.unique(spread)), len(spread)
+    null = one.result.get("controls", {})
+    matched = null.get("matched"), null.get("matched_pool")
+    splits = problem.splits
+    stale = [text for label, text in seen.stale if label == one.defense]
     return flags.Row(
         attack=one.attack.name,
         oracle=one.result["oracle"],
@@ -189,7 +207,47 @@ def row(
         is_control=one.defense in undefended,
         stand_in="" if scenario.data == wanted else f"{scenario.data}, not {wanted}",
         augmented="" if size == distinct else f"{distinct} images made {size}",
+        measured=seen.measured[one.defense],
+        same_noise=null.get("same_noise"),
+        null=one.arrays.get("null"),
+        matched=None if None in matched else matched,
+        label_leaked=problem.task.label_private and "label" in one.knows,
+        known=(problem.known_targets, len(splits.targets.y) or len(splits.fixed.y)),
+        stale="; ".join(stale),
+        late_gain=one.result.get("fit", {}).get("late_gain"),
+        picked=_picked(one, scenario),
     )
+
+
+def _picked(one: Trial, scenario: Scenario) -> str:
+    """Return how settings were picked on the scored targets, as far as one can tell.
+
+    Two entries of one attack that differ in numbers alone are a search, and the card
+    ranks by its best; words name methods, and numbers tune them.
+    """
+
+    def words(entry: Entry) -> dict[str, Any]:
+        tuned = (int, float)
+        return {
+            k: v
+            for k, v in entry.settings.items()
+            if isinstance(v, bool) or not isinstance(v, tuned)
+        }
+
+    mine = one.attack
+    same = [
+        e.label
+        for e in scenario.attacks
+        if e.name == mine.name
+        and e.settings != mine.settings
+        and words(e) == words(mine)
+    ]
+    if same:
+        return f"{mine.name} was scored with other numbers too: {', '.join(same)}"
+    chosen = scenario.spec.chosen.get(one.defense)
+    if chosen is not None and chosen.tuned_on == "targets":
+        return f"settings of {one.defense} were chosen on the scored targets"
+    return ""
 
 
 def error(arrays: dict[str, np.ndarray]) -> np.ndarray:
@@ -236,6 +294,8 @@ def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
     """Return a trial as plain data, flags raised: by its errors, or by its game."""
     found = [f._asdict() for f in flags.raised(row)] if row is not None else []
     found += (one.result or {}).pop("flags", [])
+    if one.result is not None and row is not None and not row.oracle:
+        one.result.setdefault("controls", {})["positive"] = _positive(row)
     return {
         "defense": one.defense,
         "attack": one.attack.label,
@@ -248,6 +308,14 @@ def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
         "result": one.result,
         "flags": found,
     }
+
+
+def _positive(row: flags.Row) -> dict[str, Any] | None:
+    """Return what the attack gets on the undefended learner; None = there is none."""
+    if row.control is None:
+        return None
+    beats = flags.below(row.control, row.floor)
+    return {"error": float(row.control.mean()), "beats_floor": beats}
 
 
 def provenance(scenario: Scenario, problem: Problem) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from audit import (
     attributes,
     canaries,
     canary_games,
+    controls,
     data,
     exposed,
     games,
     in_turn,
+    measured,
     membership,
     membership_scores,
     perceptual,
@@ -35,11 +37,20 @@ from audit import (
 )
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
+from audit.flags import Measured
 from audit.games import Game, Table
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
-from audit.types import Attack, Public, Release, Task, TrainingSet, UserError
+from audit.types import (
+    Attack,
+    Public,
+    Release,
+    Splits,
+    Task,
+    TrainingSet,
+    UserError,
+)
 
 GAMES = {
     "reconstruction": reconstruction.GAME,
@@ -73,6 +84,8 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     asked = scenario.membership
+    seen = rows.Seen({}, [])
+    engine = engine._replace(doubt=lambda *said: seen.stale.append(said))
     table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
     for of in learners:
         if game.fits is not None:
@@ -87,14 +100,17 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         guaranteed = game.account(own, of, at, spec.accounting_runs, spec.delta)
         held[entry.label] = guaranteed
         utility = rows.utility(of, runs, problem.splits)
-        defenses[entry.label] = rows.describe(entry, guaranteed, utility)
+        looked = look(own, game, of, runs.releases, problem.splits, spec.runs)
+        seen.measured[entry.label] = looked
+        defenses[entry.label] = rows.describe(entry, guaranteed, utility, looked)
         trials += [
             trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
     trials = rows.with_shares(membership_scores.compared(trials), floor)
     flagged = [
-        rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
+        rows.row(t, held, trials, learners, floor, scenario, problem, seen)
+        for t in trials
     ]
     return Scorecard(
         scenario=scenario.resolved(),
@@ -131,7 +147,25 @@ def load(scenario: Scenario) -> Problem:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
     shown = cut.fixed.x if in_turn else None
     problem = Problem(task, splits, dataset, shown, asked)
-    return problem._replace(canaries=spec.canaries, exposed=spec.exposed)
+    return problem._replace(
+        canaries=spec.canaries,
+        exposed=spec.exposed,
+        known_targets=controls.known_targets(cut),
+    )
+
+
+def look(
+    key: jax.Array,
+    game: Game,
+    of: shadow.Learner,
+    releases: Release,
+    splits: Splits,
+    runs: int,
+) -> Measured:
+    """Measure what a defense's runs do; see `measured`."""
+    n = len(splits.fixed.y) + bool(len(splits.targets.y))
+    alike = 1 if game.goal == "membership" else runs  # its runs differ in their records
+    return measured.measure(key, of, splits.fixed, n, releases, alike)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
@@ -202,7 +236,7 @@ def trial(
         "oracle": games.is_oracle(model),
         "seconds": round(time.perf_counter() - began, 2),
     }
-    return base._replace(status="ok", result=result, arrays=arrays)
+    return base._replace(status="ok", result=result, arrays=arrays, knows=model.knows)
 
 
 def _floor(

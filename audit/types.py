@@ -193,6 +193,14 @@ class Nominal(NamedTuple):
     void: str | None  # why it does not hold here; None = it does
 
 
+class Parts(NamedTuple):
+    """What a defense's accounting is read from; `measured` looks whether it is so."""
+
+    noise: Noise
+    query: Query | None = None  # None = a single release
+    sampler: Sampler | None = None
+
+
 class Exposed(NamedTuple):
     """One step at given parameters, as whoever receives its update sees it."""
 
@@ -233,6 +241,7 @@ class Defense(NamedTuple):
     dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
     steps: int | None = None  # how many `train` takes; None = nothing iterates
     exposed: Exposed | None = None  # None = nothing is shown before the release
+    parts: Parts | None = None  # None = nothing is accounted for, or not from parts
 
 
 class ThreatModel(NamedTuple):

@@ -31,9 +31,7 @@ from audit.types import (
 
 def _built(task, query, noise, steps, sampler=None) -> Defense:
     sampler = full_batch() if sampler is None else sampler
-    return noisy_sgd(
-        task, query, sampler, noise, optimizer=optax.sgd(0.1), steps=steps
-    )
+    return noisy_sgd(task, query, sampler, noise, optimizer=optax.sgd(0.1), steps=steps)
 
 
 def half_noise(
@@ -176,7 +174,7 @@ def nan_guess(task: Task) -> Attack:
 
 
 def knows_the_seed(task: Task) -> Attack:
-    """Shadow models under the referee's own key, worked out from the scenario's seed."""
+    """Shadow models under the referee's own key, worked out from the seed."""
     threat_model = ThreatModel(
         "reconstruction",
         sees=frozenset({"params"}),

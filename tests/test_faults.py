@@ -177,7 +177,7 @@ def test_a_stale_cache(tmp_path):
 
 @pytest.fixture(scope="module")
 def reconstructors():
-    """The undefended learner before an attack cut short, and one that learns nothing."""
+    """No defense, an attack cut short, and one that learns nothing."""
     words = [
         "defenses=[sgd]",
         "attacks=[{short: {use: reconstructor}}, {dead: {use: reconstructor}}]",
@@ -205,7 +205,7 @@ def test_settings_picked_on_the_scored_targets():
 
 
 def test_settings_said_to_be_picked_on_the_scored_targets():
-    words = ["chosen.noisy_sum={by: us, cost: 3 runs, on: targets}"]
+    words = ["chosen.noisy_sum={by: us, cost: 3 runs, tuned_on: targets}"]
     assert raised(audit(*SUM, *words))["picked-on-targets"] == "warning"
 
 
