@@ -98,8 +98,8 @@ def _noiseless(own: dict[str, Any]) -> float | None:
 
 
 def _flags(line: Line) -> str:
-    if not line.card.trials:
-        return "-"
+    if not line.card.trials:  # nobody attacks: what its own runs say
+        return flag_names({"flags": line.own.get("flags", [])}, set())
     common = set(common_flags(line.card))
     return flag_names(line.best, common) if line.best else "no valid attack"
 

@@ -163,7 +163,7 @@ def play(
     against = {b.name: scoring.against(b, arrays["mse"], se) for b in held.bounds}
     pictures = scoring.images(each[:, 0], targets.x, table.lpips)
     own = normalised(each, targets.x, originals(splits).x)
-    told = {
+    told: dict[str, Any] = {
         "mse_normalised": float(own.mean()),
         "mse_normalised_median": float(np.median(own)),
         "matching": metrics.matching(each[:, 0], targets.x),

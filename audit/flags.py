@@ -49,6 +49,14 @@ class Measured(NamedTuple):
     divergence: float | None = None  # of order 2, accounted over that of what was seen
 
 
+class Ran(NamedTuple):
+    """What the flags about a defense's runs look at, whoever attacks it."""
+
+    measured: Measured
+    stale: str = ""  # which stored runs are not what this code makes, or ""
+    same_noise: float | None = None  # p-value: the attacker's runs share noise
+
+
 class Row(NamedTuple):
     """What the flags look at."""
 
@@ -168,7 +176,7 @@ def augmented_pool(row: Row) -> Flag | None:
 # The run is not what it says it is ---------------------------------------------------
 
 
-def wrong_noise(row: Row) -> Flag | None:
+def wrong_noise(row: Row | Ran) -> Flag | None:
     """The noise drawn is not the noise accounted for."""
     seen = row.measured
     if seen.noise is None or seen.noise_se is None:
@@ -180,7 +188,7 @@ def wrong_noise(row: Row) -> Flag | None:
     return Flag("wrong-noise", "error" if seen.noise < 1 else "warning", text)
 
 
-def unclipped(row: Row) -> Flag | None:
+def unclipped(row: Row | Ran) -> Flag | None:
     """A record contributes more than the accounted sensitivity allows."""
     longest = row.measured.contribution
     if longest is None or longest <= LONGEST:
@@ -189,7 +197,7 @@ def unclipped(row: Row) -> Flag | None:
     return Flag("unclipped", "error", text)
 
 
-def accountant_disagrees(row: Row) -> Flag | None:
+def accountant_disagrees(row: Row | Ran) -> Flag | None:
     """The accountant's divergence is below that of the steps that are trained."""
     ratio = row.measured.divergence
     if ratio is None or ratio >= LEAST_DIVERGENCE:
@@ -201,7 +209,7 @@ def accountant_disagrees(row: Row) -> Flag | None:
     return Flag("accountant-disagrees", "error", text)
 
 
-def shared_noise(row: Row) -> Flag | None:
+def shared_noise(row: Row | Ran) -> Flag | None:
     """Runs, steps or the attacker's models share noise."""
     seen = row.measured.shared
     if seen is not None and seen > SURE + 1:
@@ -213,7 +221,7 @@ def shared_noise(row: Row) -> Flag | None:
     return None
 
 
-def stale_cache(row: Row) -> Flag | None:
+def stale_cache(row: Row | Ran) -> Flag | None:
     """Stored runs are not what this code and these settings make."""
     return Flag("stale-cache", "error", row.stale) if row.stale else None
 
@@ -284,6 +292,13 @@ def picked_on_targets(row: Row) -> Flag | None:
     return Flag("picked-on-targets", "warning", row.picked) if row.picked else None
 
 
+OF_RUNS = (
+    wrong_noise,
+    unclipped,
+    accountant_disagrees,
+    shared_noise,
+    stale_cache,
+)
 FLAGS = (
     non_finite,
     attack_dead,
@@ -294,11 +309,7 @@ FLAGS = (
     few_runs,
     data_stand_in,
     augmented_pool,
-    wrong_noise,
-    unclipped,
-    accountant_disagrees,
-    shared_noise,
-    stale_cache,
+    *OF_RUNS,
     label_leaked,
     target_in_pool,
     shuffled_targets,
@@ -310,6 +321,15 @@ FLAGS = (
 
 def raised(row: Row) -> list[Flag]:
     """Return the flags of a row, errors first."""
+    return _in_order([check(row) for check in FLAGS])
+
+
+def of_runs(ran: Ran) -> list[Flag]:
+    """Return the flags of a defense's runs, errors first."""
+    return _in_order([check(ran) for check in OF_RUNS])
+
+
+def _in_order(found: list[Flag | None]) -> list[Flag]:
     order = {"error": 0, "warning": 1, "note": 2}
-    found = [flag for check in FLAGS if (flag := check(row)) is not None]
-    return sorted(found, key=lambda flag: order[flag.level])
+    raised = [flag for flag in found if flag is not None]
+    return sorted(raised, key=lambda flag: order[flag.level])

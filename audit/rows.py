@@ -1,4 +1,4 @@
-"""From what an audit found to plain rows: utilities, flags, arrays, JSON data."""
+"""From what an audit found to plain rows: utilities, arrays, JSON data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit import data, flags, metrics, scoring, shadow
+from audit import data, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
 from audit.flags import Measured
@@ -17,7 +17,6 @@ from audit.types import Attribute, Release, Splits, Task
 
 MANY_CLASSES = 100  # from which on the ten likeliest classes are looked at too
 PEOPLE = {"lfw"}  # data sets whose pictures stay out of arrays, hence of figures
-FLOORS = ("class_mean", "mean_image", "prior_mode", "coin")
 EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
 
 
@@ -45,13 +44,6 @@ class Trial(NamedTuple):
     result: dict[str, Any] | None = None
     arrays: dict[str, np.ndarray] | None = None
     knows: frozenset[str] = frozenset()  # words of the threat model
-
-
-class Seen(NamedTuple):
-    """What an audit found out about its own runs."""
-
-    measured: dict[str, Measured]  # of each defense
-    stale: list[tuple[str, str]]  # defense and which of its stored runs
 
 
 def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
@@ -161,95 +153,6 @@ def describe(
     }
 
 
-def row(
-    one: Trial,
-    held: dict[str, Guarantees],
-    trials: list[Trial],
-    learners: list[shadow.Learner],
-    floor: dict[str, np.ndarray],
-    scenario: Scenario,
-    problem: Problem,
-    seen: Seen,
-) -> flags.Row | None:
-    """Return what the flags look at; None for a trial without a result."""
-    if one.arrays is None or one.result is None or not floor:
-        return None
-    undefended = [
-        of.label
-        for of in learners
-        if of.defense.fisher is None
-        and of.defense.rdp is None
-        and "approximate" not in of.defense.traits
-    ]
-    controls = [
-        error(t.arrays)
-        for t in trials
-        if t.defense in undefended and t.attack == one.attack and t.arrays is not None
-    ]
-    wanted = next(iter(scenario.spec.sets))
-    spread = problem.splits.pool_source
-    distinct, size = len(np.unique(spread)), len(spread)
-    null = one.result.get("controls", {})
-    matched = null.get("matched"), null.get("matched_pool")
-    splits = problem.splits
-    stale = [text for label, text in seen.stale if label == one.defense]
-    return flags.Row(
-        attack=one.attack.name,
-        oracle=one.result["oracle"],
-        is_floor=one.attack.name in FLOORS,
-        mse=error(one.arrays),
-        bias2=one.arrays.get("bias2"),
-        finite=bool(np.isfinite(error(one.arrays)).all()),
-        floor=error(floor),
-        bounds=held[one.defense].bounds if "mse" in one.arrays else None,
-        runs=one.result["runs"],
-        control=controls[0] if controls else None,
-        is_control=one.defense in undefended,
-        stand_in="" if scenario.data == wanted else f"{scenario.data}, not {wanted}",
-        augmented="" if size == distinct else f"{distinct} images made {size}",
-        measured=seen.measured[one.defense],
-        same_noise=null.get("same_noise"),
-        null=one.arrays.get("null"),
-        matched=None if None in matched else matched,
-        label_leaked=problem.task.label_private and "label" in one.knows,
-        known=(problem.known_targets, len(splits.targets.y) or len(splits.fixed.y)),
-        stale="; ".join(stale),
-        late_gain=one.result.get("fit", {}).get("late_gain"),
-        picked=_picked(one, scenario),
-    )
-
-
-def _picked(one: Trial, scenario: Scenario) -> str:
-    """Return how settings were picked on the scored targets, as far as one can tell.
-
-    Two entries of one attack that differ in numbers alone are a search, and the card
-    ranks by its best; words name methods, and numbers tune them.
-    """
-
-    def words(entry: Entry) -> dict[str, Any]:
-        tuned = (int, float)
-        return {
-            k: v
-            for k, v in entry.settings.items()
-            if isinstance(v, bool) or not isinstance(v, tuned)
-        }
-
-    mine = one.attack
-    same = [
-        e.label
-        for e in scenario.attacks
-        if e.name == mine.name
-        and e.settings != mine.settings
-        and words(e) == words(mine)
-    ]
-    if same:
-        return f"{mine.name} was scored with other numbers too: {', '.join(same)}"
-    chosen = scenario.spec.chosen.get(one.defense)
-    if chosen is not None and chosen.tuned_on == "targets":
-        return f"settings of {one.defense} were chosen on the scored targets"
-    return ""
-
-
 def error(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Return the error of every target [targets]: squared, or how often wrong."""
     return arrays["mse"] if "mse" in arrays else arrays["wrong"]
@@ -288,34 +191,6 @@ def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial
         return t._replace(result={**t.result, "win_rate": rate})
 
     return [add(t) for t in trials]
-
-
-def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
-    """Return a trial as plain data, flags raised: by its errors, or by its game."""
-    found = [f._asdict() for f in flags.raised(row)] if row is not None else []
-    found += (one.result or {}).pop("flags", [])
-    if one.result is not None and row is not None and not row.oracle:
-        one.result.setdefault("controls", {})["positive"] = _positive(row)
-    return {
-        "defense": one.defense,
-        "attack": one.attack.label,
-        "use": one.attack.name,
-        "passed": one.attack.passed,
-        "settings": one.attack.settings,
-        "threat_model": one.threat_model,
-        "status": one.status,
-        "reason": one.reason,
-        "result": one.result,
-        "flags": found,
-    }
-
-
-def _positive(row: flags.Row) -> dict[str, Any] | None:
-    """Return what the attack gets on the undefended learner; None = there is none."""
-    if row.control is None:
-        return None
-    beats = flags.below(row.control, row.floor)
-    return {"error": float(row.control.mean()), "beats_floor": beats}
 
 
 def provenance(scenario: Scenario, problem: Problem) -> dict[str, Any]:

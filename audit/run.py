@@ -23,8 +23,10 @@ from audit import (
     controls,
     data,
     exposed,
+    flags,
     games,
     in_turn,
+    judge,
     measured,
     membership,
     membership_scores,
@@ -84,7 +86,7 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     asked = scenario.membership
-    seen = rows.Seen({}, [])
+    seen = judge.Seen({}, [])
     engine = engine._replace(doubt=lambda *said: seen.stale.append(said))
     table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
     for of in learners:
@@ -109,16 +111,22 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         ]
     trials = rows.with_shares(membership_scores.compared(trials), floor)
     flagged = [
-        rows.row(t, held, trials, learners, floor, scenario, problem, seen)
+        judge.row(t, held, trials, learners, floor, scenario, problem, seen)
         for t in trials
     ]
+    for label, own_part in defenses.items():
+        ran = flags.of_runs(seen.ran(label))
+        own_part["flags"] = [f._asdict() for f in ran]
     return Scorecard(
         scenario=scenario.resolved(),
         provenance={},
         data=rows.provenance(scenario, problem),
         floor=rows.floor_summary(floor),
         defenses=defenses,
-        trials=[rows.plain(t, row) for t, row in zip(trials, flagged, strict=True)],
+        trials=[
+            judge.plain(t, row, seen.ran(t.defense))
+            for t, row in zip(trials, flagged, strict=True)
+        ],
         arrays=rows.arrays(problem, held, trials, floor),
     )
 

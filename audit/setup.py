@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
-    "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench", "cells",
-    "comparisons", "contract", "doctor", "expected", "exposed_figures", "figures",
-    "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
-    "membership_cells", "membership_figures", "nominal", "page", "places", "plain",
-    "plans", "progress", "record_figures", "report", "reproduce", "run_page",
-    "score_files", "seeds", "standings", "step_figures", "svg", "target_plots",
-    "verdicts", "verify",
+    "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench",
+    "cells", "comparisons", "contract", "control_cells", "doctor", "expected",
+    "exposed_figures", "figures", "imported", "launch", "leaderboard",
+    "leaderboard_page", "markdown", "membership_cells", "membership_figures",
+    "nominal", "page", "places", "plain", "plans", "progress", "record_figures",
+    "report", "reproduce", "run_page", "score_files", "seeds", "standings",
+    "step_figures", "svg", "target_plots", "verdicts", "verify",
 )  # fmt: skip
 
 

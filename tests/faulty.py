@@ -12,7 +12,6 @@ import optax
 from audit.clip import no_clip, soft_clip
 from audit.mechanisms import noisy_sgd
 from audit.noise import gaussian
-from audit.perturbation import output_perturbation
 from audit.pools import class_means
 from audit.queries import gradient
 from audit.rng import stream
@@ -27,6 +26,7 @@ from audit.types import (
     ThreatModel,
     TrainingSet,
 )
+from defenses.noisy_sum import noisy_sum
 
 
 def _built(task, query, noise, steps, sampler=None) -> Defense:
@@ -146,21 +146,9 @@ def half_sum(
     task: Task, *, clip_norm: Positive = 20.0, noise_stddev: Positive = 0.01
 ) -> Defense:
     """Release a sum of records with half of the noise that is accounted."""
-    del task, clip_norm
-
-    def solve(side, data):
-        fixed = jnp.asarray(data.fixed.x).sum(0)
-        return fixed if data.target is None else fixed + data.target.x
-
-    own, drawn = gaussian(noise_stddev), gaussian(noise_stddev / 2)
-    return output_perturbation(
-        solve,
-        own._replace(sample=drawn.sample),
-        norm_bound=None,
-        sensitivity=None,
-        trace=lambda side, data, rows: jnp.full(1, float(data.target.x.size)),
-        traits=frozenset({"sum"}),
-    )
+    said = noisy_sum(task, clip_norm=clip_norm, noise_stddev=noise_stddev)
+    done = noisy_sum(task, clip_norm=clip_norm, noise_stddev=noise_stddev / 2)
+    return said._replace(train=done.train)
 
 
 def nan_guess(task: Task) -> Attack:
