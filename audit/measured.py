@@ -28,11 +28,13 @@ from audit.types import Adjacency, Examples, Parts, Release, Sampler, TrainingSe
 NUMBERS = 4096  # of noise looked at, at least
 KEYS = (4, 64)  # fewest and most draws
 PROBES = 8  # records whose contributions are looked at, beside the extreme ones
-TOGETHER = 16  # releases whose noise is compared
+TOGETHER = 16  # groups of releases whose noise is compared
+ALIVE = 2**24  # numbers of noised sums at a time
 LEAST = 16  # numbers a draw has, for a correlation to say anything
 COUNTED = 4_000_000  # records times steps at most, to tell a sampling law
 REPEATS = 20  # a law that draws anew must be expected to show, to be told from epochs
-QUICKLY = {"xla_backend_optimization_level": 0}  # it runs once: compiling is its cost
+# it runs once, and compiling is what it costs
+QUICKLY = {"cpu": {"xla_backend_optimization_level": 0}}
 ORDER = np.array([2.0])
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
@@ -82,10 +84,11 @@ def _released(releases: Release, runs: int, parts: Parts, *, single: bool) -> Me
     """Compare releases that differ in their noise alone."""
     if runs < 2:
         return Measured()
-    leaves = [np.asarray(a, float) for a in jax.tree.leaves(releases)]
+    some = TOGETHER * runs
+    leaves = [np.asarray(a[:some], float) for a in jax.tree.leaves(releases)]
     flat = np.concatenate([a.reshape(len(a), -1) for a in leaves], 1)
     groups = flat.reshape(-1, runs, flat.shape[1])
-    gaps = groups[:TOGETHER, 0] - groups[:TOGETHER, 1]
+    gaps = groups[:, 0] - groups[:, 1]
     shared = correlation(gaps[:, gaps.any(0)])
     if not gaps.any():  # there is noise, and two runs are the same
         shared = math.inf
@@ -138,7 +141,7 @@ def _program(factory: Callable, task: Any, static: tuple) -> Any:
         return ravel_pytree(view.update)[0], optax.tree.norm(alone)
 
     lanes = jax.vmap(one, (None, None, None, None, 0))
-    return jax.jit(lanes, compiler_options=QUICKLY)
+    return jax.jit(lanes, compiler_options=QUICKLY.get(jax.default_backend()))
 
 
 def _steps(
@@ -170,12 +173,25 @@ def _steps(
     lanes.t[draws] = 1  # the next step, by the first draw's key
     lanes.far[noisy + m :] = 1
     lanes.rows[noisy:, 0] = np.tile(np.arange(m), 2)
-    program = _program(of.factory, of.task, of.static)
-    sums, norms = program(of.floats, of.side, probes, key, lanes)
-    sums = np.asarray(sums, float)
+    sums, norms = _in_parts(key, of, probes, lanes, max(1, ALIVE // size))
     noise, added = sums[:noisy], sums[noisy:] - sums[0]
     longest = max(np.linalg.norm(added, axis=1).max(), np.max(norms[noisy:]))
     return noise[:, noise.any(0)], float(longest / float(parts.query.norm_bound))
+
+
+def _in_parts(
+    key: jax.Array, of: shadow.Learner, probes: Examples, lanes: _Lane, many: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run lanes, so many at a time; the last part is padded."""
+    program = _program(of.factory, of.task, of.static)
+    total = len(lanes.t)
+    many, found = min(many, total), []
+    for start in range(0, total, many):
+        at = np.minimum(np.arange(start, start + many), total - 1)
+        part = jax.tree.map(lambda a, at=at: a[at], lanes)
+        found.append(jax.device_get(program(of.floats, of.side, probes, key, part)))
+    sums, norms = (np.concatenate(a)[:total] for a in zip(*found, strict=True))
+    return sums.astype(float), norms
 
 
 def _probes(records: Examples, task: Any) -> Examples:
@@ -249,6 +265,6 @@ def _compared(
     for adjacency in ADJACENCIES:
         said = defense.rdp(n, ORDER, adjacency)
         real = own.rdp(noise, parts.query, n, defense.steps, ORDER, adjacency)
-        if said is not None and real is not None:
+        if said is not None and real is not None and np.isfinite(said[0]):
             ratios.append(float(said[0]) / float(real[0]))
     return seen._replace(sampling=name, divergence=min(ratios, default=None))

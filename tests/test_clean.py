@@ -6,6 +6,10 @@ same notes; a warning or an error would be a false one.
 
 from typing import NamedTuple
 
+import pytest
+
+from audit import launch, run, shadow
+
 
 class Clean(NamedTuple):
     """One scenario, cut down where it takes long."""
@@ -26,11 +30,11 @@ RUNS = {
     "binary_mnist": Clean(
         (
             "scenario=binary_mnist", "data=digits", f"sets.digits.splits={SMALL}",
-            "defenses=[sgd,dpsgd]", "attack.reconstructor.epochs=200",
-            "lanes.tile=128",
+            "defenses=[sgd,dpsgd]", "defense.dpsgd.noise_multiplier=0.01",
+            "attack.reconstructor.epochs=200", "lanes.tile=128",
         ),
         (0, 1),
-        frozenset(STAND_IN | {"no-bound", "below-bound-biased"}),
+        frozenset(STAND_IN | {"no-bound", "augmented-pool"}),
     ),
     "epsilon_audit": Clean(
         ("scenario=epsilon_audit", "data=digits", "runs=500"),
@@ -80,3 +84,26 @@ RUNS = {
         frozenset(STAND_IN | {"below-bound-biased"}),
     ),
 }  # fmt: skip
+QUICK = {("calibration", seed) for seed in (0, 1, 2)}
+EACH = [(name, seed) for name, own in RUNS.items() for seed in own.seeds]
+
+
+def test_there_are_twenty():
+    assert len(EACH) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow)
+        for one in EACH
+    ],
+)
+def test_a_run_without_a_fault_raises_its_notes_and_nothing_else(name, seed):
+    own, found = RUNS[name], []
+    launch.launch([*own.words, f"seed={seed}"], lambda s, _: found.append(s))
+    card = run.audit(found[0], shadow.Engine(found[0].lanes))
+    assert {t["status"] for t in card.trials} == {"ok"}
+    parts = [*card.trials, *card.defenses.values()]
+    raised = {(f["name"], f["level"]) for part in parts for f in part["flags"]}
+    assert raised == {(note, "note") for note in own.notes}
