@@ -61,6 +61,6 @@ def measured(card: Scorecard) -> list[list[str]]:
         seen = own.get("measured") or {}
         if any(v is not None for v in seen.values()):
             keys = ("noise", "shared", "contribution", "sampling", "divergence")
-            cells = [seen[k] if k == "sampling" else number(seen[k]) for k in keys]
+            cells = [seen[k] if k == "sampling" else number(seen[k], 3) for k in keys]
             rows.append([label, *(c or "none" for c in cells)])
     return rows

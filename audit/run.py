@@ -44,15 +44,7 @@ from audit.games import Game, Table
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
-from audit.types import (
-    Attack,
-    Public,
-    Release,
-    Splits,
-    Task,
-    TrainingSet,
-    UserError,
-)
+from audit.types import Attack, Public, Release, Task, TrainingSet, UserError
 
 GAMES = {
     "reconstruction": reconstruction.GAME,
@@ -102,7 +94,7 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         guaranteed = game.account(own, of, at, spec.accounting_runs, spec.delta)
         held[entry.label] = guaranteed
         utility = rows.utility(of, runs, problem.splits)
-        looked = look(own, game, of, runs.releases, problem.splits, spec.runs)
+        looked = look(own, game, of, runs.releases, problem, spec.runs)
         seen.measured[entry.label] = looked
         defenses[entry.label] = rows.describe(entry, guaranteed, utility, looked)
         trials += [
@@ -167,11 +159,13 @@ def look(
     game: Game,
     of: shadow.Learner,
     releases: Release,
-    splits: Splits,
+    problem: Problem,
     runs: int,
 ) -> Measured:
     """Measure what a defense's runs do; see `measured`."""
+    splits, planted = problem.splits, problem.canaries
     n = len(splits.fixed.y) + bool(len(splits.targets.y))
+    n += planted.count if planted is not None else 0
     alike = 1 if game.goal == "membership" else runs  # its runs differ in their records
     return measured.measure(key, of, splits.fixed, n, releases, alike)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import flags
+from audit import cells, control_cells, flags
+from audit.scorecard import Scorecard
 from audit.types import Bound
 
 ELSEWHERE = ("audited.py", "membership_scores.py")  # flags of one game
@@ -18,6 +19,7 @@ def bound(name="cramer_rao", value=0.001, who="unbiased attackers", ranked=True)
     return Bound(name, np.full(200, value), who, "a theorem", ranked)
 
 
+SOUND = flags.Measured(1.01, 0.01, 4.0, 0.99, "full", 1.02)
 CLEAN = flags.Row(
     attack="reconstructor",
     oracle=False,
@@ -32,7 +34,7 @@ CLEAN = flags.Row(
     is_control=False,
     stand_in="",
     augmented="",
-    measured=flags.Measured(1.01, 0.01, 4.0, 0.99, "full", 1.02),
+    measured=SOUND,
     same_noise=0.2,
     null=FLOOR + 0.03,
     matched=(0.02, 0.03),
@@ -114,6 +116,40 @@ def test_an_attack_that_works_is_not_shuffled():
 def test_flags_of_runs_need_no_attack():
     ran = flags.Ran(flags.Measured(noise=0.5, noise_se=0.01), stale="old")
     assert [f.name for f in flags.of_runs(ran)] == ["wrong-noise", "stale-cache"]
+
+
+def test_a_card_without_attacks_shows_the_flags_of_its_runs():
+    own = {"flags": [f._asdict() for f in flags.of_runs(flags.Ran(SOUND, "old"))]}
+    card = Scorecard({}, {}, {}, {}, {"dpsgd": own}, [], {})
+    for part, shown in ((own, "stale-cache"), ({}, "-")):  # older cards have none
+        assert cells._flags(cells.Line(card, "dpsgd", part, None)) == shown
+
+
+def test_controls_and_measurements_are_printed():
+    def trial(attack, **result):
+        said = {"oracle": False, **result}
+        return {"defense": "d", "attack": attack, "status": "ok", "result": said}
+
+    null = {"error": 0.05, "error_se": 0.001}
+    auc = {"value": 0.51, "low": 0.48, "high": 0.54}
+    beaten = {"error": 0.01, "beats_floor": True}
+    card = Scorecard(
+        {}, {}, {}, {}, {"d": {"measured": SOUND._asdict()}, "older": {}},
+        [
+            trial("a", controls={"null": null, "positive": beaten}),
+            trial("b", controls={"null": auc, "positive": None}),
+            trial("older"),
+            trial("oracle", oracle=True, controls={"null": null}),
+        ],
+        {},
+    )  # fmt: skip
+    assert control_cells.controls(card) == [
+        ["d", "a", ".0500 ± .0010", ".0100", "yes"],
+        ["d", "b", ".510 [.480, .540]", "none", "-"],
+    ]
+    assert control_cells.measured(card) == [
+        ["d", "1.010", "4.000", ".990", "full", "1.020"],
+    ]
 
 
 def test_rows_void_for_ranking_are_errors():
