@@ -16,7 +16,7 @@ SURE = 5.0  # standard errors, of a check that every run makes many times
 SLACK = 0.02  # relative, of measured noise: rounding and nothing else
 LONGEST = 1.001  # contribution over its bound, float32 rounding allowed
 LEAST_DIVERGENCE = 0.9  # accounted over seen; its noise is known to a few percent
-CHANCE = 1e-6  # p-value of noise shared with an attacker
+SHARED = 6.0  # standard errors, of the largest of thousands of correlations
 MATERIAL = 0.95  # of the floor, for the null control
 MATCH = 0.5  # of what pool images get by matching
 LATE = 0.1  # of the held-out error, gained in the last quarter of the epochs
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
 
     noise: float | None = None  # standard deviation drawn over the one accounted
     noise_se: float | None = None  # of that ratio
-    shared: float | None = None  # largest correlation between draws, in its s.e.
+    shared: float | None = None  # largest correlation between draws or runs, in s.e.
     contribution: float | None = None  # longest one over the bound accounted
     sampling: str | None = None  # law the drawn batches follow
     divergence: float | None = None  # of order 2, accounted over that of what was seen
@@ -54,7 +54,7 @@ class Ran(NamedTuple):
 
     measured: Measured
     stale: str = ""  # which stored runs are not what this code makes, or ""
-    same_noise: float | None = None  # p-value: the attacker's runs share noise
+    same_noise: float | None = None  # s.e. by which the attacker's runs share noise
 
 
 class Row(NamedTuple):
@@ -74,7 +74,7 @@ class Row(NamedTuple):
     stand_in: str  # why the data are not the scenario's own, or ""
     augmented: str  # how the pool was enlarged, or ""
     measured: Measured = Measured()  # what the defense's runs do
-    same_noise: float | None = None  # p-value: the attacker's runs share noise
+    same_noise: float | None = None  # s.e. by which the attacker's runs share noise
     null: np.ndarray | None = None  # [targets] mse by guesses at other targets
     matched: tuple[float, float] | None = None  # error by matching: of guesses, of pool
     label_leaked: bool = False  # the attack is shown a label that is private
@@ -212,10 +212,10 @@ def accountant_disagrees(row: Row | Ran) -> Flag | None:
 def shared_noise(row: Row | Ran) -> Flag | None:
     """Runs, steps or the attacker's models share noise."""
     seen = row.measured.shared
-    if seen is not None and seen > SURE + 1:
+    if seen is not None and seen > SHARED:
         text = "noise is shared between runs or steps: nothing accounted for holds"
         return Flag("shared-noise", "error", text)
-    if row.same_noise is not None and row.same_noise < CHANCE:
+    if row.same_noise is not None and row.same_noise > SHARED:
         text = "the attacker's models share the release's noise: he knew its seed"
         return Flag("shared-noise", "error", text)
     return None

@@ -76,7 +76,7 @@ class Played(NamedTuple):
 
     guesses: np.ndarray  # [targets, runs, *features]
     info: dict  # the fit's diagnostics
-    same_noise: float | None = None  # p-value: the attacker's runs share the noise
+    same_noise: float | None = None  # s.e. by which the attacker's runs share noise
 
 
 def mismatch(
@@ -242,7 +242,7 @@ def reconstruction_game(
     if known.train is not None:
         granted = known._replace(train=watched)
     state, info = attack.fit(stream(key, "fit"), granted)
-    sure = min((p for p in doubts if p is not None), default=None)
+    sure = max((z for z in doubts if z is not None), default=None)
     targets = repeated(splits.targets, runs)
     seen: dict[str, Any] = {
         "params": releases.params if "params" in threat_model.sees else None,

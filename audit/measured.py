@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
+from scipy import stats
 
 from audit import shadow
 from audit.flags import Measured
@@ -28,7 +29,9 @@ from audit.types import Adjacency, Examples, Parts, Release, Sampler, TrainingSe
 NUMBERS = 4096  # of noise looked at, at least
 KEYS = (4, 64)  # fewest and most draws
 PROBES = 8  # records whose contributions are looked at, beside the extreme ones
-TOGETHER = 16  # groups of releases whose noise is compared
+TOGETHER = 16  # groups of releases whose spread is taken
+PAIRED = 128  # groups of releases whose noise is compared
+LEAST_PAIRS = 30  # of them, to tell noise they share from chance
 ALIVE = 2**24  # numbers of noised sums at a time
 LEAST = 16  # numbers a draw has, for a correlation to say anything
 COUNTED = 4_000_000  # records times steps at most, to tell a sampling law
@@ -84,24 +87,49 @@ def _released(releases: Release, runs: int, parts: Parts, *, single: bool) -> Me
     """Compare releases that differ in their noise alone."""
     if runs < 2:
         return Measured()
-    some = TOGETHER * runs
-    leaves = [np.asarray(a[:some], float) for a in jax.tree.leaves(releases)]
-    flat = np.concatenate([a.reshape(len(a), -1) for a in leaves], 1)
-    groups = flat.reshape(-1, runs, flat.shape[1])
-    gaps = groups[:, 0] - groups[:, 1]
-    shared = correlation(gaps[:, gaps.any(0)])
-    if not gaps.any():  # there is noise, and two runs are the same
-        shared = math.inf
+
+    def groups(many: int, each: int) -> np.ndarray:
+        leaves = [np.asarray(a[: many * runs]) for a in jax.tree.leaves(releases)]
+        parted = [a.reshape(-1, runs, a[0].size)[:, :each] for a in leaves]
+        return np.concatenate(parted, 2).astype(float)
+
+    pairs = groups(PAIRED, 2)
+    shared = between(pairs[:, 0] - pairs[:, 1])
     if not single:  # after steps its scale is the optimizer's
         return Measured(shared=shared)
-    own = groups - groups.mean(1, keepdims=True)
+    own = groups(TOGETHER, runs)
     numbers = own.size * (runs - 1) // runs
-    spread = math.sqrt((own**2).sum() / numbers)
+    spread = math.sqrt(((own - own.mean(1, keepdims=True)) ** 2).sum() / numbers)
     return _ratio(spread, numbers, parts)._replace(shared=shared)
 
 
+def between(gaps: np.ndarray) -> float | None:
+    """Return how surely targets' runs share noise, in standard errors of a normal.
+
+    Two runs of one target differ in noise alone and which is first is chance, so the
+    correlation of one target's difference with another's is symmetric about zero. Each
+    target is in one pair; signs alone give no more than one half to the power of pairs.
+
+    Args:
+      gaps: [targets, D]; None is returned for few, infinity where none differs.
+    """
+    if not gaps.any():
+        return math.inf
+    first, second = gaps[: len(gaps) // 2], gaps[len(gaps) // 2 :][: len(gaps) // 2]
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    if len(first) < LEAST_PAIRS or not (norms > 0).all():
+        return None
+    cosine = (first * second).sum(1) / norms
+    t = cosine.mean() / max(cosine.std(ddof=1), 1e-9) * math.sqrt(len(cosine))
+    chance = max(stats.t.sf(t, len(cosine) - 1), 0.5 ** len(cosine))
+    return float(max(0.0, stats.norm.isf(chance)))
+
+
 def correlation(draws: np.ndarray) -> float | None:
-    """Return the largest correlation between draws [m, D], in its standard errors."""
+    """Return the largest correlation between draws [m, D], in its standard errors.
+
+    The draws are isotropic, as the accounting has it: the standard error is 1 / sqrt D.
+    """
     if len(draws) < 2 or draws.shape[1] < LEAST:
         return None
     unit = draws / np.maximum(np.linalg.norm(draws, axis=1, keepdims=True), 1e-30)

@@ -63,7 +63,10 @@ RUNS = {
             "accounting_runs=1",
         ),
         (0,),
-        frozenset(STAND_IN | {"no-bound", "below-bound-biased", "few-runs"}),
+        frozenset(
+            STAND_IN
+            | {"no-bound", "below-bound-biased", "few-runs", "attack-below-floor"}
+        ),
     ),
     "mia_mnist5k": Clean(
         (
@@ -81,7 +84,7 @@ RUNS = {
             "accounting_runs=1",
         ),
         (0,),
-        frozenset(STAND_IN | {"below-bound-biased"}),
+        frozenset(STAND_IN | {"below-bound-biased", "augmented-pool"}),
     ),
 }  # fmt: skip
 QUICK = {("calibration", seed) for seed in (0, 1, 2)}

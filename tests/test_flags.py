@@ -101,7 +101,7 @@ def test_noise_measured_on_few_numbers_is_judged_by_its_standard_error():
 
 
 def test_an_attacker_who_shares_the_noise():
-    assert levels(same_noise=1e-9) == {"shared-noise": "error"}
+    assert levels(same_noise=20.0) == {"shared-noise": "error"}
 
 
 def test_a_twin_among_many_targets_is_a_warning():

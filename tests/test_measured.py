@@ -77,18 +77,17 @@ def test_a_contribution_is_bounded_where_the_query_is_not_linear():
 
 
 def test_runs_that_differ_in_nothing_share_their_noise():
-    same = Release(np.repeat(np.random.default_rng(0).normal(size=(4, 30)), 2, 0))
-    assert measure(releases=same, runs=2).shared == np.inf
+    assert measured.between(np.zeros((4, 30))) == np.inf
 
 
-def test_noise_shared_between_targets_but_not_between_runs_is_seen():
+@pytest.mark.parametrize("numbers", [1, 40])
+def test_noise_shared_between_targets_is_told_from_chance(numbers):
+    """Also where one number says it all, and correlations are 1 and -1."""
     rng = np.random.default_rng(0)
-    drawn = rng.normal(size=(2, 30))
-    for share, limit in ((1.0, True), (0.0, False)):
-        own = rng.normal(size=(6, 2, 30))
-        made = rng.normal(size=(6, 1, 30)) + share * drawn + (1 - share) * own
-        seen = measure(releases=Release(made.reshape(12, 30)), runs=2)
-        assert (seen.shared > 5) == limit
+    own, common = rng.normal(size=(80, numbers)), rng.normal(size=numbers)
+    assert measured.between(own) < 4
+    assert measured.between(0.1 * own + common) > flags.SHARED
+    assert measured.between(common + own[:20]) is None  # too few to say
 
 
 # Controls -----------------------------------------------------------------------------
@@ -141,8 +140,8 @@ def test_an_attackers_noise_is_told_from_the_releases(shared):
     theirs = drawn if shared else rng.normal(size=(24, 40))
     releases = Release({"w": np.repeat(rng.normal(size=(12, 40)), 2, 0) + drawn})
     shadows = Release({"w": 2 * rng.normal(size=(24, 40)) + theirs})
-    p = controls.same_noise(releases, shadows, 2)
-    assert (p < flags.CHANCE) == shared
+    sure = controls.same_noise(releases, shadows, 2)
+    assert (sure > flags.SHARED) == shared
     assert controls.same_noise(releases, shadows, 1) is None
 
 
