@@ -9,6 +9,7 @@ import numpy as np
 
 from audit import audit_cells
 from audit.bounds import format_bound
+from audit.flags import VOID
 from audit.scorecard import Scorecard
 
 NARROW = ("cramer_rao", "hammersley_chapman_robbins", "finite_prior")  # ranked bounds
@@ -64,8 +65,7 @@ def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
         for t in card.trials
         if t["defense"] == defense and t["status"] == "ok" and not t["result"]["oracle"]
     ]
-    void = {"non-finite", "attack-dead"}
-    sound = [t for t in rows if not void & {f["name"] for f in t["flags"]}]
+    sound = [t for t in rows if not VOID & {f["name"] for f in t["flags"]}]
     return min(sound, key=lambda t: error(t["result"]), default=None)
 
 
@@ -131,8 +131,8 @@ def _noiseless(own: dict[str, Any]) -> float | None:
 
 
 def _flags(line: Line) -> str:
-    if not line.card.trials:
-        return "-"
+    if not line.card.trials:  # nobody attacks: what its own runs say
+        return flag_names({"flags": line.own.get("flags", [])}, set())
     common = set(common_flags(line.card))
     return flag_names(line.best, common) if line.best else "no valid attack"
 

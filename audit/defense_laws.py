@@ -228,7 +228,7 @@ def order_of_records_does_not_matter(case: Case) -> str | None:
     ordered = case.defense.init is not None
     if ordered and "full_batch" not in case.defense.traits:
         return "batches are drawn by row"
-    if case.defense.parts is not None and case.defense.parts[2].at == "example":
+    if case.defense.parts is not None and case.defense.parts.noise.at == "example":
         return "noise is drawn by row"
     fixed = jax.tree.map(lambda a: a[::-1], case.data.fixed)
     permuted = case.sweep("train", case.data._replace(fixed=fixed))

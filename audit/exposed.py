@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit import accounting, bounds, games, in_turn, metrics, scoring, shadow
+from audit import (
+    accounting,
+    bounds,
+    controls,
+    games,
+    in_turn,
+    metrics,
+    scoring,
+    shadow,
+)
 from audit.accounting import Guarantees
 from audit.games import Game, Runs, Table
 from audit.pools import originals
@@ -157,12 +166,14 @@ def play(
     against = {b.name: scoring.against(b, arrays["mse"], se) for b in held.bounds}
     pictures = scoring.images(each[:, 0], targets.x, table.lpips)
     own = normalised(each, targets.x, originals(splits).x)
-    told = {
+    told: dict[str, Any] = {
         "mse_normalised": float(own.mean()),
         "mse_normalised_median": float(np.median(own)),
         "matching": metrics.matching(each[:, 0], targets.x),
     }
-    return {**summary, **pictures, **told, "against": against, "fit": info}, arrays
+    null, more = controls.of_guesses(each, targets, splits.pool)
+    told |= {"against": against, "fit": info, "controls": null}
+    return {**summary, **pictures, **told}, {**arrays, **more}
 
 
 def normalised(guesses: np.ndarray, targets: np.ndarray, pool: Any) -> np.ndarray:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from audit import audit_cells, cells, membership_cells
+from audit import audit_cells, cells, control_cells, membership_cells
 from audit.cells import (
     TOP,
     bound_names,
@@ -33,6 +33,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
         *(f"![{_words(name)}]({name})" for name in figures),
         *(["## Attacks", _md_trials(card)] if card.trials else []),
         *_md_leakage(card),
+        *_md_controls(card),
         "## Bounds and leakage",
         *([_md_bounds(card)] if card.scenario["game"] not in TRIALS else []),
         _md_dfil(card),
@@ -147,6 +148,26 @@ def _md_leakage(card: Scorecard) -> list[str]:
         return []
     table = grid(membership_cells.LEAKAGE, membership_cells.leakage(card))
     return ["## Membership, record by record", table, membership_cells.LEAKAGE_SAID]
+
+
+def _md_controls(card: Scorecard) -> list[str]:
+    """Return controls and what the run measured of itself; [] on older cards."""
+    parts = []
+    for header, rows, said in (
+        (
+            control_cells.CONTROLS,
+            control_cells.controls(card),
+            control_cells.CONTROLS_SAID,
+        ),
+        (
+            control_cells.MEASURED,
+            control_cells.measured(card),
+            control_cells.MEASURED_SAID,
+        ),
+    ):
+        if rows:
+            parts += [grid(header, rows), said]
+    return ["## Controls", *parts] if parts else []
 
 
 def _below(held: dict[str, Any] | None) -> str:

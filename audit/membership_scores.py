@@ -10,6 +10,7 @@ from audit import intervals, roc
 from audit.flags import Flag
 from audit.signals import Shadows
 
+NULL = 5.0  # standard errors of a null AUC from .5 that are no chance
 SURE = 0.999  # of a flag: clean runs must not raise one by chance
 CURVE = np.geomspace(1e-5, 1, 151)  # false-positive rates at which a ROC is kept
 
@@ -52,6 +53,14 @@ def rates(
         "targets": scores.shape[1],
         "runs": len(scores),
     }
+    # memberships of the next pair of records, in the same models: coins of their own
+    others_in = np.roll(of.member, 2, 1)
+    none = roc.auc(
+        scores[others_in],
+        scores[~others_in],
+        clusters=(ids[others_in], ids[~others_in]),
+    )
+    result["controls"] = {"null": none._asdict()}
     arrays = {"wrong": wrong, "fpr": curve.fpr[at], "tpr": curve.tpr[at]}
     return result, arrays | {"scores": scores.astype(np.float32), "member": of.member}
 
@@ -89,6 +98,18 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[dict[str, Any]
             )
             return [Flag("tpr-above-bound", "error", text)._asdict()]
     return []
+
+
+def null(result: dict[str, Any]) -> list[Flag]:
+    """Return a flag if scores tell the membership of records they are not about."""
+    held = result["controls"]["null"]
+    se = (held["high"] - held["low"]) / 3.92  # a 95% interval is 3.92 s.e. wide
+    if abs(held["value"] - 0.5) <= NULL * se:
+        return []
+    text = (
+        f"AUC {held['value']:.3g} with other records' memberships: coins hang together"
+    )
+    return [Flag("null-leak", "error", text)]
 
 
 def compared(trials: list[Any]) -> list[Any]:

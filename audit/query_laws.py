@@ -24,14 +24,14 @@ NO_PARTS = "it is made of no query, sampler and noise"
 def _at(case: Case, form: str) -> tuple[Query, Any, Any, Examples] | str:
     """Return the query, where it is looked at, and records; or why there is no form."""
     parts = case.defense.parts
-    if parts is None:
+    if parts is None or parts.query is None:
         return NO_PARTS
-    if getattr(parts[0], form) is None:
+    if getattr(parts.query, form) is None:
         return f"its query has no closed form `{form}`"
     _, views = case.steps
     pool = double(case.world.splits.pool)
     z = jax.tree.map(lambda a: jnp.asarray(a[:RECORDS]), pool)
-    return parts[0], views[-1].params, views[-1].side, z
+    return parts.query, views[-1].params, views[-1].side, z
 
 
 class _Programs(NamedTuple):
@@ -139,9 +139,9 @@ def the_sensitivity_is_not_exceeded(case: Case) -> str | None:
 def information_is_summed_along_the_run(case: Case) -> str | None:
     """The reading == sum over the steps trained of factor x precision x ||J||^2."""
     parts = case.defense.parts
-    if parts is None:
+    if parts is None or parts.query is None or parts.sampler is None:
         return NO_PARTS
-    query, sampler, noise = parts
+    noise, query, sampler = parts
     if case.information is None:
         return "no bound"
     if query.trace is None or isinstance(noise.precision, dict):

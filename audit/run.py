@@ -21,10 +21,14 @@ from audit import (
     attributes,
     canaries,
     canary_games,
+    controls,
     data,
     exposed,
+    flags,
     games,
     in_turn,
+    judge,
+    measured,
     membership,
     membership_scores,
     perceptual,
@@ -36,6 +40,7 @@ from audit import (
 )
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
+from audit.flags import Measured
 from audit.games import Game, Table
 from audit.rng import stream
 from audit.rows import Problem, Trial
@@ -83,6 +88,8 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     asked = scenario.membership
+    seen = judge.Seen({}, [])
+    engine = engine._replace(doubt=lambda *said: seen.stale.append(said))
     table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
     for of in learners:
         if game.fits is not None:
@@ -97,22 +104,31 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         guaranteed = game.account(own, of, at, spec.accounting_runs, spec.delta)
         held[entry.label] = guaranteed
         utility = rows.utility(of, runs, problem.splits)
-        defenses[entry.label] = rows.describe(entry, guaranteed, utility)
+        looked = look(own, game, of, runs.releases, problem, spec.runs)
+        seen.measured[entry.label] = looked
+        defenses[entry.label] = rows.describe(entry, guaranteed, utility, looked)
         trials += [
             trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
     trials = rows.with_shares(membership_scores.compared(trials), floor)
     flagged = [
-        rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
+        judge.row(t, held, trials, learners, floor, scenario, problem, seen)
+        for t in trials
     ]
+    for label, own_part in defenses.items():
+        ran = flags.of_runs(seen.ran(label))
+        own_part["flags"] = [f._asdict() for f in ran]
     return Scorecard(
         scenario=scenario.resolved(),
         provenance={},
         data=rows.provenance(scenario, problem),
         floor=rows.floor_summary(floor),
         defenses=defenses,
-        trials=[rows.plain(t, row) for t, row in zip(trials, flagged, strict=True)],
+        trials=[
+            judge.plain(t, row, seen.ran(t.defense))
+            for t, row in zip(trials, flagged, strict=True)
+        ],
         arrays=rows.arrays(problem, held, trials, floor),
     )
 
@@ -142,7 +158,12 @@ def load(scenario: Scenario) -> Problem:
     shown = cut.fixed.x if in_turn else None
     problem = Problem(task, splits, dataset, shown, asked)
     bounds = tuple(make_bound(entry) for entry in scenario.bounds)
-    return problem._replace(canaries=spec.canaries, exposed=spec.exposed, bounds=bounds)
+    return problem._replace(
+        canaries=spec.canaries,
+        exposed=spec.exposed,
+        bounds=bounds,
+        known_targets=controls.known_targets(cut),
+    )
 
 
 def make_bound(entry: Entry) -> Callable:
@@ -154,6 +175,22 @@ def make_bound(entry: Entry) -> Callable:
         return found and found._replace(name=entry.label)
 
     return named
+
+
+def look(
+    key: jax.Array,
+    game: Game,
+    of: shadow.Learner,
+    releases: Release,
+    problem: Problem,
+    runs: int,
+) -> Measured:
+    """Measure what a defense's runs do; see `measured`."""
+    splits, planted = problem.splits, problem.canaries
+    n = len(splits.fixed.y) + bool(len(splits.targets.y))
+    n += planted.count if planted is not None else 0
+    alike = 1 if game.goal == "membership" else runs  # its runs differ in their records
+    return measured.measure(key, of, splits.fixed, n, releases, alike)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
@@ -224,7 +261,7 @@ def trial(
         "oracle": games.is_oracle(model),
         "seconds": round(time.perf_counter() - began, 2),
     }
-    return base._replace(status="ok", result=result, arrays=arrays)
+    return base._replace(status="ok", result=result, arrays=arrays, knows=model.knows)
 
 
 def _floor(

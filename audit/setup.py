@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
     "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench", "cells",
-    "comparisons", "contract", "doctor", "expected", "exposed_figures", "figures",
-    "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
+    "comparisons", "contract", "control_cells", "doctor", "expected",
+    "exposed_figures", "figures", "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
     "membership_cells", "membership_figures", "nominal", "overview", "page",
     "places", "plain", "plans", "progress", "record_figures", "report", "reproduce",
     "run_page", "scale", "score_files", "seeds", "standings", "step_figures", "svg",

@@ -89,6 +89,7 @@ class Chosen(_Model):
 
     by: str
     cost: str
+    tuned_on: Literal["elsewhere", "targets"] | None = None  # None = not said
 
 
 class ScenarioSpec(_Model):

@@ -193,6 +193,14 @@ class Nominal(NamedTuple):
     void: str | None  # why it does not hold here; None = it does
 
 
+class Parts(NamedTuple):
+    """What a builder made a defense of; `measured` and `testing` look if it is so."""
+
+    noise: Noise
+    query: Query | None = None  # None = a single release
+    sampler: Sampler | None = None
+
+
 class Exposed(NamedTuple):
     """One step at given parameters, as whoever receives its update sees it."""
 
@@ -233,8 +241,7 @@ class Defense(NamedTuple):
     dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
     steps: int | None = None  # how many `train` takes; None = nothing iterates
     exposed: Exposed | None = None  # None = nothing is shown before the release
-    parts: tuple[Query, Sampler, Noise] | None = None  # what a builder made it of; for
-    # the laws of `testing` alone
+    parts: Parts | None = None  # what a builder made it of
 
 
 class ThreatModel(NamedTuple):

@@ -270,10 +270,12 @@ def test_a_float_that_decides_at_build_time_is_found():
 def dpsgd_with(query=lambda q: q, **fields):
     """Return a case of DP-SGD whose query is another; no step is compiled."""
     held = case(registry.find("defense", "dpsgd"), steps=1)
-    q, sampler, noise = held.defense.parts
+    parts = held.defense.parts
     of = held.of
     held.of = of._replace(
-        defense=of.defense._replace(parts=(query(q), sampler, noise), **fields)
+        defense=of.defense._replace(
+            parts=parts._replace(query=query(parts.query)), **fields
+        )
     )
     with jax.enable_x64(True):
         side = defense_laws.double(of.side)
