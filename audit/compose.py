@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from audit import registry
 from audit.registry import Setting, did_you_mean
-from audit.spec import DataSet, Membership, ScenarioSpec, SplitSizes
+from audit.spec import DataSet, Features, Membership, ScenarioSpec, SplitSizes
 from audit.types import Lanes, UserError
 
 
@@ -120,6 +120,7 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         raise UserError(registry.explain(error, model=ScenarioSpec)) from None
     data = _choose_data(spec)
     here = spec.sets[data]
+    spec = spec.model_copy(update={"features": _features(spec, here)})
     _playable(spec, here)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
@@ -145,6 +146,14 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         lanes=_lanes(spec.lanes),
         bounds=_bounds(spec),
     )
+
+
+def _features(spec: ScenarioSpec, here: DataSet) -> Features:
+    """Return what the data set asks for, except where the scenario says otherwise."""
+    if here.features is None:
+        return spec.features
+    said = {k: getattr(spec.features, k) for k in spec.features.model_fields_set}
+    return here.features.model_copy(update=said)
 
 
 SQUARED = ("reconstruction", "leave_one_out", "anatomy", "exposed")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SHOWN = (
     "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench", "cells",
     "comparisons", "contract", "control_cells", "doctor", "expected",
-    "exposed_figures", "figures", "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
+    "exposed_figures", "figures", "imported", "launch", "leaderboard",
+    "leaderboard_page", "markdown",
     "membership_cells", "membership_figures", "nominal", "overview", "page",
     "places", "plain", "plans", "progress", "record_figures", "report", "reproduce",
     "run_page", "scale", "score_files", "seeds", "standings", "step_figures", "svg",

@@ -31,7 +31,7 @@ class SplitSizes(_Model):
 class Features(_Model):
     """What is done to the records first; arguments of `data.prepare_features`."""
 
-    channels: bool = False
+    channels: bool | Literal["cifar10"] = False
     unit_ball: bool = False
     pca: NonNegativeInt = 0
     standardise: bool = False
@@ -60,6 +60,7 @@ class DataSet(_Model):
     """What a scenario does on one data set."""
 
     splits: SplitSizes
+    features: Features | None = None  # where they are prepared otherwise than elsewhere
     attribute: str | None = None  # where the column has another name than elsewhere
     training: dict[str, Any] = {}
     defense: dict[str, dict[str, Any]] = {}

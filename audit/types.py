@@ -1,8 +1,7 @@
 """Contracts of the suite: NamedTuples and aliases, and nothing else of ours.
 
 Every array field says its shape. Leading axes are batch axes; one example has none.
-The module imports neither JAX nor anything of the suite, so that the command line can
-read and check a plug-in's settings without paying for either.
+Nothing is imported, so that the command line reads a plug-in's settings in no time.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
     AnyArray = Any  # a NumPy or JAX array; inside a transformation, a tracer
 
-# Settings: the annotation of a factory's keyword-only argument is its schema. Integers,
-# strings and booleans are static (a new value compiles anew); floats are traced.
+# A factory's annotations are the schema of its settings. Integers, strings and booleans
+# are static (a new value compiles anew); floats are traced.
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(gt=0, le=1)]
@@ -249,9 +248,8 @@ class ThreatModel(NamedTuple):
 
     goal: Literal["reconstruction", "inversion", "membership", "attribute"]
     sees: frozenset[str] = frozenset()  # of {"params", "signals"}; oracles: {"target"}
-    knows: frozenset[str] = (
-        frozenset()
-    )  # of {"fixed", "label", "init", "train", "public", "shadows"}
+    # of {"fixed", "label", "init", "train", "public", "shadows"}
+    knows: frozenset[str] = frozenset()
     assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
 
 
@@ -314,10 +312,7 @@ class Bound(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """What accounting says of one defense: what a bound from elsewhere is made of.
-
-    None = no reading, never zero.
-    """
+    """What accounting says of one defense, to make a bound of; None = no reading."""
 
     dimension: int  # d of one record
     domain: tuple[float, float]  # of every coordinate; infinite = unknown
