@@ -141,7 +141,7 @@ def information_is_summed_along_the_run(case: Case) -> str | None:
     parts = case.defense.parts
     if parts is None or parts.query is None or parts.sampler is None:
         return NO_PARTS
-    noise, query, sampler = parts
+    query, sampler, noise = parts.query, parts.sampler, parts.noise
     if case.information is None:
         return "no bound"
     if query.trace is None or isinstance(noise.precision, dict):
