@@ -53,14 +53,12 @@ def rates(
         "targets": scores.shape[1],
         "runs": len(scores),
     }
-    # memberships of the next pair of records, in the same models: coins of their own
-    others_in = np.roll(of.member, 2, 1)
-    none = roc.auc(
-        scores[others_in],
-        scores[~others_in],
-        clusters=(ids[others_in], ids[~others_in]),
-    )
-    result["controls"] = {"null": none._asdict()}
+    if scores.shape[1] > 3:  # a pair of records, and another one
+        # memberships of the next pair, in the same models: coins of their own
+        other = np.roll(of.member, 2, 1)
+        groups = ids[other], ids[~other]
+        none = roc.auc(scores[other], scores[~other], clusters=groups)
+        result["controls"] = {"null": none._asdict()}
     arrays = {"wrong": wrong, "fpr": curve.fpr[at], "tpr": curve.tpr[at]}
     return result, arrays | {"scores": scores.astype(np.float32), "member": of.member}
 
@@ -102,7 +100,9 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[dict[str, Any]
 
 def null(result: dict[str, Any]) -> list[Flag]:
     """Return a flag if scores tell the membership of records they are not about."""
-    held = result["controls"]["null"]
+    held = result.get("controls", {}).get("null")
+    if held is None:
+        return []
     se = (held["high"] - held["low"]) / 3.92  # a 95% interval is 3.92 s.e. wide
     if abs(held["value"] - 0.5) <= NULL * se:
         return []
