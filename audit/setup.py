@@ -23,9 +23,9 @@ SHOWN = (
     "comparisons", "contract", "doctor", "expected", "exposed_figures", "figures",
     "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
     "membership_cells", "membership_figures", "nominal", "page", "places", "plain",
-    "plans", "progress", "record_figures", "report", "reproduce", "run_page",
-    "score_files", "seeds", "standings", "step_figures", "svg", "target_plots",
-    "verdicts", "verify",
+    "plans", "progress", "pytest_plugin", "record_figures", "report", "reproduce",
+    "run_page", "score_files", "seeds", "standings", "step_figures", "strength",
+    "svg", "target_plots", "verdicts", "verify",
 )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ LAYERS = [
      "expected", "places", "plans", "verdicts", "reproduce",
      "contract", "seeds", "standings", "comparisons", "svg", "page", "plain",
      "target_plots", "leaderboard", "leaderboard_page", "run_page", "verify",
-     "launch", "setup", "__main__", "__init__"},
+     "launch", "setup", "strength", "pytest_plugin", "__main__", "__init__"},
 ]  # fmt: skip
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 FILES = [p for d in ("audit", "defenses", "attacks") for p in (ROOT / d).rglob("*.py")]
@@ -85,6 +85,8 @@ def test_the_schema_layer_does_not_import_jax():
         "reproduce",
         "nominal",
         "setup",
+        "strength",
+        "pytest_plugin",
     )
     data = (
         "data/__init__",

@@ -1,117 +1,175 @@
 """What is played: scenarios at smoke size, on data that come with the packages.
 
 One run of a scenario gives many cells. Budgets are small on purpose: an attack that has
-long converged would not show that half of its steps are gone.
+long converged would not show that half of its steps are gone. Where a cell moved too
+much between seeds for a band of 5%, its noise is larger or its releases are more; the
+comments say which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
-from audit.strength import Cell
+import numpy as np
+
+from audit import strength
+from audit.strength import Cell, Golden
+
+FOLDER = Path(__file__).parent / "golden"
 
 
 class Play(NamedTuple):
     """One scenario, run once a seed."""
 
+    scenario: str
     words: tuple[str, ...]  # as after `python -m audit run`
     cells: tuple[Cell, ...]
 
 
-def cells(metric: str, attacks: list[str], defenses: list[str]) -> tuple[Cell, ...]:
-    return tuple(Cell(a, d, metric) for a in attacks for d in defenses)
+def cells(metric: str, attacks: str, defenses: str) -> tuple[Cell, ...]:
+    return tuple(Cell(a, d, metric) for a in attacks.split() for d in defenses.split())
 
 
 PLAYS = {
+    # SGD with long steps: after Adam's, the error is the start's doing, not the
+    # attack's (45% between seeds). The exact fits have no start at all.
     "shadow_models": Play(
+        "binary_mnist",
         (
-            "scenario=binary_mnist",
             "data=digits",
-            "defenses=[sgd,dpsgd,dpsgd_strong,prune]",
-            "runs=4",
+            "runs=8",
             "accounting_runs=1",
+            "training.optimizer=sgd",
+            "training.learning_rate=2.0",
+            "training.steps=8",
             "attack.reconstructor.epochs=12",
+            "defense.perturbed.use=output_perturbed_glm",
+            "defense.perturbed.loss=logistic",
+            "defense.perturbed.regularization=0.01",
+            "defense.perturbed.noise_stddev=0.001",
         ),
         (
-            *cells("mse", ["reconstructor"], ["sgd", "dpsgd", "dpsgd_strong", "prune"]),
-            *cells("mse", ["class_mean", "nearest_neighbour"], ["sgd"]),
+            *cells("mse", "reconstructor", "perturbed"),
+            *cells("ssim", "reconstructor", "sgd perturbed"),
+            *cells("mse", "class_mean nearest_neighbour", "sgd"),
         ),
     ),
-    "calibration": Play(
+    "noised_sum": Play(
+        "calibration",
         (
-            "scenario=calibration",
             "data=digits",
-            "defenses=[noisy_sum,{noisier: {use: noisy_sum, noise_stddev: 0.1}}]",
+            "runs=8",
+            "sets.digits.splits.augment=2000",
+            "attack.reconstructor.epochs=8",
+            "defense.noisier.use=noisy_sum",
             "defense.noisier.clip_norm=20.0",
-            "runs=40",
+            "defense.noisier.noise_stddev=0.1",
         ),
-        cells("mse", ["sum_inversion"], ["noisy_sum", "noisier"]),
+        (
+            *cells("mse", "sum_inversion", "noisy_sum noisier"),
+            *cells("mse", "reconstructor", "noisy_sum noisier"),
+        ),
     ),
+    # One release's noise is shared by all records, so what counts is how many releases
+    # there are, and how much of the error is noise: 1e-4 and less moved by 5 to 17%.
     "glm_intercept": Play(
+        "glm_reconstruction",
         (
-            "scenario=glm_reconstruction",
             "data=digits",
-            "defenses=[perturbed,{noisier: {use: output_perturbed_glm, noise_stddev: 1.0e-4}}]",
-            "runs=100",
+            "runs=800",
+            "defense.noisier.use=output_perturbed_glm",
+            "defense.noisier.noise_stddev=3.0e-4",
         ),
         (
-            *cells("mse_typical", ["glm_attack"], ["perturbed", "noisier"]),
-            *cells("mse", ["glm_attack_clamped"], ["perturbed", "noisier"]),
+            *cells("mse_typical", "glm_attack", "noisier"),
+            *cells("mse", "glm_attack_clamped", "noisier"),
         ),
     ),
-    "glm_plain": Play(
+    "glm_label": Play(
+        "glm_output_perturbation",
         (
-            "scenario=glm_output_perturbation",
             "data=digits",
-            "defenses=[{quiet: {use: output_perturbed_glm, noise_stddev: 1.0e-5}},{noisier: {use: output_perturbed_glm, noise_stddev: 1.0e-4}}]",
-            "runs=100",
+            "runs=400",
+            "defense.noisier.use=output_perturbed_glm",
+            "defense.noisier.noise_stddev=3.0e-4",
+            "defense.noisiest.use=output_perturbed_glm",
+            "defense.noisiest.noise_stddev=1.0e-3",
         ),
         (
-            *cells("mse_typical", ["glm_attack"], ["quiet", "noisier"]),
-            *cells("mse", ["glm_attack_clamped"], ["quiet", "noisier"]),
+            *cells("mse", "glm_attack", "noisier noisiest"),
+            *cells("mse", "glm_attack_clamped", "noisier noisiest"),
         ),
     ),
     "attributes": Play(
-        ("scenario=glm_attributes", "data=diabetes", "runs=100"),
-        cells("success", ["whitebox_inverter", "fredrikson"], ["low_noise", "noise", "high_noise"]),
+        "glm_attributes",
+        ("data=diabetes",),
+        (
+            *cells("success", "whitebox_inverter", "noise high_noise irfil_2"),
+            *cells("success", "fredrikson", "noise high_noise"),
+            *cells("success", "prior_mode ideal_imputation", "noise"),
+        ),
     ),
     "attributes_of_classes": Play(
-        ("scenario=glm_adult", "data=breast_cancer", "runs=100"),
-        cells("success", ["whitebox_inverter", "fredrikson"], ["low_noise", "noise", "high_noise"]),
+        "glm_adult",
+        ("data=breast_cancer",),
+        (
+            *cells("success", "whitebox_inverter", "low_noise noise"),
+            *cells("success", "fredrikson", "low_noise noise"),
+        ),
     ),
     "membership": Play(
+        "mia_mnist5k",
         (
-            "scenario=mia_mnist5k",
             "data=digits",
-            "defenses=[sgd,dpsgd_weak]",
-            "runs=16",
+            "runs=24",
             "membership.shadows=32",
             "membership.calibration=2",
         ),
         cells(
-            "auc",
-            ["loss_threshold", "attack_p", "attack_s", "attack_r", "lira", "rmia", "lira_offline", "rmia_offline"],
-            ["sgd", "dpsgd_weak"],
-        ),
+            "gini",
+            "loss_threshold attack_p attack_s attack_r lira rmia lira_offline "
+            "rmia_offline",
+            "sgd dpsgd_weak",
+        )
+        + cells("auc", "coin", "sgd"),
     ),
     "transcript": Play(
-        ("scenario=epsilon_audit", "runs=2000", "defenses=[epsilon_1,epsilon_4,epsilon_8]", "lanes.tile=4000"),
-        cells("auc", ["gradient_llr"], ["epsilon_1", "epsilon_4", "epsilon_8"]),
+        "epsilon_audit",
+        ("runs=2000", "lanes.tile=4000"),
+        cells("auc", "gradient_llr", "epsilon_1 epsilon_4 epsilon_8"),
     ),
     "one_run": Play(
-        ("scenario=epsilon_one_run", "defenses=[epsilon_4,epsilon_8]", "canaries.audits=1", "canaries.count=1000"),
-        cells("auc", ["one_run"], ["epsilon_4", "epsilon_8"]),
+        "epsilon_one_run",
+        ("canaries.audits=1", "canaries.count=2000"),
+        cells("auc", "one_run", "epsilon_4 epsilon_8"),
     ),
+    # 96 targets: with 32, noise moved the errors by 5 to 14% between seeds; of an
+    # undefended search the median, for the mean is that of a few that got stuck.
     "gradient_inversion": Play(
+        "dirdp_mnist5k",
         (
-            "scenario=dirdp_mnist5k",
             "data=digits",
-            "sets.digits.splits.targets=32",
-            "defenses=[sgd,dpsgd,vmf_500]",
+            "sets.digits.splits.targets=96",
             "training.steps=45",
-            "attacks=[mean_image,analytic,iga,map,dlg,idlg]",
             "attack.iga.steps=60",
             "attack.map.steps=60",
+        ),
+        (
+            *cells("mse", "analytic map", "dpsgd vmf_500"),
+            *cells("mse", "iga", "vmf_500"),
+            *cells("mse_median", "iga", "sgd"),
+            *cells("mse", "mean_image", "sgd"),
+        ),
+    ),
+    "label_and_image": Play(
+        "dirdp_mnist5k",
+        (
+            "data=digits",
+            "sets.digits.splits.targets=32",
+            "training.steps=45",
+            "task.settings.hidden=16",
             "attack.dlg.use=gradient_inversion",
             "attack.dlg.preset=dlg",
             "attack.dlg.steps=40",
@@ -119,6 +177,38 @@ PLAYS = {
             "attack.idlg.preset=idlg",
             "attack.idlg.steps=40",
         ),
-        cells("mse", ["analytic", "iga", "map", "dlg", "idlg"], ["sgd", "dpsgd", "vmf_500"]),
+        cells("mse", "dlg idlg", "sgd vmf_500"),
     ),
-}  # fmt: skip
+}
+
+
+def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
+    """Return what runs some of a play's cells; none named: all of them.
+
+    Randomness is addressed by name, so that a shorter line-up draws the same bits.
+    """
+    asked = list(play.cells if some is None else some)
+    defenses = ",".join(dict.fromkeys(c.defense for c in asked))
+    attacks = ",".join(dict.fromkeys(c.attack for c in asked))
+    line_up = [f"defenses=[{defenses}]", f"attacks=[{attacks}]"]
+    return [f"scenario={play.scenario}", *play.words, *line_up]
+
+
+def golden(name: str) -> Golden | None:
+    return strength.load(FOLDER / f"{name}.json")
+
+
+def measure(
+    asked: list[str], wanted: Iterable[Cell], seeds: Iterable[int], store: Path | None
+) -> dict[Cell, list[float]]:
+    """Run, and return every cell's value under every seed."""
+    found: dict[Cell, list[float]] = {cell: [] for cell in wanted}
+    for seed in seeds:
+        [card] = strength.play(asked, [seed], store)
+        for cell, each in found.items():
+            each.append(strength.value(card, cell))
+    return found
+
+
+def mean(values: list[float]) -> float:
+    return float(np.mean(values))

@@ -1,0 +1,56 @@
+"""Every attack, weakened, is noticed: `pytest -m mutants`; docs/strength.md."""
+
+import pytest
+
+from audit import registry, strength
+from audit.strength import band, judge
+from tests.strength.mutants import MUTANTS
+from tests.strength.suite import PLAYS, golden, mean, measure, words
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant(name, monkeypatch, strength_store):
+    mutant = MUTANTS[name]
+    held = golden(mutant.play)
+    assert held is not None, f"{mutant.play} has no golden file"
+    cells = mutant.cells()
+    mutant.apply(monkeypatch)
+    asked = [*words(PLAYS[mutant.play], cells), *mutant.words]
+    seeds = held.seeds[: strength.PLAYED]
+    found = measure(asked, cells, seeds, strength_store)
+    wanted = "holds" if mutant.harmless else "weaker"
+    said = []
+    for cell, values in found.items():
+        allowed, now = band(held.cells[cell.name], len(seeds)), mean(values)
+        verdict = judge(cell, allowed, now)
+        line = f"{verdict}: {cell.name} is {now:.5g}, "
+        line += f"was {allowed.value:.5g} +- {allowed.width:.2g}"
+        print(line)
+        if verdict != wanted:
+            said.append(line)
+    assert not said, f"{name} must be {wanted}: " + "; ".join(said)
+
+
+def test_every_attack_has_cells_and_a_mutant_that_is_noticed():
+    attacks = set(registry.names("attack"))
+    assert {m.attack for m in MUTANTS.values() if not m.harmless} | {"coin"} == attacks
+    presets = {"analytic", "iga", "map", "dlg", "idlg"}
+    inversions = {b.split()[0] for m in MUTANTS.values() for b in m.breaks}
+    assert presets <= inversions
+    for mutant in MUTANTS.values():
+        assert mutant.cells()
+
+
+def test_there_are_enough_cells_and_their_bands_hold_something():
+    every = [(n, c) for n, play in PLAYS.items() for c in play.cells]
+    assert len(every) >= 30
+    for name, cell in every:
+        held = golden(name)
+        assert held is not None
+        assert len(held.seeds) >= 10
+        assert held.words == words(PLAYS[name]), name
+        assert all(held.reasons)
+        own = held.cells[cell.name]
+        assert len(own) == len(held.seeds)
+        assert band(own).share <= strength.MOST, cell.name
