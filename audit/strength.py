@@ -218,6 +218,7 @@ def load(path: Path) -> Golden | None:
 
 def save(path: Path, golden: Golden) -> None:
     """Write a golden file, values to six digits, a cell a line."""
+
     def line(name: str, values: list[float]) -> str:
         return f"    {json.dumps(name)}: {[float(f'{v:.6g}') for v in values]}"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit import registry, strength
+from audit import launch, registry, strength
 from audit.strength import band, judge
 from tests.strength.mutants import MUTANTS
 from tests.strength.suite import PLAYS, golden, mean, measure, words
@@ -38,8 +38,14 @@ def test_every_attack_has_cells_and_a_mutant_that_is_noticed():
     presets = {"analytic", "iga", "map", "dlg", "idlg"}
     inversions = {b.split()[0] for m in MUTANTS.values() for b in m.breaks}
     assert presets <= inversions
-    for mutant in MUTANTS.values():
-        assert mutant.cells()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_mutant_can_be_composed(name):
+    mutant, found = MUTANTS[name], []
+    asked = [*words(PLAYS[mutant.play], mutant.cells()), *mutant.words]
+    launch.launch(asked, lambda scenario, _: found.append(scenario))
+    assert {a.name for a in found[0].attacks} == {mutant.attack}
 
 
 def test_there_are_enough_cells_and_their_bands_hold_something():
