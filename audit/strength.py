@@ -27,7 +27,7 @@ from audit.types import UserError
 if TYPE_CHECKING:
     from audit.scorecard import Scorecard
 
-GOLDEN = tuple(range(12))  # seeds of a golden value
+GOLDEN = tuple(range(10))  # seeds of a golden value
 PLAYED = 5  # of them a check plays, the first ones
 STANDARD_ERRORS = 3.0
 MOST = 0.05  # of the value: a wider band would let a weakened attack through
