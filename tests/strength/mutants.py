@@ -200,7 +200,7 @@ def on(attack: str, *defenses: str) -> tuple[str, ...]:
     return tuple(f"{attack} {d}" for d in defenses)
 
 
-FEW_SHADOWS = ("membership.shadows=4",)  # a tenth of them, made even
+FEW_SHADOWS = ("membership.shadows=6",)  # a tenth of them, made even
 
 MUTANTS = {
     # reconstruction
