@@ -200,7 +200,7 @@ def on(attack: str, *defenses: str) -> tuple[str, ...]:
     return tuple(f"{attack} {d}" for d in defenses)
 
 
-FEW_SHADOWS = ("membership.shadows=6",)  # a tenth of them, made even
+FEW_SHADOWS = ("membership.shadows=4",)  # a tenth of them, made even
 
 MUTANTS = {
     # reconstruction
@@ -217,9 +217,9 @@ MUTANTS = {
         change=some_pool(0.1),
     ),
     "reconstructor, label dropped": Mutant(
-        "shadow_models",
+        "noised_sum",
         "reconstructor",
-        on("reconstructor", "sgd", "perturbed"),
+        on("reconstructor", "noisier"),
         change=LABEL_DROPPED,
     ),
     "reconstructor, stale standardisation": Mutant(
@@ -229,9 +229,9 @@ MUTANTS = {
         change=fitted(stale),
     ),
     "class_mean, label dropped": Mutant(
-        "shadow_models",
+        "noised_sum",
         "class_mean",
-        on("class_mean", "sgd"),
+        on("class_mean", "noisy_sum"),
         change=LABEL_DROPPED,
     ),
     "mean_image, half of the image": Mutant(
@@ -241,9 +241,9 @@ MUTANTS = {
         change=saying(lambda x: x.at[: x.shape[0] // 2].set(0)),
     ),
     "nearest_neighbour, a tenth of the pool": Mutant(
-        "shadow_models",
+        "noised_sum",
         "nearest_neighbour",
-        on("nearest_neighbour", "sgd"),
+        on("nearest_neighbour", "noisy_sum"),
         change=some_pool(0.1),
     ),
     "sum_inversion, wrong clip": Mutant(
