@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from audit import strength
 from audit.strength import Cell, Golden
@@ -114,8 +115,8 @@ PLAYS = {
             *cells("success", "fredrikson", "low_noise"),
         ),
     ),
-    # 2 AUC - 1 where its band is below 5%; LiRA's and attack R's is 5 to 9% wide with so
-    # few shadows, so that theirs is of the AUC itself
+    # 2 AUC - 1 where its band is below 5%. With so few shadows LiRA's and attack R's is
+    # 5 to 9% wide, so that theirs is of the AUC itself.
     "membership": Play(
         "mia_mnist5k",
         (
@@ -180,6 +181,10 @@ PLAYS = {
 }
 
 
+# No golden values yet: `--update-golden` makes them, and a name is then deleted here.
+UNMEASURED = ("shadow_models", "glm_intercept", "label_and_image")
+
+
 def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
     """Return what runs some of a play's cells; none named: all of them.
 
@@ -192,8 +197,13 @@ def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
     return [f"scenario={play.scenario}", *play.words, *line_up]
 
 
-def golden(name: str) -> Golden | None:
-    return strength.load(FOLDER / f"{name}.json")
+def golden(name: str) -> Golden:
+    """Return the golden values of a play; skip where there are none yet."""
+    held = strength.load(FOLDER / f"{name}.json")
+    if held is None and name in UNMEASURED:
+        pytest.skip(f"{name}: no golden values yet")
+    assert held is not None, f"{name} has no golden file: --update-golden makes it"
+    return held
 
 
 def measure(
