@@ -237,7 +237,7 @@ MUTANTS = {
     "mean_image, half of the image": Mutant(
         "gradient_inversion",
         "mean_image",
-        on("mean_image", "sgd"),
+        on("mean_image", "dpsgd"),
         change=saying(lambda x: x.at[: x.shape[0] // 2].set(0)),
     ),
     "nearest_neighbour, a tenth of the pool": Mutant(
@@ -440,13 +440,13 @@ MUTANTS = {
     "iga, half the steps": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("iga", "sgd"),
-        words=("attack.iga.steps=30",),
+        on("smooth", "vmf_500"),
+        words=("attack.smooth.steps=30",),
     ),
     "iga, label dropped": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("iga", "sgd"),
+        on("smooth", "vmf_500"),
         change=LABEL_DROPPED,
     ),
     "iga, wrong sign of the total variation": Mutant(
@@ -454,13 +454,6 @@ MUTANTS = {
         "gradient_inversion",
         on("smooth", "vmf_500"),
         patch=wrong_smoothness(-1),
-    ),
-    "iga, wrong sign of little total variation": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        on("iga", "sgd"),
-        patch=wrong_smoothness(-1),
-        harmless="smoothness is 1e-4 of a term of about 1, beside a cosine of about 1",
     ),
     "map, half the steps": Mutant(
         "gradient_inversion",
