@@ -47,7 +47,7 @@ def test_values_are_read_where_the_card_has_them():
     [
         (MSE._replace(metric="mze"), "unknown metric 'mze'; did you mean 'mse'"),
         (MSE._replace(attack="nett"), "there is net on sgd"),
-        (MSE._replace(attack="glm"), "it was skipped: no"),
+        (MSE._replace(attack="glm"), "was skipped: no"),
         (MSE._replace(metric="ssim"), "no 'ssim'"),
     ],
 )
