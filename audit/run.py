@@ -8,6 +8,7 @@ scenario -> game, task, splits
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -143,15 +144,15 @@ def load(scenario: Scenario) -> Problem:
     as_they_are = splits is cut and dataset.columns == ()
     domain = (0.0, 1.0) if as_they_are else (-np.inf, np.inf)
     data.check(splits, domain, in_turn=in_turn)
-    model = registry.find("model", spec.task.model)
     features = tuple(splits.fixed.x.shape[1:])
-    try:
-        task = model(features, len(spec.task.classes), **spec.task.settings)
-    except ValueError as error:
-        raise UserError(f"task: {error}") from None
+    task = _task(
+        registry.find("model", spec.task.model),
+        features,
+        len(spec.task.classes),
+        tuple(sorted(spec.task.settings.items())),
+        (spec.canaries.count, spec.canaries.norm) if spec.canaries else None,
+    )
     task = task._replace(domain=domain, label_private=spec.task.label_private)
-    if spec.canaries is not None:
-        task = canaries.plant(task, spec.canaries.count, spec.canaries.norm)
     asked = None
     if scenario.attribute is not None:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
@@ -193,6 +194,22 @@ def look(
     return measured.measure(key, of, splits.fixed, n, releases, alike)
 
 
+@functools.lru_cache(maxsize=32)
+def _task(
+    model: Callable,
+    features: tuple[int, ...],
+    classes: int,
+    settings: tuple,
+    canary: tuple[int, float] | None,
+) -> Task:
+    """Build what is learnt once, so that other seeds find their programs compiled."""
+    try:
+        task = model(features, classes, **dict(settings))
+    except ValueError as error:
+        raise UserError(f"task: {error}") from None
+    return task if canary is None else canaries.plant(task, *canary)
+
+
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
     """Initialise and pre-train once, for all defenses."""
     settings = scenario.spec.pretrain.model_dump()
@@ -230,7 +247,13 @@ def build(
 
 def make_attack(entry: Entry, task: Task) -> Attack:
     """Build one attack from its settings."""
-    return registry.find("attack", entry.name)(task, **entry.settings)
+    factory = registry.find("attack", entry.name)
+    return _attack(factory, task, tuple(sorted(entry.settings.items())))
+
+
+@functools.lru_cache(maxsize=64)
+def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
+    return factory(task, **dict(settings))
 
 
 def trial(

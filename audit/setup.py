@@ -30,6 +30,7 @@ SHOWN = (
     # what holds plug-ins against their laws, or makes new ones
     "accounting_laws", "attack_laws", "defense_laws", "laws", "new", "query_laws",
     "scenario_laws", "shown", "testing", "worlds",
+    "pytest_plugin", "strength",
 )  # fmt: skip
 
 

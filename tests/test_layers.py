@@ -29,7 +29,7 @@ LAYERS = [
      "expected", "places", "plans", "verdicts", "overview", "reproduce",
      "contract", "scale", "seeds", "standings", "comparisons", "svg", "page", "plain",
      "target_plots", "leaderboard", "leaderboard_page", "run_page", "verify",
-     "launch", "setup", "__main__", "__init__",
+     "launch", "setup", "strength", "pytest_plugin", "__main__", "__init__",
      "plugins", "new", "testing", "laws", "worlds", "shown", "defense_laws",
      "accounting_laws", "query_laws", "attack_laws", "scenario_laws"},
 ]  # fmt: skip
@@ -90,6 +90,8 @@ def test_the_schema_layer_does_not_import_jax():
         "setup",
         "plugins",
         "new",
+        "strength",
+        "pytest_plugin",
     )
     data = (
         "data/__init__",
