@@ -108,7 +108,7 @@ def test_golden_files_come_back(tmp_path):
 
 
 def test_seeds_differ_and_the_store_changes_nothing(tmp_path):
-    asked = ["scenario=calibration", "data=digits", "runs=2"]
+    asked = ["scenario=calibration", "data=digits", "runs=4"]
     fresh = strength.play(asked, [0, 1])
     stored = [strength.play(asked, [s], tmp_path)[0] for s in (0, 1, 0)]
     mse = [c.trials[1]["result"]["mse"] for c in fresh + stored]
