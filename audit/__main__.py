@@ -28,6 +28,8 @@ usage: python -m audit COMMAND [key=value ...]
   membership PATH [targets=1] [calibration=1]
            rates of attacks on models trained elsewhere; PATH: an .npz of scores or
            logits, or a folder of models with keep.npy and scores/ or logits/
+  new defense|attack|scenario NAME [--plugins DIR]
+           a plug-in that works, its test and its page, to start from
   scale RUN RUN ... [out=DIR]
            noises of different laws at equal Renyi divergence: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
@@ -44,11 +46,14 @@ words of run and show:
   seed=3  runs=8  out=DIR  store=DIR  lanes.tile=256
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own
+  --plugins DIR                        defenses, attacks, bounds and scenarios of your
+                                       own; also of show, reproduce, verify, list, new
 
 A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed
 or a number claimed as reproduced is not, or a row differs, 2 something typed is wrong,
 3 a row is not reproduced and what made it has changed.
 """
+WITH_PLUGINS = ("run", "show", "reproduce", "report", "verify", "list", "new")
 RUNS = Path("results/runs")
 REPRODUCTION = Path("results/reproduction")
 
@@ -68,10 +73,12 @@ def main(argv: list[str] | None = None) -> int:
         "report": _report,
         "verify": _verify,
         "membership": _membership,
+        "new": _new,
         "list": _list,
         "bench": _bench,
         "doctor": _doctor,
     }
+    from audit import plugins
     from audit.launch import Refused
     from audit.registry import did_you_mean
     from audit.types import UserError
@@ -80,7 +87,14 @@ def main(argv: list[str] | None = None) -> int:
         if words[0] not in commands:
             hint = did_you_mean(words[0], commands)
             raise UserError(f"unknown command {words[0]!r}{hint}")
-        return commands[words[0]](words[1:])
+        rest, folders = plugins.words(words[1:])
+        if folders and words[0] not in WITH_PLUGINS:
+            raise UserError(f"{words[0]} takes no --plugins")
+        for folder in folders:
+            if words[0] != "new":  # which makes it
+                plugins.existing(folder)
+        with plugins.using(folders):
+            return commands[words[0]](rest)
     except (UserError, Refused) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -107,7 +121,7 @@ def _audit(scenario: Scenario, command: str) -> int:
     from audit.progress import Progress
     from audit.run import audit
     from audit.scorecard import provenance
-    from audit.setup import code, engine, open_folder, prepare_jax
+    from audit.setup import code, engine, from_elsewhere, open_folder, prepare_jax
 
     began = time.perf_counter()
     folder, digest = open_folder(scenario, RUNS)
@@ -117,8 +131,10 @@ def _audit(scenario: Scenario, command: str) -> int:
     with Progress() as progress:
         card = audit(scenario, engine(scenario, folder, RUNS, progress))
     seconds = time.perf_counter() - began
+    others = from_elsewhere(scenario)
     chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
     where = provenance(command, seconds, digest, by) | {"chosen": chosen}
+    where |= {"plugins": others} if others else {}
     card = card._replace(provenance=where)
     files = report.write(card, folder)
     print(report.table(card))
@@ -231,25 +247,44 @@ def _membership(words: list[str]) -> int:
 
 def _list(words: list[str]) -> int:
     from audit import data, registry
-    from audit.compose import scenario_names
-    from audit.launch import BUILT_IN
+    from audit.compose import scenario_names, title
+    from audit.launch import folders, locate
 
     _no_words("list", words)
     print("scenarios")
-    for name in scenario_names([BUILT_IN]):
-        title = (BUILT_IN / f"{name}.yaml").read_text().split("title: ")[1]
-        print(f"  {name:<20} {title.splitlines()[0]}")
-    for kind, title in (
+    for name in scenario_names(folders(None)):
+        folder, origin = locate(name)
+        print(f"  {name:<20} {title(folder / name)}{_from(origin)}")
+    for kind, heading in (
         ("defense", "defenses"),
         ("attack", "attacks"),
+        ("bound", "bounds, beside those that are always computed"),
         ("model", "models"),
     ):
-        print(title)
-        for name in registry.names(kind):
-            print(f"  {name:<20} {registry.summary(kind, name)}")
+        known = registry.names(kind)
+        print(heading if known else f"{heading}: none")
+        for name in known:
+            where = _from(registry.place(kind, name).origin)
+            print(f"  {name:<20} {registry.summary(kind, name)}{where}")
     print("data sets")
     for name in data.names():
         print(f"  {name:<20} {data.where(name) or 'not on this machine'}")
+    return 0
+
+
+def _from(origin: str) -> str:
+    from audit.registry import OWN
+
+    return "" if origin == OWN else f" [{origin}]"
+
+
+def _new(words: list[str]) -> int:
+    from audit import new
+
+    made = new.write(new.words(words))
+    for file in made.files:
+        print(file)
+    print(f"\n{made.next}")
     return 0
 
 

@@ -12,7 +12,15 @@ from audit.games import repeated
 from audit.pools import originals
 from audit.precision import double
 from audit.rng import stream
-from audit.types import Adjacency, Bound, Lanes, Nominal, Splits, TrainingSet
+from audit.types import (
+    Adjacency,
+    Bound,
+    Lanes,
+    Nominal,
+    Readings,
+    Splits,
+    TrainingSet,
+)
 
 if TYPE_CHECKING:
     from audit.rows import Problem
@@ -179,6 +187,13 @@ def of_readings(
     order2 = float(rdp2[0]) if rdp2 is not None and np.isfinite(rdp2).all() else None
     if order2 is not None and np.isfinite(domain).all():
         held.append(bounds.hammersley_chapman_robbins(order2, domain))
+    loss = of.defense.pld
+    held += of_others(
+        problem,
+        None if traces is None else traces.mean(1),
+        curve and (lambda orders: curve(n, orders, "replace_one")),
+        loss and (lambda: loss(n, "replace_one")),
+    )
     return Guarantees(
         dfil,
         dfil_se,
@@ -188,6 +203,15 @@ def of_readings(
         eta=None if norms is None else np.sqrt(norms.mean(1)),
         nominal=nominal(of, n),
     )
+
+
+def of_others(problem: Problem, trace: Any, rdp: Any, pld: Any) -> list[Bound]:
+    """Return the bounds from elsewhere that apply; the last three as in `Readings`."""
+    splits, domain = problem.splits, problem.task.domain
+    size, pool = splits.fixed.x[0].size, originals(splits)
+    readings = Readings(size, domain, trace, rdp, pld, pool)
+    each = [bound(readings) for bound in problem.bounds]
+    return [b for b in each if b is not None]
 
 
 def _gaussian_prior(traces: np.ndarray, labels: Any, splits: Splits) -> Bound:

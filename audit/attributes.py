@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from audit import games, in_turn, metrics, shadow
+from audit import controls, games, in_turn, metrics, shadow
 from audit.accounting import Guarantees
 from audit.data import DataError, Dataset
 from audit.games import Game, Table
@@ -80,17 +80,25 @@ def play(
         guessed = _guess_all(
             stream(key, "guess"), attack, state, fixed, releases, asked, refits
         )
-    right = guessed == which_values(asked, splits.fixed.x).argmax(1)  # [runs, n]
-    each = right.mean(0)
+    truth = which_values(asked, splits.fixed.x).argmax(1)
+    each = (guessed == truth).mean(0)  # of [runs, n]
+    # what is told of one record, taken for another's: it must not beat the floor
+    null = (guessed[:, controls.partner(np.zeros(len(truth), int))] != truth).mean(0)
     result = {
         "success": float(each.mean()),
         "success_se": float(metrics.standard_error(each)),
         "targets": len(each),
-        "runs": len(right),
+        "runs": len(guessed),
         "fit": info,
         **_by_loss(each, held.eta),
+        "controls": {
+            "null": {
+                "error": float(null.mean()),
+                "error_se": metrics.standard_error(null),
+            }
+        },
     }
-    return result, {"wrong": 1 - each}
+    return result, {"wrong": 1 - each, "null": null}
 
 
 def _refits(of: shadow.Learner, fixed: Examples, asked: Attribute) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from audit import audit_cells
 from audit.bounds import format_bound
+from audit.flags import VOID
 from audit.scorecard import Scorecard
 
 NARROW = ("cramer_rao", "hammersley_chapman_robbins", "finite_prior")  # ranked bounds
@@ -50,6 +51,13 @@ def lines(card: Scorecard) -> list[Line]:
     ]
 
 
+def bound_names(card: Scorecard) -> dict[str, str]:
+    """Return the bounds on a card and how tables call them: the suite's own first."""
+    held = {b["name"] for own in card.defenses.values() for b in own["bounds"]}
+    ours = {name: short for name, short in SHORT.items() if name in held}
+    return ours | {name: name for name in sorted(held - set(SHORT))}
+
+
 def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
     """Return the attack with the smallest error on a defense, oracles aside."""
     rows = [
@@ -57,8 +65,7 @@ def strongest(card: Scorecard, defense: str) -> dict[str, Any] | None:
         for t in card.trials
         if t["defense"] == defense and t["status"] == "ok" and not t["result"]["oracle"]
     ]
-    void = {"non-finite", "attack-dead"}
-    sound = [t for t in rows if not void & {f["name"] for f in t["flags"]}]
+    sound = [t for t in rows if not VOID & {f["name"] for f in t["flags"]}]
     return min(sound, key=lambda t: error(t["result"]), default=None)
 
 
@@ -110,6 +117,7 @@ def columns(card: Scorecard) -> list[Column]:
     if attacked:
         found += ATTACKED[game]
     found += BOUNDED[game]
+    found += [_named(name, False) for name in bound_names(card) if name not in SHORT]
     return [*found, Column("flags", lambda v: _flags(v), right=False)]
 
 
@@ -123,8 +131,8 @@ def _noiseless(own: dict[str, Any]) -> float | None:
 
 
 def _flags(line: Line) -> str:
-    if not line.card.trials:
-        return "-"
+    if not line.card.trials:  # nobody attacks: what its own runs say
+        return flag_names({"flags": line.own.get("flags", [])}, set())
     common = set(common_flags(line.card))
     return flag_names(line.best, common) if line.best else "no valid attack"
 
@@ -225,7 +233,7 @@ def _floor(line: Line) -> str:
 
 
 def _named(name: str, narrow: bool) -> Column:
-    return Column(SHORT[name], lambda v: _bound(v.own, name), narrow)
+    return Column(SHORT.get(name, name), lambda v: _bound(v.own, name), narrow)
 
 
 def _auc(result: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from audit import registry
 from audit.registry import Setting, did_you_mean
-from audit.spec import DataSet, Membership, ScenarioSpec, SplitSizes
+from audit.spec import DataSet, Features, Membership, ScenarioSpec, SplitSizes
 from audit.types import Lanes, UserError
 
 
@@ -38,6 +38,8 @@ class Scenario(NamedTuple):
     defenses: tuple[Entry, ...]
     attacks: tuple[Entry, ...]
     lanes: Lanes
+    bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
+    elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
 
     @property
     def membership(self) -> Membership | None:
@@ -60,6 +62,8 @@ class Scenario(NamedTuple):
             own["exposed"] = spec.exposed
         if asked is not None:
             own["membership"] = asked.model_dump()
+        if self.bounds:
+            own["bound"] = line_up(self.bounds)
         return {
             "scenario": spec.name,
             "title": spec.title,
@@ -88,6 +92,17 @@ def scenario_names(folders: list[Path]) -> list[str]:
     return sorted({f.stem for f in files if not f.stem.startswith("_")})
 
 
+def title(scenario: Path) -> str:
+    """Return a scenario file's title; "" where it has none.
+
+    Args:
+      scenario: without its suffix.
+    """
+    lines = scenario.with_name(f"{scenario.name}.yaml").read_text().splitlines()
+    said = (line.removeprefix("title:") for line in lines if line.startswith("title:"))
+    return next(said, "").strip()
+
+
 def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     """Check a composed scenario.
 
@@ -102,30 +117,60 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     try:
         spec = ScenarioSpec(name=name, **composed)
     except ValidationError as error:
-        raise UserError(registry.explain(error)) from None
+        raise UserError(registry.explain(error, model=ScenarioSpec)) from None
     data = _choose_data(spec)
     here = spec.sets[data]
+    spec = spec.model_copy(update={"features": _features(spec, here)})
     _playable(spec, here)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
+    attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
+    for name, own in spec.sets.items():
+        _known_labels("defense", defenses, spec.defense, own.defense, name)
+        _known_labels("attack", attacks, spec.attack, own.attack, name)
     for label in spec.chosen:
         if label not in defenses:
             hint = did_you_mean(label, defenses)
             raise UserError(f"chosen.{label}: no such defense in the line-up{hint}")
+    for own in spec.sets.values():
+        _used({**spec.training, **own.training}, defenses)
     training = {**spec.training, **here.training}
-    _used(training, defenses)
     return Scenario(
         spec=spec,
         data=data,
         splits=here.splits,
         attribute=here.attribute or spec.attribute,
         defenses=_entries("defense", defenses, training),
-        attacks=_entries(
-            "attack", _line_up("attack", spec.attacks, spec.attack, here.attack), {}
-        ),
+        attacks=_entries("attack", attacks, {}),
         lanes=_lanes(spec.lanes),
+        bounds=_bounds(spec),
     )
+
+
+def _features(spec: ScenarioSpec, here: DataSet) -> Features:
+    """Return what the data set asks for, except where the scenario says otherwise."""
+    if here.features is None:
+        return spec.features
+    said = {k: getattr(spec.features, k) for k in spec.features.model_fields_set}
+    return here.features.model_copy(update=said)
+
+
+SQUARED = ("reconstruction", "leave_one_out", "anatomy", "exposed")
+
+
+def _bounds(spec: ScenarioSpec) -> tuple[Entry, ...]:
+    """Check the bounds from elsewhere: on squared errors, and beside the suite's."""
+    asked = _line_up("bound", spec.bounds, spec.bound, {})
+    if asked and spec.game not in SQUARED:
+        raise UserError(
+            f"bounds: the game {spec.game} has no squared errors; leave them out"
+        )
+    for label, given in asked.items():
+        for word in (label, given["use"]):
+            if registry.always(word):
+                raise UserError(f"bounds: {word} is always computed; leave it out")
+    return _entries("bound", asked, {})
 
 
 def _playable(spec: ScenarioSpec, here: DataSet) -> None:
@@ -236,6 +281,18 @@ def _line_up(
     return chosen
 
 
+def _known_labels(
+    kind: str, line_up: Any, settings: Any, of_data: dict[str, Any], data: str
+) -> None:
+    """Refuse what a data set brings for a label that nobody has heard of."""
+    words = {*line_up, *settings, *registry.names(kind)}
+    for label in of_data:
+        if label not in words:
+            raise UserError(
+                f"unknown {kind} sets.{data}.{kind}.{label}{did_you_mean(label, words)}"
+            )
+
+
 def _used(training: dict[str, Any], line_up: dict[str, dict[str, Any]]) -> None:
     known = {
         w for d in line_up.values() for w in registry.settings("defense", d["use"])
@@ -254,6 +311,9 @@ def _entries(
         name = given["use"]
         known = registry.settings(kind, name)
         passed = {k: v for k, v in common.items() if k in known}
+        registry.check(
+            kind, name, {k: passed[k] for k in passed.keys() - given.keys()}, "training"
+        )
         passed |= {k: v for k, v in given.items() if k != "use"}
         settings = registry.check(kind, name, passed, f"{kind}.{label}")
         entries.append(Entry(label, name, passed, settings))

@@ -69,6 +69,16 @@ class Chosen(_Open):
 
     by: Line
     cost: Line
+    tuned_on: Literal["elsewhere", "targets"] | None = None
+
+
+class Elsewhere(_Open):
+    """A plug-in that is not the suite's own."""
+
+    kind: Literal["defense", "attack", "bound", "scenario"]
+    name: Name
+    origin: Line
+    code: Digest
 
 
 class Provenance(_Open):
@@ -84,6 +94,7 @@ class Provenance(_Open):
     device: Line
     cpus: int | None
     chosen: dict[Name, Chosen] = {}
+    plugins: list[Elsewhere] = []
 
 
 class Data(_Open):
@@ -145,6 +156,25 @@ class Epsilon(_Open):
     add_remove: Pair | None = None
 
 
+class FlagPart(_Open):
+    """One finding about one row, or about the runs of one defense."""
+
+    name: Name
+    level: Literal["note", "warning", "error"]
+    text: Line
+
+
+class MeasuredPart(_Open):
+    """What a defense's runs were seen to do; see `flags.Measured`."""
+
+    noise: Number | None
+    noise_se: Number | None
+    shared: Number | None
+    contribution: Number | None
+    sampling: Line | None
+    divergence: Number | None
+
+
 class DefensePart(_Open):
     """One defense, before anybody attacks it."""
 
@@ -158,14 +188,8 @@ class DefensePart(_Open):
     bounds: list[BoundPart]
     rdp2: Number | None
     epsilon: Epsilon | None
-
-
-class FlagPart(_Open):
-    """One finding about one row."""
-
-    name: Name
-    level: Literal["note", "warning", "error"]
-    text: Line
+    measured: MeasuredPart | None = None  # cards from before it was looked lack it
+    flags: list[FlagPart] = []
 
 
 class Result(_Open):

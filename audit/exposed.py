@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit import accounting, bounds, games, in_turn, metrics, scoring, shadow
+from audit import (
+    accounting,
+    bounds,
+    controls,
+    games,
+    in_turn,
+    metrics,
+    scoring,
+    shadow,
+)
 from audit.accounting import Guarantees
 from audit.games import Game, Runs, Table
 from audit.pools import originals
@@ -46,6 +55,7 @@ def account(
     held = Guarantees(None, None, (), epsilon, nominal=accounting.nominal(of, n))
     if shown is None:
         return held
+    trace = None
     if shown.trace is not None:
         each = np.stack(
             [
@@ -54,14 +64,16 @@ def account(
             ],
             1,
         )
-        dfil = each.mean(1) / splits.targets.x[0].size
+        trace = each.mean(1)
+        dfil = trace / splits.targets.x[0].size
         held = held._replace(dfil=dfil, bounds=(bounds.cramer_rao(dfil),))
+    others = accounting.of_others(problem, trace, shown.rdp, None)
     curve = shown.rdp and shown.rdp(np.array([2.0]))
     if curve is None or not np.isfinite(curve).all():
-        return held
+        return held._replace(bounds=(*held.bounds, *others))
     order2 = float(curve[0])
     limit = bounds.hammersley_chapman_robbins(order2, problem.task.domain)
-    return held._replace(rdp2=order2, bounds=(*held.bounds, limit))
+    return held._replace(rdp2=order2, bounds=(*held.bounds, limit, *others))
 
 
 def _count(releases: Release) -> int:
@@ -154,12 +166,14 @@ def play(
     against = {b.name: scoring.against(b, arrays["mse"], se) for b in held.bounds}
     pictures = scoring.images(each[:, 0], targets.x, table.lpips)
     own = normalised(each, targets.x, originals(splits).x)
-    told = {
+    told: dict[str, Any] = {
         "mse_normalised": float(own.mean()),
         "mse_normalised_median": float(np.median(own)),
         "matching": metrics.matching(each[:, 0], targets.x),
     }
-    return {**summary, **pictures, **told, "against": against, "fit": info}, arrays
+    null, more = controls.of_guesses(each, targets, splits.pool)
+    told |= {"against": against, "fit": info, "controls": null}
+    return {**summary, **pictures, **told}, {**arrays, **more}
 
 
 def normalised(guesses: np.ndarray, targets: np.ndarray, pool: Any) -> np.ndarray:

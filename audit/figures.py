@@ -86,7 +86,8 @@ def mse_vs_bound(card: Scorecard, path: Path) -> None:
     bound too small for any axis is named instead.
     """
     plt = pyplot()
-    names = [n for n in cells.SHORT if any(_has(card, d, n) for d in card.defenses)]
+    known = cells.bound_names(card)
+    names = [n for n in known if any(_has(card, d, n) for d in card.defenses)]
     width = 4.0 * max(1, len(names))
     figure, axes = plt.subplots(
         1, max(1, len(names)), figsize=(width, 4.2), squeeze=False
@@ -158,7 +159,7 @@ def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
     axis.xaxis.set_major_locator(LogLocator(numticks=6))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylabel("MSE of the strongest attack")
-    axis.set_xlabel(f"{cells.SHORT[name]} (bound on MSE)")
+    axis.set_xlabel(f"{cells.SHORT.get(name, name)} (bound on MSE)")
     bounds = [
         b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name
     ]

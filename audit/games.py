@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from audit import shadow
+from audit import controls, shadow
 from audit.rng import stream
 from audit.types import (
     Attack,
@@ -76,6 +76,7 @@ class Played(NamedTuple):
 
     guesses: np.ndarray  # [targets, runs, *features]
     info: dict  # the fit's diagnostics
+    same_noise: float | None = None  # s.e. by which the attacker's runs share noise
 
 
 def mismatch(
@@ -195,7 +196,7 @@ def play_targets(
     return shadow.sweep("train", of, key, data, engine=engine, what=what)
 
 
-def _rest(of: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
+def rest(of: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
     """Return the known records' part of the stationarity condition [T * runs, D]."""
     objective, n = of.defense.objective, len(splits.fixed.y)
     assert objective is not None
@@ -229,9 +230,19 @@ def reconstruction_game(
       engine: for the attacker's own shadow runs.
     """
     threat_model = attack.threat_model
-    state, info = attack.fit(
-        stream(key, "fit"), grant(threat_model, of, splits, engine)
-    )
+    granted = known = grant(threat_model, of, splits, engine)
+    doubts: list[float | None] = []
+
+    def watched(key: jax.Array, data: TrainingSet) -> Release:
+        assert known.train is not None
+        own = known.train(key, data)
+        doubts.append(controls.same_noise(releases, own, runs))
+        return own
+
+    if known.train is not None:
+        granted = known._replace(train=watched)
+    state, info = attack.fit(stream(key, "fit"), granted)
+    sure = max((z for z in doubts if z is not None), default=None)
     targets = repeated(splits.targets, runs)
     seen: dict[str, Any] = {
         "params": releases.params if "params" in threat_model.sees else None,
@@ -240,7 +251,7 @@ def reconstruction_game(
     }
     if "objective" in threat_model.knows and of.defense.objective is not None:
         with jax.enable_x64(True):
-            seen["rest"] = _rest(of, releases, splits)
+            seen["rest"] = rest(of, releases, splits)
     m = len(targets.y)
     keys = jax.random.split(stream(key, "guess"), m)
     # a solver's release has more digits than float32 holds, and attacks need them
@@ -249,4 +260,4 @@ def reconstruction_game(
             state, keys, Observation(**seen)
         )
     shape = (m // runs, runs, *of.task.features)
-    return Played(np.asarray(guesses).reshape(shape), info)
+    return Played(np.asarray(guesses).reshape(shape), info, sure)

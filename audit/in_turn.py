@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from audit import accounting, games, metrics, scoring, shadow
+from audit import accounting, controls, games, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.games import Game, Runs, Table
 from audit.precision import double
@@ -92,7 +92,9 @@ def play(
         x, first = splits.fixed.x[judged], scores.first[judged]
         pictures = scoring.images(first, x, table.lpips) | {"pictures": len(judged)}
     limit = _within_reach(held, arrays["mse"], of.task.domain)
-    return {**summary, **pictures, "against": against, "fit": info, **limit}, arrays
+    null, more = controls.of_guesses(scores.first[:, None], splits.fixed, splits.pool)
+    told = {**summary, **pictures, "against": against, "fit": info, **limit}
+    return {**told, "controls": null}, {**arrays, **more}
 
 
 def _guess_all(

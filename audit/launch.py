@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import os
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from audit import compose
-from audit.registry import did_you_mean
+from audit import compose, plugins
+from audit import store as stores
+from audit.registry import OWN, did_you_mean
 from audit.types import UserError
 
 # Hydra composes and sweeps; logging and output folders are ours.
@@ -24,13 +29,49 @@ QUIET = (
 BUILT_IN = Path(__file__).resolve().parent.parent / "scenarios"
 
 
+FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
+
+
 class Refused(SystemExit):
     """A user's error inside Hydra, which prints tracebacks but lets an exit through."""
 
 
 def folders(config_dir: str | None) -> list[Path]:
     """Return where scenarios are looked for; the user's folder comes first."""
-    return [*([Path(config_dir)] if config_dir else []), BUILT_IN]
+    own = [Path(config_dir)] if config_dir else []
+    return [*own, BUILT_IN, *(folder for folder, _ in plugins.scenario_folders())]
+
+
+def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
+    """Return the folder of a scenario, and where it is from.
+
+    Raises:
+      UserError: if there is none of that name, or two; the user's folder may hold one
+        in place of another.
+    """
+    if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
+        return Path(config_dir), f"folder {config_dir}"
+    found: dict[Path, tuple[Path, str]] = {}
+    for folder, origin in [(BUILT_IN, OWN), *plugins.scenario_folders()]:
+        if (folder / f"{name}.yaml").is_file():  # one folder named twice is one
+            found.setdefault(folder.resolve(), (folder, origin))
+    if not found:
+        words = compose.scenario_names(folders(config_dir))
+        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, words)}")
+    if len(found) > 1:
+        two = [f"{f / name}.yaml ({o})" for f, o in found.values()]
+        raise UserError(
+            f"there are two of scenario {name!r}: {two[0]} and {two[1]}; rename one"
+        )
+    return next(iter(found.values()))
+
+
+def _elsewhere(name: str, folder: Path, origin: str) -> dict[str, str] | None:
+    """Return where a scenario that is not the suite's own is from, for the card."""
+    if origin == OWN:
+        return None
+    code = stores.digest((folder / f"{name}.yaml").read_text())
+    return {"kind": "scenario", "name": name, "origin": origin, "code": code}
 
 
 def existing_folder(typed: str | None) -> str:
@@ -58,23 +99,28 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     import hydra
 
     name, rest, config_dir = _parse(words)
-    places = [f for f in folders(config_dir) if (f / f"{name}.yaml").is_file()]
-    if not places:
-        known = compose.scenario_names(folders(config_dir))
-        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, known)}")
+    place, origin = locate(name, config_dir)
+    found = _elsewhere(name, place, origin)
     # argparse wants flags in front of the words
     overrides = sorted((_forced(word) for word in rest), key=lambda w: w[0] != "-")
     _check_grammar(overrides)
 
     def point(config: Any) -> None:
         try:
-            job(_scenario(name, config), f"scenario={name}{_replay(config_dir)}")
+            scenario = _scenario(name, config)._replace(elsewhere=found)
+            job(scenario, f"scenario={name}{_replay(config_dir)}")
         except UserError as error:
             raise Refused(str(error)) from None
 
-    main = hydra.main(str(places[0].resolve()), name, version_base="1.3")
-    with _argv([sys.argv[0], *overrides, *QUIET]):
-        main(point)()
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    main = hydra.main(str(place.resolve()), name, version_base="1.3")
+    try:
+        with _argv([sys.argv[0], *overrides, *QUIET]), _raising():
+            main(point)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_in_one_line(error)) from None
 
 
 def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
@@ -84,15 +130,25 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
         if word == "--config-dir":
             config_dir = existing_folder(next(stream, None))
         elif word.startswith("scenario="):
+            if name is not None:
+                raise UserError(f"scenario={name} and {word}: which one?")
             name = word.removeprefix("scenario=")
         elif "=" in word or word in ("-m", "--multirun"):
             rest.append(word)
         else:
-            raise UserError(f"{word!r} is not of the form key=value")
+            raise UserError(f"{word!r} is not of the form key=value{_meant(word)}")
     if not name:
         known = ", ".join(compose.scenario_names(folders(config_dir)))
         raise UserError(f"which scenario? scenario=NAME, NAME one of {known}")
     return name, rest, config_dir
+
+
+def _meant(word: str) -> str:
+    """Return what a word without "=" may have been, or nothing."""
+    names = [f"scenario={n}" for n in compose.scenario_names(folders(None))]
+    near = f"scenario={word}" if not word.startswith("-") else word
+    known = difflib.get_close_matches(near, [*names, *FLAGS], n=1, cutoff=0.7)
+    return f"; did you mean {known[0]!r}?" if known else ""
 
 
 def _forced(word: str) -> str:
@@ -131,9 +187,35 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
 def _replay(config_dir: str | None) -> str:
     from hydra.core.hydra_config import HydraConfig
 
-    words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
-    words += [f"--config-dir {config_dir}"] if config_dir else []
+    words = [_typed(w.removeprefix("++")) for w in HydraConfig.get().overrides.task]
+    words += [f"--config-dir {_typed(config_dir)}"] if config_dir else []
+    words += [f"--plugins {_typed(f)}" for f in plugins.named_folders()]
     return "".join(f" {w}" for w in words)
+
+
+def _typed(word: str) -> str:
+    """Return a word as a shell takes it; lists of plain words need no quotes."""
+    return word if re.fullmatch(r"[\w@%+=:,./\[\]-]+", word) else shlex.quote(word)
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return what Hydra says of a word, without where it looked for it."""
+    said = f"{error} {error.__cause__ or ''}".replace("++", "")
+    return " ".join(said.split("Config search path")[0].split())
+
+
+@contextlib.contextmanager
+def _raising() -> Any:
+    """Let Hydra raise its errors rather than print them and leave."""
+    name = "HYDRA_FULL_ERROR"
+    kept, os.environ[name] = os.environ.get(name), "1"
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = kept
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ def _header(column: Column, table: Table) -> dict[str, Any]:
         b["holds_for"].split(",")[0]
         for row in table.rows
         for b in row.line.own["bounds"]
-        if b["name"] == named.get(column.header)
+        if b["name"] == named.get(column.header, column.header)
     }
     return {**column._asdict(), "holds": ", ".join(sorted(holds))}
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from audit import audit_cells, cells, membership_cells
+from audit import audit_cells, cells, control_cells, membership_cells
 from audit.cells import (
-    SHORT,
     TOP,
+    bound_names,
     bound_text,
     flag_names,
     number,
@@ -33,6 +33,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
         *(f"![{_words(name)}]({name})" for name in figures),
         *(["## Attacks", _md_trials(card)] if card.trials else []),
         *_md_leakage(card),
+        *_md_controls(card),
         "## Bounds and leakage",
         *([_md_bounds(card)] if card.scenario["game"] not in TRIALS else []),
         _md_dfil(card),
@@ -149,6 +150,26 @@ def _md_leakage(card: Scorecard) -> list[str]:
     return ["## Membership, record by record", table, membership_cells.LEAKAGE_SAID]
 
 
+def _md_controls(card: Scorecard) -> list[str]:
+    """Return controls and what the run measured of itself; [] on older cards."""
+    parts = []
+    for header, rows, said in (
+        (
+            control_cells.CONTROLS,
+            control_cells.controls(card),
+            control_cells.CONTROLS_SAID,
+        ),
+        (
+            control_cells.MEASURED,
+            control_cells.measured(card),
+            control_cells.MEASURED_SAID,
+        ),
+    ):
+        if rows:
+            parts += [grid(header, rows), said]
+    return ["## Controls", *parts] if parts else []
+
+
 def _below(held: dict[str, Any] | None) -> str:
     return "-" if held is None else f"{held['within_below']} of {held['within']}"
 
@@ -156,7 +177,7 @@ def _below(held: dict[str, Any] | None) -> str:
 def _md_bounds(card: Scorecard) -> str:
     header = ["defense", "bound", "mean", "median", "smallest", "holds for"]
     header += ["theorem", "strongest attack / bound"]
-    rows = []
+    rows, short = [], bound_names(card)
     for label, own in card.defenses.items():
         best = strongest(card, label)
         for b in own["bounds"]:
@@ -165,7 +186,7 @@ def _md_bounds(card: Scorecard) -> str:
             cells = [bound_text(b, k) for k in ("mean", "median", "min")]
             ratio = "-" if tight is None else f"{float(tight):.3g}"
             rows.append(
-                [label, SHORT[b["name"]], *cells, b["holds_for"], b["theorem"], ratio]
+                [label, short[b["name"]], *cells, b["holds_for"], b["theorem"], ratio]
             )
         if not own["bounds"]:
             rows.append([label, "none", *["-"] * 6])
@@ -294,7 +315,11 @@ def provenance(where: dict[str, Any]) -> str:
     if git:
         code = f"commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}"
     versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
+    others = "".join(
+        f"{p['kind']} {p['name']} from {p['origin']}; "
+        for p in where.get("plugins") or []
+    )
     return (
-        f"{code}; Python {where['python']}, {versions}; {where['device']} device(s), "
-        f"{where['cpus']} CPUs; {where['seconds']} s."
+        f"{others}{code}; Python {where['python']}, {versions}; "
+        f"{where['device']} device(s), {where['cpus']} CPUs; {where['seconds']} s."
     )

@@ -34,6 +34,7 @@ from audit.types import (
     Examples,
     Exposed,
     Noise,
+    Parts,
     Query,
     Release,
     Sampler,
@@ -142,6 +143,7 @@ def noisy_sgd(
             steps=steps,
             # a side that is made anew before each step has no value at given parameters
             exposed=_exposed(query, noise) if refresh is None else None,
+            parts=Parts(noise, query, sampler),
         ),
         query,
         sampler,

@@ -21,7 +21,7 @@ from audit.accounting import Guarantees
 from audit.batches import gathered
 from audit.designs import Design
 from audit.games import Game, Runs, Table
-from audit.membership_scores import CURVE, above_bound, rates
+from audit.membership_scores import CURVE, above_bound, null, rates
 from audit.rng import stream
 from audit.signals import Shadows, Signals, of_release, with_release
 from audit.types import Attack, Lanes, Observation, Release, TrainingSet, UserError
@@ -239,6 +239,7 @@ def play(
     result, arrays = rates(on_targets, looked.targets, on_shadows, looked.calibration)
     most = (held.anatomy or {}).get("tpr_bound")
     found = [] if most is None else above_bound(result, most)
+    found += [f._asdict() for f in null(result)]
     return {**result, "fit": info, "flags": found}, arrays
 
 

@@ -10,6 +10,7 @@ from audit import intervals, roc
 from audit.flags import Flag
 from audit.signals import Shadows
 
+NULL = 5.0  # standard errors of a null AUC from .5 that are no chance
 SURE = 0.999  # of a flag: clean runs must not raise one by chance
 CURVE = np.geomspace(1e-5, 1, 151)  # false-positive rates at which a ROC is kept
 
@@ -52,6 +53,12 @@ def rates(
         "targets": scores.shape[1],
         "runs": len(scores),
     }
+    if scores.shape[1] > 3:  # a pair of records, and another one
+        # memberships of the next pair, in the same models: coins of their own
+        other = np.roll(of.member, 2, 1)
+        groups = ids[other], ids[~other]
+        none = roc.auc(scores[other], scores[~other], clusters=groups)
+        result["controls"] = {"null": none._asdict()}
     arrays = {"wrong": wrong, "fpr": curve.fpr[at], "tpr": curve.tpr[at]}
     return result, arrays | {"scores": scores.astype(np.float32), "member": of.member}
 
@@ -89,6 +96,20 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[dict[str, Any]
             )
             return [Flag("tpr-above-bound", "error", text)._asdict()]
     return []
+
+
+def null(result: dict[str, Any]) -> list[Flag]:
+    """Return a flag if scores tell the membership of records they are not about."""
+    held = result.get("controls", {}).get("null")
+    if held is None:
+        return []
+    se = (held["high"] - held["low"]) / 3.92  # a 95% interval is 3.92 s.e. wide
+    if abs(held["value"] - 0.5) <= NULL * se:
+        return []
+    text = (
+        f"AUC {held['value']:.3g} with other records' memberships: coins hang together"
+    )
+    return [Flag("null-leak", "error", text)]
 
 
 def compared(trials: list[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from audit import fisher
 from audit.queries import Side
 from audit.rng import stream
 from audit.samplers import full_batch
-from audit.types import Defense, Examples, Noise, Query, Release, TrainingSet
+from audit.types import Defense, Examples, Noise, Parts, Query, Release, TrainingSet
 
 CANDIDATES = 64  # solved together when a likelihood asks for many
 
@@ -98,4 +98,5 @@ def output_perturbation(
         else None,
         pld=(lambda n, adj: once.pld(noise, query(n), n, 1, adj)) if bounded else None,
         traits=traits,
+        parts=Parts(noise) if noisy else None,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from audit import accounting, games, scoring, shadow
+from audit import accounting, controls, games, scoring, shadow
 from audit.accounting import Guarantees
 from audit.games import Game, Runs, Table
 from audit.types import Attack, Release
@@ -42,7 +42,10 @@ def play(
     se = scoring.run_errors(played.guesses, splits.targets.x)
     against = {b.name: scoring.against(b, arrays["mse"], se) for b in held.bounds}
     pictures = scoring.images(played.guesses[:, 0], splits.targets.x, table.lpips)
-    return {**summary, **pictures, "against": against, "fit": played.info}, arrays
+    null, more = controls.of_guesses(played.guesses, splits.targets, splits.pool)
+    held_to = {"controls": {**null, "same_noise": played.same_noise}}
+    told = {**summary, **pictures, "against": against, "fit": played.info}
+    return {**told, **held_to}, {**arrays, **more}
 
 
 GAME = Game(

@@ -1,7 +1,8 @@
 """Plug-ins by name: file name = function name = word on the command line.
 
-Settings are read from the source of a plug-in, not by importing it, so that a typo is
-answered before JAX is even loaded.
+The suite's own and those from elsewhere (`plugins`) are found alike. Settings are read
+from the source of a plug-in, not by importing it, so that a typo is answered before JAX
+is even loaded.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import builtins
 import difflib
 import importlib
 import importlib.util
+import re
 import typing
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import annotated_types
 import pydantic
 
+from audit import plugins, types
 from audit import store as stores
-from audit import types
 from audit.types import UserError
 
 
@@ -30,7 +33,8 @@ class Setting(NamedTuple):
     default: Any
 
 
-KINDS = {"defense": "defenses", "attack": "attacks"}
+KINDS = {"defense": "defenses", "attack": "attacks"}  # folders of the suite's own
+OWN = "the suite"
 # Modules a training run goes through: a change of their code is a miss in the store.
 NUMERIC = (
     "batches", "canaries", "clip", "dense", "dissection", "fil", "fim_fit",
@@ -56,66 +60,150 @@ def _folder(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def names(kind: str) -> list[str]:
-    """Return the names of all plug-ins of a kind: "defense", "attack" or "model"."""
+def own_names(kind: str) -> list[str]:
+    """Return the names of the suite's own plug-ins of a kind, or of its models.
+
+    It has no bounds of this kind: its own are always computed.
+    """
     if kind == "model":
         return sorted(n for n in _functions(_models()) if _is_model(_models(), n))
+    if kind not in KINDS:
+        return []
     files = _folder(KINDS[kind]).glob("*.py")
     return sorted(f.stem for f in files if not f.stem.startswith("_"))
+
+
+def always(bound: str) -> bool:
+    """Return whether a bound is the suite's own, which no scenario asks for."""
+    return bound in _functions(_folder("audit") / "bounds.py")
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of all plug-ins of a kind.
+
+    Args:
+      kind: "defense", "attack", "bound" or "model".
+    """
+    elsewhere = () if kind == "model" else plugins.places(kind)
+    return sorted({*own_names(kind), *(name for name, _ in elsewhere)})
+
+
+def place(kind: str, name: str) -> plugins.Place:
+    """Return where a plug-in is.
+
+    Raises:
+      UserError: if there is none of that name, or two of them.
+    """
+    found = _all_places(kind, name)
+    if not found:
+        raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names(kind))}")
+    one, *others = found
+    if others:
+        raise UserError(
+            f"there are two of {kind} {name!r}: {_said(one)} and {_said(others[0])}; "
+            f"rename one"
+        )
+    return one
+
+
+def _all_places(kind: str, name: str) -> list[plugins.Place]:
+    found: dict[Path, plugins.Place] = {}
+    if name in own_names(kind):
+        path = _models() if kind == "model" else _folder(KINDS[kind]) / f"{name}.py"
+        module = "audit.models" if kind == "model" else f"{KINDS[kind]}.{name}"
+        found[path.resolve()] = plugins.Place(path, OWN, (path,), module)
+    bounds = _folder("audit") / "bounds.py"
+    if kind == "bound" and name in _functions(bounds):
+        found[bounds] = plugins.Place(bounds, OWN, (bounds,), "audit.bounds")
+    if kind != "model":
+        for other, at in plugins.places(kind):
+            if other == name:  # one file named twice is one plug-in
+                found.setdefault(at.path.resolve(), at)
+    return list(found.values())
+
+
+def _said(at: plugins.Place) -> str:
+    return f"{at.path} ({at.origin})"
 
 
 def source(kind: str, name: str) -> Path:
     """Return the file of a plug-in.
 
     Raises:
-      UserError: if there is none of that name.
+      UserError: if there is none of that name, or two of them.
     """
-    if name not in names(kind):
-        raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names(kind))}")
-    return _models() if kind == "model" else _folder(KINDS[kind]) / f"{name}.py"
+    return place(kind, name).path
 
 
 def find(kind: str, name: str) -> Callable:
-    """Import a plug-in and return its factory."""
-    path = source(kind, name)
-    module = "audit.models" if kind == "model" else f"{KINDS[kind]}.{path.stem}"
-    return getattr(importlib.import_module(module), name)
+    """Import a plug-in and return its factory.
+
+    Raises:
+      UserError: if it is not to be found, or fails to import.
+    """
+    at = place(kind, name)
+    factory = getattr(plugins.load(at, name), name, None)
+    if factory is None:
+        raise UserError(f"{at.path} holds no function {name!r}; a plug-in is named so")
+    return factory
 
 
 def version(kind: str, name: str) -> str:
     """Return a hash of the code that can change a plug-in's results.
 
-    The plug-in and every lower layer it may call; comments and docstrings do not count.
+    The plug-in (of a package: all of the package) and every lower layer it may call;
+    comments and docstrings do not count.
     """
     lower = [_folder("audit") / f"{module}.py" for module in NUMERIC]
-    return stores.code_version([source(kind, name), *lower])
+    return stores.code_version([*place(kind, name).sources, *lower])
+
+
+def elsewhere(kind: str, name: str) -> dict[str, str] | None:
+    """Return where a plug-in that is not the suite's own is from; None for one that is.
+
+    Returns:
+      Plain data for the card: kind, name, origin, and a hash of its own code.
+    """
+    at = place(kind, name)
+    if at.origin == OWN:
+        return None
+    code = stores.code_version(at.sources)
+    return {"kind": kind, "name": name, "origin": at.origin, "code": code}
 
 
 def summary(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring."""
-    if kind == "model":
-        text = ast.get_docstring(_functions(_models())[name]) or ""
-    else:
-        text = ast.get_docstring(ast.parse(source(kind, name).read_text())) or ""
-    return text.split("\n")[0]
+    path = source(kind, name)
+    held: Any = _functions(path)[name] if kind == "model" else plugins.parse(path)
+    return (ast.get_docstring(held) or "").split("\n")[0]
 
 
 def settings(kind: str, name: str) -> dict[str, Setting]:
-    """Return a factory's settings, read from its source.
+    """Return a factory's settings, read from its source. Raises: `read_settings`."""
+    return read_settings(source(kind, name), name)
+
+
+def read_settings(path: Path, name: str) -> dict[str, Setting]:
+    """Return the settings of a file's function, without importing the file.
 
     Raises:
-      UserError: if the file has no function of its own name.
+      UserError: if the file has no function of its own name, or an annotation or
+        default is no word of `audit.types`, `annotated_types`, typing or the builtins.
     """
-    path = source(kind, name)
     function = _functions(path).get(name)
     if function is None:
         raise UserError(f"{path} holds no function {name!r}; a plug-in is named so")
-    known = vars(types) | vars(typing) | vars(builtins)
+    known = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
     arguments = function.args
-    return {
-        a.arg: Setting(_value(a.annotation, known), _value(d, known))
-        for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    }
+    found = {}
+    for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        try:
+            found[a.arg] = Setting(_value(a.annotation, known), _value(d, known))
+        except Exception as error:  # whatever an expression may raise
+            raise UserError(
+                f"{path}, line {a.lineno}: cannot read the setting {a.arg!r}: {error}"
+            ) from None
+    return found
 
 
 def check(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
@@ -150,15 +238,64 @@ def validate(
         raise UserError(explain(error, where)) from None
 
 
-def explain(error: pydantic.ValidationError, where: str = "") -> str:
-    """Return a validation error as one line that names what was typed."""
-    parts = []
+def explain(
+    error: pydantic.ValidationError,
+    where: str = "",
+    model: type[pydantic.BaseModel] | None = None,
+) -> str:
+    """Return a validation error as one line that names what was typed.
+
+    Args:
+      error: of pydantic.
+      where: how the command line calls what was validated.
+      model: whose words are offered where one is not known.
+    """
+    found: dict[str, list[str]] = {}
     for e in error.errors():
-        path = ".".join([*([where] if where else []), *map(str, e["loc"])])
-        text = e["msg"][0].lower() + e["msg"][1:]
+        # of an alternative, pydantic names the type that was tried: not typed by anyone
+        steps = [str(s) for s in e["loc"] if not _ALTERNATIVE.match(str(s))]
+        path = ".".join([*([where] if where else []), *steps])
         typed = "" if e["type"] == "missing" else f"={e['input']!r}"
-        parts.append(f"{path}{typed}: {text}")
-    return "; ".join(parts)
+        text = e["msg"][0].lower() + e["msg"][1:]
+        if e["type"] == "extra_forbidden" and model is not None:
+            path, typed = f"unknown key {path}", ""
+            text = did_you_mean(str(e["loc"][-1]), _words(model, e["loc"][:-1]))[2:]
+        found.setdefault(f"{path}{typed}", []).append(text + _nearest(e))
+    return "; ".join(f"{path}: {' or '.join(said)}" for path, said in found.items())
+
+
+_ALTERNATIVE = re.compile(r"str$|dict\[|int$|float$|none$|constrained-")
+
+
+def _nearest(error: Any) -> str:
+    """Return "; did you mean X?" where a valid value is near the one that was typed."""
+    typed = error["input"]
+    if error["type"] == "literal_error":
+        words = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        close = difflib.get_close_matches(str(typed), words, n=1, cutoff=0.3)
+        return f"; did you mean {close[0]!r}?" if close else ""
+    if error["type"] in ("int_type", "float_type") and not isinstance(typed, bool):
+        try:
+            number = float(typed)
+            whole = error["type"] == "int_type"
+            return f"; did you mean {round(number) if whole else number}?"
+        except (TypeError, ValueError, OverflowError):
+            return ""
+    return ""
+
+
+def _words(model: Any, path: Iterable[Any]) -> list[str]:
+    """Return the words a nested model takes at a path of its fields."""
+    for step in path:
+        field = getattr(model, "model_fields", {}).get(step)
+        inside = field.annotation if field is not None else model
+        while not hasattr(inside, "model_fields"):  # X | None, dict[str, X]
+            within = [a for a in typing.get_args(inside) if a not in (type(None), str)]
+            if not within:
+                return []
+            inside = within[0]
+        model = inside
+    return list(model.model_fields)
 
 
 def _models() -> Path:
@@ -166,8 +303,7 @@ def _models() -> Path:
 
 
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:
-    body = ast.parse(path.read_text()).body
-    return {n.name: n for n in body if isinstance(n, ast.FunctionDef)}
+    return plugins.functions(path)
 
 
 def _is_model(path: Path, name: str) -> bool:
@@ -176,5 +312,5 @@ def _is_model(path: Path, name: str) -> bool:
 
 
 def _value(node: ast.expr | None, known: dict[str, Any]) -> Any:
-    """Evaluate an annotation or default of our own source files."""
+    """Evaluate an annotation or default of a plug-in's source."""
     return None if node is None else eval(ast.unparse(node), dict(known))

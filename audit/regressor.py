@@ -117,7 +117,9 @@ def fit(
       patience: stop after this many epochs without a better held-out error.
 
     Returns:
-      The regressor, and {epoch, epochs, held_mse, train_mse, shrink}: plain floats.
+      The regressor, and {epoch, epochs, held_mse, train_mse, shrink, late_gain}: plain
+      floats; the last is the share of the held-out error that went in the last quarter
+      of the epochs, 0 where patience ended them.
     """
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))
@@ -147,6 +149,7 @@ def fit(
     layers = _init(stream(key, "init"), sizes)
     carry, best = (layers, optimizer.init(layers)), layers
     info: dict[str, float] = {}
+    least: list[float] = []
     for i in range(epochs):
         carry, *said = epoch(carry, jax.random.fold_in(key, i))
         train_mse, shrink, held_mse = map(float, said)
@@ -154,6 +157,10 @@ def fit(
             best = carry[0]
             info = {"epoch": i + 1, "held_mse": held_mse, "train_mse": train_mse}
             info["shrink"] = shrink
+        least.append(info["held_mse"])
         if i + 1 - info["epoch"] >= patience:
+            least = least[-1:]
             break
-    return Regressor(best, jnp.float32(info["shrink"])), info | {"epochs": i + 1}
+    gain = 1 - least[-1] / max(least[3 * (len(least) - 1) // 4], 1e-30)
+    info |= {"epochs": i + 1, "late_gain": gain}
+    return Regressor(best, jnp.float32(info["shrink"])), info

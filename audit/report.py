@@ -16,7 +16,7 @@ from rich.table import Table
 
 from audit import audit_cells, cells
 from audit import scorecard as cards
-from audit.cells import SHORT, common_flags
+from audit.cells import bound_names, common_flags
 from audit.compose import Scenario
 from audit.scorecard import Scorecard
 
@@ -113,9 +113,8 @@ def notes(card: Scorecard) -> str:
         whose = f"about {asked} alone" if asked else whose
         lines.append(f"η: sqrt of the spectral norm of the Fisher information {whose}")
     lines += [
-        f"{SHORT[n]}: {seen[n]['holds_for']} ({seen[n]['theorem']})"
-        for n in SHORT
-        if n in seen
+        f"{short}: {seen[n]['holds_for']} ({seen[n]['theorem']})"
+        for n, short in bound_names(card).items()
     ]
     lines += [
         text for label, own in card.defenses.items() for text in _claims(label, own)

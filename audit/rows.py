@@ -1,4 +1,4 @@
-"""From what an audit found to plain rows: utilities, flags, arrays, JSON data."""
+"""From what an audit found to plain rows: utilities, arrays, JSON data."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit import data, flags, metrics, scoring, shadow
+from audit import data, metrics, scoring, shadow
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
+from audit.flags import Measured
 from audit.games import Runs
 from audit.spec import Canaries
 from audit.types import Attribute, Release, Splits, Task
 
 MANY_CLASSES = 100  # from which on the ten likeliest classes are looked at too
 PEOPLE = {"lfw"}  # data sets whose pictures stay out of arrays, hence of figures
-FLOORS = ("class_mean", "mean_image", "prior_mode", "coin")
 EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
 
 
@@ -30,6 +30,8 @@ class Problem(NamedTuple):
     attribute: Attribute | None = None  # in attribute games
     exposed: str = "trained"  # where the step is taken, in exposed games
     canaries: Canaries | None = None  # in the games canary and one_run
+    bounds: tuple = ()  # (Readings) -> Bound | None: those from elsewhere
+    known_targets: int = 0  # how many targets stand in what attackers hold
 
 
 class Trial(NamedTuple):
@@ -42,6 +44,7 @@ class Trial(NamedTuple):
     reason: str | None = None
     result: dict[str, Any] | None = None
     arrays: dict[str, np.ndarray] | None = None
+    knows: frozenset[str] = frozenset()  # words of the threat model
 
 
 def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
@@ -106,7 +109,9 @@ def _in_parts(releases: Release, size: int) -> list[Release]:
     ]
 
 
-def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, Any]:
+def describe(
+    entry: Entry, held: Guarantees, utility: dict | None, seen: Measured
+) -> dict[str, Any]:
     """Return all about one defense that does not depend on an attack."""
     dfil = None
     if held.dfil is not None:
@@ -145,51 +150,8 @@ def describe(entry: Entry, held: Guarantees, utility: dict | None) -> dict[str, 
         "nominal": [n._asdict() for n in held.nominal],
         **({"membership": held.membership} if held.membership else {}),
         "epsilon": held.epsilon,
+        "measured": seen._asdict(),
     }
-
-
-def row(
-    one: Trial,
-    held: dict[str, Guarantees],
-    trials: list[Trial],
-    learners: list[shadow.Learner],
-    floor: dict[str, np.ndarray],
-    scenario: Scenario,
-    problem: Problem,
-) -> flags.Row | None:
-    """Return what the flags look at; None for a trial without a result."""
-    if one.arrays is None or one.result is None or not floor:
-        return None
-    undefended = [
-        of.label
-        for of in learners
-        if of.defense.fisher is None
-        and of.defense.rdp is None
-        and "approximate" not in of.defense.traits
-    ]
-    controls = [
-        error(t.arrays)
-        for t in trials
-        if t.defense in undefended and t.attack == one.attack and t.arrays is not None
-    ]
-    wanted = next(iter(scenario.spec.sets))
-    spread = problem.splits.pool_source
-    distinct, size = len(np.unique(spread)), len(spread)
-    return flags.Row(
-        attack=one.attack.name,
-        oracle=one.result["oracle"],
-        is_floor=one.attack.name in FLOORS,
-        mse=error(one.arrays),
-        bias2=one.arrays.get("bias2"),
-        finite=bool(np.isfinite(error(one.arrays)).all()),
-        floor=error(floor),
-        bounds=held[one.defense].bounds if "mse" in one.arrays else None,
-        runs=one.result["runs"],
-        control=controls[0] if controls else None,
-        is_control=one.defense in undefended,
-        stand_in="" if scenario.data == wanted else f"{scenario.data}, not {wanted}",
-        augmented="" if size == distinct else f"{distinct} images made {size}",
-    )
 
 
 def error(arrays: dict[str, np.ndarray]) -> np.ndarray:
@@ -230,24 +192,6 @@ def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial
         return t._replace(result={**t.result, "win_rate": rate})
 
     return [add(t) for t in trials]
-
-
-def plain(one: Trial, row: flags.Row | None) -> dict[str, Any]:
-    """Return a trial as plain data, flags raised: by its errors, or by its game."""
-    found = [f._asdict() for f in flags.raised(row)] if row is not None else []
-    found += (one.result or {}).pop("flags", [])
-    return {
-        "defense": one.defense,
-        "attack": one.attack.label,
-        "use": one.attack.name,
-        "passed": one.attack.passed,
-        "settings": one.attack.settings,
-        "threat_model": one.threat_model,
-        "status": one.status,
-        "reason": one.reason,
-        "result": one.result,
-        "flags": found,
-    }
 
 
 def provenance(scenario: Scenario, problem: Problem) -> dict[str, Any]:

@@ -8,8 +8,10 @@ scenario -> game, task, splits
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,10 +22,14 @@ from audit import (
     attributes,
     canaries,
     canary_games,
+    controls,
     data,
     exposed,
+    flags,
     games,
     in_turn,
+    judge,
+    measured,
     membership,
     membership_scores,
     perceptual,
@@ -35,11 +41,21 @@ from audit import (
 )
 from audit.accounting import Guarantees
 from audit.compose import Entry, Scenario
+from audit.flags import Measured
 from audit.games import Game, Table
 from audit.rng import stream
 from audit.rows import Problem, Trial
 from audit.scorecard import Scorecard
-from audit.types import Attack, Public, Release, Task, TrainingSet, UserError
+from audit.types import (
+    Attack,
+    Bound,
+    Public,
+    Readings,
+    Release,
+    Task,
+    TrainingSet,
+    UserError,
+)
 
 GAMES = {
     "reconstruction": reconstruction.GAME,
@@ -73,6 +89,8 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
     learners = [build(key, e, problem, public) for e in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     asked = scenario.membership
+    seen = judge.Seen({}, [])
+    engine = engine._replace(doubt=lambda *said: seen.stale.append(said))
     table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
     for of in learners:
         if game.fits is not None:
@@ -87,22 +105,31 @@ def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
         guaranteed = game.account(own, of, at, spec.accounting_runs, spec.delta)
         held[entry.label] = guaranteed
         utility = rows.utility(of, runs, problem.splits)
-        defenses[entry.label] = rows.describe(entry, guaranteed, utility)
+        looked = look(own, game, of, runs.releases, problem, spec.runs)
+        seen.measured[entry.label] = looked
+        defenses[entry.label] = rows.describe(entry, guaranteed, utility, looked)
         trials += [
             trial(own, e, attack, game, of, runs.releases, guaranteed, at)
             for e, attack in attacks
         ]
     trials = rows.with_shares(membership_scores.compared(trials), floor)
     flagged = [
-        rows.row(t, held, trials, learners, floor, scenario, problem) for t in trials
+        judge.row(t, held, trials, learners, floor, scenario, problem, seen)
+        for t in trials
     ]
+    for label, own_part in defenses.items():
+        ran = flags.of_runs(seen.ran(label))
+        own_part["flags"] = [f._asdict() for f in ran]
     return Scorecard(
         scenario=scenario.resolved(),
         provenance={},
         data=rows.provenance(scenario, problem),
         floor=rows.floor_summary(floor),
         defenses=defenses,
-        trials=[rows.plain(t, row) for t, row in zip(trials, flagged, strict=True)],
+        trials=[
+            judge.plain(t, row, seen.ran(t.defense))
+            for t, row in zip(trials, flagged, strict=True)
+        ],
         arrays=rows.arrays(problem, held, trials, floor),
     )
 
@@ -117,21 +144,70 @@ def load(scenario: Scenario) -> Problem:
     as_they_are = splits is cut and dataset.columns == ()
     domain = (0.0, 1.0) if as_they_are else (-np.inf, np.inf)
     data.check(splits, domain, in_turn=in_turn)
-    model = registry.find("model", spec.task.model)
     features = tuple(splits.fixed.x.shape[1:])
-    try:
-        task = model(features, len(spec.task.classes), **spec.task.settings)
-    except ValueError as error:
-        raise UserError(f"task: {error}") from None
+    task = _task(
+        registry.find("model", spec.task.model),
+        features,
+        len(spec.task.classes),
+        tuple(sorted(spec.task.settings.items())),
+        (spec.canaries.count, spec.canaries.norm) if spec.canaries else None,
+    )
     task = task._replace(domain=domain, label_private=spec.task.label_private)
-    if spec.canaries is not None:
-        task = canaries.plant(task, spec.canaries.count, spec.canaries.norm)
     asked = None
     if scenario.attribute is not None:
         asked = attributes.find(dataset, splits, scenario.attribute, spec.features)
     shown = cut.fixed.x if in_turn else None
     problem = Problem(task, splits, dataset, shown, asked)
-    return problem._replace(canaries=spec.canaries, exposed=spec.exposed)
+    bounds = tuple(make_bound(entry) for entry in scenario.bounds)
+    return problem._replace(
+        canaries=spec.canaries,
+        exposed=spec.exposed,
+        bounds=bounds,
+        known_targets=controls.known_targets(cut),
+    )
+
+
+def make_bound(entry: Entry) -> Callable:
+    """Build one bound from elsewhere, (Readings) -> Bound | None, named as asked."""
+    bound = registry.find("bound", entry.name)
+
+    def named(readings: Readings) -> Bound | None:
+        found = bound(readings, **entry.settings)
+        return found and found._replace(name=entry.label)
+
+    return named
+
+
+def look(
+    key: jax.Array,
+    game: Game,
+    of: shadow.Learner,
+    releases: Release,
+    problem: Problem,
+    runs: int,
+) -> Measured:
+    """Measure what a defense's runs do; see `measured`."""
+    splits, planted = problem.splits, problem.canaries
+    n = len(splits.fixed.y) + bool(len(splits.targets.y))
+    n += planted.count if planted is not None else 0
+    alike = 1 if game.goal == "membership" else runs  # its runs differ in their records
+    return measured.measure(key, of, splits.fixed, n, releases, alike)
+
+
+@functools.lru_cache(maxsize=32)
+def _task(
+    model: Callable,
+    features: tuple[int, ...],
+    classes: int,
+    settings: tuple,
+    canary: tuple[int, float] | None,
+) -> Task:
+    """Build what is learnt once, so that other seeds find their programs compiled."""
+    try:
+        task = model(features, classes, **dict(settings))
+    except ValueError as error:
+        raise UserError(f"task: {error}") from None
+    return task if canary is None else canaries.plant(task, *canary)
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
@@ -171,7 +247,13 @@ def build(
 
 def make_attack(entry: Entry, task: Task) -> Attack:
     """Build one attack from its settings."""
-    return registry.find("attack", entry.name)(task, **entry.settings)
+    factory = registry.find("attack", entry.name)
+    return _attack(factory, task, tuple(sorted(entry.settings.items())))
+
+
+@functools.lru_cache(maxsize=64)
+def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
+    return factory(task, **dict(settings))
 
 
 def trial(
@@ -202,7 +284,7 @@ def trial(
         "oracle": games.is_oracle(model),
         "seconds": round(time.perf_counter() - began, 2),
     }
-    return base._replace(status="ok", result=result, arrays=arrays)
+    return base._replace(status="ok", result=result, arrays=arrays, knows=model.knows)
 
 
 def _floor(

@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 # Modules that show or compare results and make none; no other module imports them.
 SHOWN = (
     "__main__", "attribute_figures", "audit_cells", "audit_figures", "bench", "cells",
-    "comparisons", "contract", "doctor", "expected", "exposed_figures", "figures",
-    "imported", "launch", "leaderboard", "leaderboard_page", "markdown",
+    "comparisons", "contract", "control_cells", "doctor", "expected",
+    "exposed_figures", "figures", "imported", "launch", "leaderboard",
+    "leaderboard_page", "markdown",
     "membership_cells", "membership_figures", "nominal", "overview", "page",
     "places", "plain", "plans", "progress", "record_figures", "report", "reproduce",
     "run_page", "scale", "score_files", "seeds", "standings", "step_figures", "svg",
     "target_plots", "verdicts", "verify",
+    # what holds plug-ins against their laws, or makes new ones
+    "accounting_laws", "attack_laws", "defense_laws", "laws", "new", "query_laws",
+    "scenario_laws", "shown", "testing", "worlds",
+    "pytest_plugin", "strength",
 )  # fmt: skip
 
 
@@ -44,15 +49,25 @@ def code(scenario: Scenario) -> str:
     """
     here = Path(__file__).parent
     suite = [p for p in here.rglob("*.py") if p.stem not in SHOWN]
-    line_up = [
-        registry.source(kind, entry.name)
-        for kind, entries in (
-            ("defense", scenario.defenses),
-            ("attack", scenario.attacks),
-        )
-        for entry in entries
-    ]
-    return stores.code_version([*suite, *set(line_up)])
+    line_up = {p for k, name in used(scenario) for p in registry.place(k, name).sources}
+    return stores.code_version([*suite, *line_up])
+
+
+def used(scenario: Scenario) -> list[tuple[str, str]]:
+    """Return kind and name of every plug-in of the line-up, once each."""
+    line_ups = {
+        "defense": scenario.defenses,
+        "attack": scenario.attacks,
+        "bound": scenario.bounds,
+    }
+    return sorted({(kind, e.name) for kind, held in line_ups.items() for e in held})
+
+
+def from_elsewhere(scenario: Scenario) -> list[dict[str, str]]:
+    """Return what of a scenario is not the suite's own: kind, name, origin, code."""
+    each = [registry.elsewhere(*asked) for asked in used(scenario)]
+    each.append(scenario.elsewhere)
+    return [found for found in each if found is not None]
 
 
 def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:

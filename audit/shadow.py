@@ -20,6 +20,9 @@ from audit import store as stores
 from audit.lanes import program as _program
 from audit.types import Defense, Lanes, Public, Task, TrainingSet
 
+STALE = 0.1  # of the distance between lanes
+ROUNDING = 1e-5  # of a release's size
+
 
 class Engine(NamedTuple):
     """Where and how runs are made; the same for every defense of an audit."""
@@ -28,6 +31,8 @@ class Engine(NamedTuple):
     store: stores.Store | None = None
     report: Callable[[str, int, int], None] = lambda what, done, total: None
     shrink: bool = False  # a tile over the memory budget is cut; changes rounding only
+    doubt: Callable[[str, str], None] | None = None  # told (label, text) of stored runs
+    # that are made otherwise now; None = what is stored is taken as it is
 
 
 class Learner(NamedTuple):
@@ -156,6 +161,7 @@ class _Sweep(NamedTuple):
         tiles = range(-(-m // size))
         address = self._address()
         shards = self._stored(tiles, address)
+        self._look_again(shards)
         self._report(len(shards) * size, m)
         missing = [t for t in tiles if t not in shards]
         for finished in self._compute(missing):
@@ -252,6 +258,24 @@ class _Sweep(NamedTuple):
             t: [f[f"leaf_{i}"] for i in range(len(f))] for t, f in found.items() if f
         }
 
+    def _look_again(self, shards: dict[int, list[np.ndarray]]) -> None:
+        """Make the first stored lane anew, and say so if it is another one.
+
+        Alone in its tile it is rounded otherwise, and training may enlarge that: it is
+        compared with how far lanes lie apart.
+        """
+        lanes, tell = self.engine.lanes, self.engine.doubt
+        if not shards or tell is None:
+            return
+        first = min(shards)
+        alone = self.engine._replace(lanes=lanes._replace(tile=1))
+        one = self._replace(engine=alone)
+        anew = one._program()(*one._arguments([first * lanes.tile]))
+        distinct = min(lanes.tile, self.m - first * lanes.tile)
+        if not alike(jax.tree.leaves(jax.device_get(anew)), shards[first], distinct):
+            what = self.what or self.of.label
+            tell(self.of.label, f"{what}: stored runs are not what is made now")
+
     def _keep(self, finished: dict[int, list[np.ndarray]], address: str) -> None:
         store = self.engine.store
         if store is None:
@@ -259,6 +283,29 @@ class _Sweep(NamedTuple):
         for t, leaves in finished.items():
             arrays = {f"leaf_{i}": a for i, a in enumerate(leaves)}
             stores.put(store, address, _name(t), arrays)
+
+
+def alike(anew: list[np.ndarray], stored: list[np.ndarray], lanes: int) -> bool:
+    """Return whether a lane made alone is the first of a stored tile.
+
+    Args:
+      anew: leaves [1, ...].
+      stored: leaves [tile, ...].
+      lanes: of the tile that are no padding.
+    """
+    if [a.shape[1:] for a in anew] != [a.shape[1:] for a in stored]:
+        return False
+    flat = [
+        np.concatenate([np.ravel(a[i]).astype(float) for a in leaves])
+        for leaves, i in [(anew, 0), *((stored, i) for i in range(min(lanes, 8)))]
+    ]
+    one, first, *others = [np.nan_to_num(v) for v in flat]
+    apart = [float(np.linalg.norm(v - first)) for v in others]
+    size = float(np.linalg.norm(first))
+    # lanes without a difference: deterministic, or one alone
+    spread = float(np.median(apart)) if any(apart) else size
+    gap = float(np.linalg.norm(one - first))
+    return gap <= max(STALE * spread, ROUNDING * size)
 
 
 def _name(tile: int) -> str:

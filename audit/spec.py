@@ -31,7 +31,7 @@ class SplitSizes(_Model):
 class Features(_Model):
     """What is done to the records first; arguments of `data.prepare_features`."""
 
-    channels: bool = False
+    channels: bool | Literal["cifar10"] = False
     unit_ball: bool = False
     pca: NonNegativeInt = 0
     standardise: bool = False
@@ -60,6 +60,7 @@ class DataSet(_Model):
     """What a scenario does on one data set."""
 
     splits: SplitSizes
+    features: Features | None = None  # where they are prepared otherwise than elsewhere
     attribute: str | None = None  # where the column has another name than elsewhere
     training: dict[str, Any] = {}
     defense: dict[str, dict[str, Any]] = {}
@@ -89,6 +90,7 @@ class Chosen(_Model):
 
     by: str
     cost: str
+    tuned_on: Literal["elsewhere", "targets"] | None = None  # None = not said
 
 
 class ScenarioSpec(_Model):
@@ -127,6 +129,8 @@ class ScenarioSpec(_Model):
     chosen: dict[str, Chosen] = {}  # of a label of the line-up
     attacks: list[str | dict[str, dict[str, Any]]] = []  # none: bounds alone
     attack: dict[str, dict[str, Any]] = {}
+    bounds: list[str | dict[str, dict[str, Any]]] = []  # plug-ins, beside the suite's
+    bound: dict[str, dict[str, Any]] = {}
     lanes: dict[str, Any] = {}
     out: str | None = None
     store: str | None = None

@@ -128,11 +128,12 @@ def code_version(paths: Iterable[Path]) -> str:
 
     Neither does where the files lie, so that a checkout and an installation agree.
     """
-    return digest(sorted((path.name, _meaning(path)) for path in paths))
+    return digest(sorted((p.name, _meaning(p.read_bytes())) for p in paths))
 
 
-def _meaning(path: Path) -> str:
-    tree = ast.parse(path.read_bytes())
+@functools.lru_cache(maxsize=1024)  # parsing a whole suite takes a while
+def _meaning(source: bytes) -> str:
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):

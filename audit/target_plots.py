@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from audit import svg
-from audit.cells import SHORT, bound_text, number, strongest
+from audit.cells import bound_names, bound_text, number, strongest
 from audit.page import Album
 from audit.scorecard import Scorecard
 
@@ -24,7 +24,7 @@ def _array(card: Scorecard, name: str) -> np.ndarray | None:
 def scatters(card: Scorecard) -> list[dict[str, Any]]:
     """Return one plot a bound: every target's error against it, a look a defense."""
     drawn = []
-    for name, short in SHORT.items():
+    for name, short in bound_names(card).items():
         series, seen, errors = [], [], []
         for look, label in enumerate(card.defenses):
             points = _points(card, label, name)

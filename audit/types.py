@@ -1,8 +1,7 @@
 """Contracts of the suite: NamedTuples and aliases, and nothing else of ours.
 
 Every array field says its shape. Leading axes are batch axes; one example has none.
-The module imports neither JAX nor anything of the suite, so that the command line can
-read and check a plug-in's settings without paying for either.
+Nothing is imported, so that the command line reads a plug-in's settings in no time.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
     AnyArray = Any  # a NumPy or JAX array; inside a transformation, a tracer
 
-# Settings: the annotation of a factory's keyword-only argument is its schema. Integers,
-# strings and booleans are static (a new value compiles anew); floats are traced.
+# A factory's annotations are the schema of its settings. Integers, strings and booleans
+# are static (a new value compiles anew); floats are traced.
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Interval(gt=0, le=1)]
@@ -193,6 +192,14 @@ class Nominal(NamedTuple):
     void: str | None  # why it does not hold here; None = it does
 
 
+class Parts(NamedTuple):
+    """What a builder made a defense of; `measured` and `testing` look if it is so."""
+
+    noise: Noise
+    query: Query | None = None  # None = a single release
+    sampler: Sampler | None = None
+
+
 class Exposed(NamedTuple):
     """One step at given parameters, as whoever receives its update sees it."""
 
@@ -233,6 +240,7 @@ class Defense(NamedTuple):
     dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
     steps: int | None = None  # how many `train` takes; None = nothing iterates
     exposed: Exposed | None = None  # None = nothing is shown before the release
+    parts: Parts | None = None  # what a builder made it of
 
 
 class ThreatModel(NamedTuple):
@@ -240,9 +248,8 @@ class ThreatModel(NamedTuple):
 
     goal: Literal["reconstruction", "inversion", "membership", "attribute"]
     sees: frozenset[str] = frozenset()  # of {"params", "signals"}; oracles: {"target"}
-    knows: frozenset[str] = (
-        frozenset()
-    )  # of {"fixed", "label", "init", "train", "public", "shadows"}
+    # of {"fixed", "label", "init", "train", "public", "shadows"}
+    knows: frozenset[str] = frozenset()
     assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
 
 
@@ -302,6 +309,17 @@ class Bound(NamedTuple):
     theorem: str
     ranked: bool = True  # False: printed with its assumption, never ranked
     log10: Any = None  # log10 of value where value underflows
+
+
+class Readings(NamedTuple):
+    """What accounting says of one defense, to make a bound of; None = no reading."""
+
+    dimension: int  # d of one record
+    domain: tuple[float, float]  # of every coordinate; infinite = unknown
+    trace: AnyArray | None  # [targets] Tr I of the Fisher information, mean over runs
+    rdp: Callable | None  # (orders) -> [orders], replace-one, of all that is released
+    pld: Callable | None  # () -> PrivacyLoss, replace-one; None in exposed games
+    pool: Examples  # [m, ...] distinct samples of the attacker's prior
 
 
 class Task(NamedTuple):

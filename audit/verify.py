@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit import contract, launch, setup
+from audit import contract, launch, plugins, setup
 from audit import scorecard as cards
 from audit.compose import Scenario
 from audit.scorecard import Scorecard
@@ -112,6 +112,7 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
         raise UserError(
             f"the row's command {command!r} is not one of python -m audit run"
         )
+    said = _without_plugins(said)
     for word in said[4:]:
         if word.startswith(("hydra", "-", "+", "~")) or "${" in word or "=" not in word:
             raise UserError(f"the row's command has {word!r}, which is not replayed")
@@ -120,6 +121,21 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
         raise UserError(f"the row's command {command!r} is not of its {name}")
     kept = [w for w in said[4:] if not w.startswith(OURS)]
     return [*kept, f"data={card.data['name']}", f"out={out}"]
+
+
+def _without_plugins(said: list[str]) -> list[str]:
+    """Return the row's words without its folders of plug-ins, which are never opened.
+
+    Raises:
+      UserError: if the row had some and the command line names none.
+    """
+    kept, theirs = plugins.words(said)
+    if theirs and not plugins.named_folders():
+        raise UserError(
+            f"the row was made with plug-ins in {theirs[0]!r}: read their code, then "
+            f"say where they are with --plugins DIR"
+        )
+    return kept
 
 
 def compose(card: Scorecard, out: Path) -> Scenario:

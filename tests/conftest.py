@@ -19,6 +19,30 @@ def compiled_once(tmp_path_factory):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("strength of attacks (docs/strength.md)")
+    group.addoption(
+        "--update-golden",
+        action="store_true",
+        help="play all golden seeds of `-m strength` and write the golden files",
+    )
+    group.addoption("--reason", help="why, kept in the golden files")
+
+
+def pytest_configure(config):
+    update, reason = (config.getoption(o) for o in ("--update-golden", "--reason"))
+    if update and not reason:
+        raise pytest.UsageError('--update-golden needs --reason "why"')
+    if reason and not update:
+        raise pytest.UsageError("--reason goes with --update-golden")
+
+
+@pytest.fixture(scope="session")
+def strength_store(tmp_path_factory):
+    """Where releases are kept, so that mutants of an attack need no training."""
+    return tmp_path_factory.mktemp("strength")
+
+
 @pytest.fixture
 def x64():
     """Run a test in float64."""

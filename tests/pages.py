@@ -44,6 +44,9 @@ def hostile(data):
     held["scenario"] |= {"title": HOSTILE, "source": HOSTILE}
     held["provenance"] |= {"command": HOSTILE, "device": HOSTILE, "python": HOSTILE}
     held["provenance"]["chosen"] = {"dpsgd": {"by": HOSTILE, "cost": HOSTILE}}
+    held["provenance"]["plugins"] = [
+        {"kind": "defense", "name": "dpsgd", "origin": HOSTILE, "code": "0" * 64}
+    ]
     held["data"] |= {"origin": HOSTILE, "note": HOSTILE}
     for own in held["defenses"].values():
         own["settings"] |= {HOSTILE: HOSTILE, "sampling": HOSTILE}

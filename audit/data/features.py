@@ -7,6 +7,8 @@ colour channels, which come from public records.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from audit.data.contract import DataError
@@ -14,11 +16,16 @@ from audit.types import Examples, Splits
 
 Parts = dict[str, Examples]
 
+# What most code for CIFAR-10 takes for its channels' means and standard deviations. The
+# latter are means over images of each image's own; those of the channels are .247,
+# .243 and .262.
+USUAL = {"cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))}
+
 
 def prepare_features(
     splits: Splits,
     *,
-    channels: bool = False,
+    channels: bool | Literal["cifar10"] = False,
     unit_ball: bool = False,
     pca: int = 0,
     standardise: bool = False,
@@ -31,7 +38,8 @@ def prepare_features(
     Args:
       splits: from `split`.
       channels: images stay images; subtract from each channel its mean over the public
-        records, divide by its standard deviation.
+        records, divide by its standard deviation; or, by name, what is usual for a
+        data set (`USUAL`).
       unit_ball: flatten, and divide the training side (public, fixed, targets, pool) by
         its largest norm, the test part by its own (Hannun et al. 2021). A pool that is
         the test part is scaled as such.
@@ -50,7 +58,7 @@ def prepare_features(
         on more directions than there are, or a constant column.
     """
     if channels:
-        splits = _by_channel(splits)
+        splits = _by_channel(splits, channels)
     if not (unit_ball or pca or standardise):
         return splits
     parts = {name: _flat(name, getattr(splits, name)) for name in splits._fields[:-1]}
@@ -69,8 +77,24 @@ def prepare_features(
     return Splits(pool_source=splits.pool_source, **done)
 
 
-def _by_channel(splits: Splits) -> Splits:
-    x = splits.public.x
+def _by_channel(splits: Splits, channels: bool | str) -> Splits:
+    if isinstance(channels, str):
+        mean, sd = map(np.array, USUAL[channels])
+        if splits.fixed.x.shape[-1] != len(mean):
+            raise DataError(
+                f"features.channels={channels}: is of {len(mean)} channels, records "
+                f"have shape {splits.fixed.x.shape[1:]}"
+            )
+    else:
+        mean, sd = _of_public(splits.public.x)
+    done = {
+        name: z._replace(x=((z.x - mean) / sd).astype(np.float32))
+        for name, z in zip(splits._fields[:-1], splits[:-1], strict=True)
+    }
+    return splits._replace(**done)
+
+
+def _of_public(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if x.ndim != 4 or not len(x):
         raise DataError(
             f"features.channels: needs public images, has {len(x)} records of shape "
@@ -79,11 +103,7 @@ def _by_channel(splits: Splits) -> Splits:
     mean, sd = x.mean((0, 1, 2), np.float64), x.std((0, 1, 2), np.float64)
     if not sd.all():
         raise DataError("features.channels: a channel of the public images is constant")
-    done = {
-        name: z._replace(x=((z.x - mean) / sd).astype(np.float32))
-        for name, z in zip(splits._fields[:-1], splits[:-1], strict=True)
-    }
-    return splits._replace(**done)
+    return mean, sd
 
 
 def _as_given(y: np.ndarray) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Plug-ins of Breachmark in a package of their own."""

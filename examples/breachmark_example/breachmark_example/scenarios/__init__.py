@@ -1,0 +1,1 @@
+"""Scenarios: every YAML file of this folder."""

@@ -1,0 +1,1 @@
+"""Regression of attack strength; docs/strength.md."""

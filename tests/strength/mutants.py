@@ -1,0 +1,488 @@
+"""Attacks weakened on purpose. Each names the cells it must break before it is run.
+
+A mutant is a setting (`words`) or a change of the attack itself (`change`), as a slip
+in its code would be. One that breaks nothing says so, and why (`harmless`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attacks.glm_attack import glm_attack
+from audit import inversion, stationarity
+from audit.types import Attack, Examples
+from tests.strength.suite import PLAYS, Cell
+
+
+class Mutant(NamedTuple):
+    """One weakened attack."""
+
+    play: str
+    attack: str  # its module
+    breaks: tuple[str, ...]  # "attack defense" of cells that must turn weaker
+    words: tuple[str, ...] = ()
+    change: Callable | None = None  # Attack -> Attack
+    patch: Callable | None = None  # (MonkeyPatch) -> None, for what attacks share
+    harmless: str = ""  # why the cells in `breaks` must hold instead
+
+    def cells(self) -> list[Cell]:
+        """Return the cells it is judged on."""
+        pairs = [tuple(b.split()) for b in self.breaks]
+        own = [c for c in PLAYS[self.play].cells if (c.attack, c.defense) in pairs]
+        assert {(c.attack, c.defense) for c in own} == set(pairs), self
+        return own
+
+    def apply(self, monkeypatch: Any) -> None:
+        """Put the weakened attack in place of the real one."""
+        if self.patch is not None:
+            self.patch(monkeypatch)
+        module = importlib.import_module(f"attacks.{self.attack}")
+        factory, change = getattr(module, self.attack), self.change or (lambda a: a)
+
+        def weakened(task: Any, **settings: Any) -> Attack:
+            return change(factory(task, **settings))
+
+        # another function, so that nothing compiled for the real attack is used
+        monkeypatch.setattr(module, self.attack, weakened)
+
+
+# What can be forgotten ----------------------------------------------------------------
+
+
+def knowing(alter: Callable) -> Callable:
+    """Change what the attacker holds before the release."""
+
+    def change(attack: Attack) -> Attack:
+        fit = lambda key, known: attack.fit(key, alter(known))  # noqa: E731
+        return attack._replace(fit=fit)
+
+    return change
+
+
+def fitted(alter: Callable) -> Callable:
+    """Change what the attack has made of it."""
+
+    def change(attack: Attack) -> Attack:
+        def fit(key: Any, known: Any) -> tuple:
+            state, info = attack.fit(key, known)
+            return alter(state), info
+
+        return attack._replace(fit=fit)
+
+    return change
+
+
+def seeing(alter: Callable) -> Callable:
+    """Change what the attacker sees of the release."""
+
+    def change(attack: Attack) -> Attack:
+        guess = lambda state, key, seen: attack.guess(state, key, alter(seen))  # noqa: E731
+        return attack._replace(guess=guess)
+
+    return change
+
+
+def saying(alter: Callable) -> Callable:
+    """Change the guess."""
+
+    def change(attack: Attack) -> Attack:
+        guess = lambda *given: alter(attack.guess(*given))  # noqa: E731
+        return attack._replace(guess=guess)
+
+    return change
+
+
+def some_pool(share: float) -> Callable:
+    def alter(known: Any) -> Any:
+        rows = np.arange(int(len(known.pool.y) * share))
+        pool = Examples(known.pool.x[rows], known.pool.y[rows])
+        source = np.asarray(known.pool_source)[rows]
+        return known._replace(pool=pool, pool_source=source)
+
+    return knowing(alter)
+
+
+LABEL_DROPPED = seeing(lambda seen: seen._replace(label=jnp.zeros_like(seen.label)))
+LABEL_FLIPPED = seeing(lambda seen: seen._replace(label=1 - seen.label))
+ONE_BIT = saying(jnp.sign)  # right or wrong, and no more
+
+
+def stale(state: Any) -> Any:
+    """Standardise as some other releases would have it: a deviation off."""
+    off = jnp.where(state.scaler.inverse > 0, 1 / state.scaler.inverse, 0)
+    scaler = state.scaler._replace(mean=state.scaler.mean + off)
+    return state._replace(scaler=scaler)
+
+
+def one_forgotten(known: Any) -> Any:
+    return known._replace(fixed=jax.tree.map(lambda a: a[1:], known.fixed))
+
+
+def no_ridge(seen: Any) -> Any:
+    """Leave the regulariser's part, n lambda w, out of the sum that must cancel."""
+    return seen._replace(rest=seen.rest - 300 * 1e-2 * seen.params)
+
+
+def quarter_of_weights(seen: Any) -> Any:
+    kept = len(seen.params) // 4
+    return seen._replace(refits=seen.refits[:, :kept], params=seen.params[:kept])
+
+
+def uniform_prior(state: Any) -> Any:
+    *rest, counts = state.args
+    return type(state)(state.func, *rest, jnp.zeros_like(counts))
+
+
+def other_attack(factory: Callable) -> Callable:
+    """Put another attack's method behind the name."""
+
+    def patch(name: str) -> Callable:
+        def apply(monkeypatch: Any) -> None:
+            module = importlib.import_module(f"attacks.{name}")
+            plain = lambda task, **settings: factory(task)  # noqa: E731
+            monkeypatch.setattr(module, name, plain)
+
+        return apply
+
+    return patch
+
+
+def longer_root(monkeypatch: Any) -> None:
+    """Always take the root of the record that is fitted better."""
+    both = stationarity.slope_roots
+    one = lambda *given: (both(*given)[0],) * 2  # noqa: E731
+    monkeypatch.setattr(stationarity, "slope_roots", one)
+
+
+def few_halvings(number: int) -> Callable:
+    return lambda m: m.setattr("attacks.sum_inversion.HALVINGS", number)
+
+
+def wrong_smoothness(sign: float) -> Callable:
+    def patch(monkeypatch: Any) -> None:
+        real = inversion.total_variation
+        monkeypatch.setattr(inversion, "total_variation", lambda z: sign * real(z))
+
+    return patch
+
+
+def wrong_label(monkeypatch: Any) -> None:
+    """Read the label off the largest entry of the last bias, not the smallest."""
+    largest = lambda update: jnp.argmax(update["head"]["bias"])  # noqa: E731
+    monkeypatch.setattr(inversion, "label_of", largest)
+
+
+def one_unit(monkeypatch: Any) -> None:
+    """Read the image off the first hidden unit alone."""
+    real = inversion.first_layer
+
+    def alone(update: Any) -> tuple:
+        kernel, bias = real(update)
+        if isinstance(bias, jax.ShapeDtypeStruct):  # asked whether there is one
+            return kernel, bias
+        return kernel[:, :1], bias[:1]
+
+    monkeypatch.setattr(inversion, "first_layer", alone)
+
+
+def flat_prior(state: Any) -> Any:
+    wide = state.prior._replace(deviations=100 * state.prior.deviations)
+    return state._replace(prior=wide)
+
+
+def on(attack: str, *defenses: str) -> tuple[str, ...]:
+    return tuple(f"{attack} {d}" for d in defenses)
+
+
+FEW_SHADOWS = ("membership.shadows=4",)  # a tenth of them, made even
+
+MUTANTS = {
+    # reconstruction
+    "reconstructor, half the epochs": Mutant(
+        "noised_sum",
+        "reconstructor",
+        on("reconstructor", "noisier"),
+        words=("attack.reconstructor.epochs=6",),
+    ),
+    "reconstructor, a tenth of the shadows": Mutant(
+        "noised_sum",
+        "reconstructor",
+        on("reconstructor", "noisier"),
+        change=some_pool(0.1),
+    ),
+    "reconstructor, label dropped": Mutant(
+        "noised_sum",
+        "reconstructor",
+        on("reconstructor", "noisier"),
+        change=LABEL_DROPPED,
+    ),
+    "reconstructor, stale standardisation": Mutant(
+        "noised_sum",
+        "reconstructor",
+        on("reconstructor", "noisier"),
+        change=fitted(stale),
+    ),
+    "class_mean, label dropped": Mutant(
+        "noised_sum",
+        "class_mean",
+        on("class_mean", "noisy_sum"),
+        change=LABEL_DROPPED,
+    ),
+    "mean_image, half of the image": Mutant(
+        "gradient_inversion",
+        "mean_image",
+        on("mean_image", "dpsgd"),
+        change=saying(lambda x: x.at[: x.shape[0] // 2].set(0)),
+    ),
+    "nearest_neighbour, a tenth of the pool": Mutant(
+        "noised_sum",
+        "nearest_neighbour",
+        on("nearest_neighbour", "noisy_sum"),
+        change=some_pool(0.1),
+    ),
+    "sum_inversion, wrong clip": Mutant(
+        "noised_sum",
+        "sum_inversion",
+        on("sum_inversion", "noisy_sum", "noisier"),
+        words=("attack.sum_inversion.clip_norm=10.0",),
+    ),
+    "sum_inversion, a record forgotten": Mutant(
+        "noised_sum",
+        "sum_inversion",
+        on("sum_inversion", "noisy_sum", "noisier"),
+        change=knowing(one_forgotten),
+    ),
+    "sum_inversion, a sixth of the halvings": Mutant(
+        "noised_sum",
+        "sum_inversion",
+        on("sum_inversion", "noisy_sum"),
+        patch=few_halvings(4),
+    ),
+    "sum_inversion, half of the halvings": Mutant(
+        "noised_sum",
+        "sum_inversion",
+        on("sum_inversion", "noisy_sum", "noisier"),
+        patch=few_halvings(12),
+        harmless="12 halvings find the norm to 30 / 2^12 = .007; the noise moves it "
+        "by .01 and by .1",
+    ),
+    "glm_attack, no ridge, intercept": Mutant(
+        "glm_intercept",
+        "glm_attack",
+        on("glm_attack", "noisier"),
+        change=seeing(no_ridge),
+    ),
+    "glm_attack, label flipped": Mutant(
+        "glm_label",
+        "glm_attack",
+        on("glm_attack", "noisier"),
+        change=LABEL_FLIPPED,
+    ),
+    "glm_attack, one root": Mutant(
+        "glm_label",
+        "glm_attack",
+        on("glm_attack", "noisier"),
+        patch=longer_root,
+    ),
+    "glm_attack, label flipped, intercept": Mutant(
+        "glm_intercept",
+        "glm_attack",
+        on("glm_attack", "noisier"),
+        change=LABEL_FLIPPED,
+        harmless="with an intercept the slope is read off its own coordinate",
+    ),
+    "glm_attack_clamped, no clamp": Mutant(
+        "glm_label",
+        "glm_attack_clamped",
+        on("glm_attack_clamped", "noisier"),
+        patch=other_attack(glm_attack)("glm_attack_clamped"),
+    ),
+    "glm_attack_clamped, label flipped": Mutant(
+        "glm_intercept",
+        "glm_attack_clamped",
+        on("glm_attack_clamped", "noisier"),
+        change=LABEL_FLIPPED,
+    ),
+    # attributes
+    "whitebox_inverter, a quarter of the weights": Mutant(
+        "attributes",
+        "whitebox_inverter",
+        on("whitebox_inverter", "noise", "high_noise"),
+        change=seeing(quarter_of_weights),
+    ),
+    "whitebox_inverter, a quarter of the weights, classes": Mutant(
+        "attributes_of_classes",
+        "whitebox_inverter",
+        on("whitebox_inverter", "low_noise"),
+        change=seeing(quarter_of_weights),
+    ),
+    "fredrikson, label dropped": Mutant(
+        "attributes",
+        "fredrikson",
+        on("fredrikson", "noise", "high_noise"),
+        change=seeing(lambda seen: seen._replace(label=0 * seen.label)),
+    ),
+    "fredrikson, prior dropped": Mutant(
+        "attributes",
+        "fredrikson",
+        on("fredrikson", "noise", "high_noise"),
+        change=fitted(uniform_prior),
+    ),
+    "fredrikson, label flipped, classes": Mutant(
+        "attributes_of_classes",
+        "fredrikson",
+        on("fredrikson", "low_noise"),
+        change=LABEL_FLIPPED,
+    ),
+    "prior_mode, rarest value": Mutant(
+        "attributes",
+        "prior_mode",
+        on("prior_mode", "noise"),
+        change=saying(jnp.negative),
+    ),
+    "ideal_imputation, label dropped": Mutant(
+        "attributes",
+        "ideal_imputation",
+        on("ideal_imputation", "noise"),
+        change=seeing(lambda seen: seen._replace(label=0 * seen.label)),
+    ),
+    # membership
+    "coin, a loaded one": Mutant(
+        "membership",
+        "coin",
+        on("coin", "sgd"),
+        change=saying(lambda s: s + jnp.arange(len(s))),
+        harmless="whoever scores records without looking is right half of the time",
+    ),
+    "loss_threshold, right or wrong": Mutant(
+        "membership",
+        "loss_threshold",
+        on("loss_threshold", "sgd"),
+        change=seeing(
+            lambda seen: seen._replace(
+                signals=seen.signals._replace(
+                    candidates=jnp.sign(seen.signals.candidates)
+                )
+            )
+        ),
+    ),
+    "attack_p, a hundredth of the population": Mutant(
+        "membership",
+        "attack_p",
+        on("attack_p", "sgd"),
+        change=seeing(
+            lambda seen: seen._replace(
+                signals=seen.signals._replace(
+                    population=seen.signals.population.at[5:].set(jnp.inf)
+                )
+            )
+        ),
+    ),
+    "attack_s, label dropped": Mutant(
+        "membership",
+        "attack_s",
+        on("attack_s", "sgd"),
+        change=LABEL_DROPPED,
+    ),
+    "attack_r, a tenth of the shadows": Mutant(
+        "membership", "attack_r", on("attack_r", "sgd"), words=FEW_SHADOWS
+    ),
+    "lira, a tenth of the shadows": Mutant(
+        "membership", "lira", on("lira", "sgd"), words=FEW_SHADOWS
+    ),
+    "lira offline, a tenth of the shadows": Mutant(
+        "membership", "lira", on("lira_offline", "sgd"), words=FEW_SHADOWS
+    ),
+    "rmia, a tenth of the shadows": Mutant(
+        "membership", "rmia", on("rmia", "sgd"), words=FEW_SHADOWS
+    ),
+    "rmia offline, a tenth of the shadows": Mutant(
+        "membership", "rmia", on("rmia_offline", "sgd"), words=FEW_SHADOWS
+    ),
+    "gradient_llr, one bit": Mutant(
+        "transcript",
+        "gradient_llr",
+        on("gradient_llr", "epsilon_1", "epsilon_4", "epsilon_8"),
+        change=ONE_BIT,
+    ),
+    "one_run, one bit": Mutant(
+        "one_run",
+        "one_run",
+        on("one_run", "epsilon_4", "epsilon_8"),
+        change=ONE_BIT,
+    ),
+    "one_run, no start": Mutant(
+        "one_run",
+        "one_run",
+        on("one_run", "epsilon_4", "epsilon_8"),
+        change=fitted(lambda start: jax.tree.map(jnp.zeros_like, start)),
+        harmless="gradient canaries all start at a loss of 0",
+    ),
+    # gradient inversion
+    "analytic, one unit": Mutant(
+        "gradient_inversion",
+        "gradient_inversion",
+        on("analytic", "dpsgd", "vmf_500"),
+        patch=one_unit,
+    ),
+    "analytic, no prior": Mutant(
+        "gradient_inversion",
+        "gradient_inversion",
+        on("analytic", "dpsgd", "vmf_500"),
+        change=fitted(flat_prior),
+    ),
+    "iga, half the steps": Mutant(
+        "gradient_inversion",
+        "gradient_inversion",
+        on("smooth", "vmf_500"),
+        words=("attack.smooth.steps=30",),
+    ),
+    "iga, label dropped": Mutant(
+        "gradient_inversion",
+        "gradient_inversion",
+        on("smooth", "vmf_500"),
+        change=LABEL_DROPPED,
+    ),
+    "iga, wrong sign of the total variation": Mutant(
+        "gradient_inversion",
+        "gradient_inversion",
+        on("smooth", "vmf_500"),
+        patch=wrong_smoothness(-1),
+    ),
+    "map, half the steps": Mutant(
+        "gradient_inversion",
+        "gradient_inversion",
+        on("map", "dpsgd", "vmf_500"),
+        words=("attack.map.steps=30",),
+    ),
+    "map, label dropped": Mutant(
+        "gradient_inversion",
+        "gradient_inversion",
+        on("map", "dpsgd", "vmf_500"),
+        change=LABEL_DROPPED,
+    ),
+    "dlg, half the steps": Mutant(
+        "label_and_image",
+        "gradient_inversion",
+        on("dlg", "sgd"),
+        words=("attack.dlg.steps=20",),
+    ),
+    "idlg, half the steps": Mutant(
+        "label_and_image",
+        "gradient_inversion",
+        on("idlg", "sgd"),
+        words=("attack.idlg.steps=20",),
+    ),
+    "idlg, wrong label": Mutant(
+        "label_and_image",
+        "gradient_inversion",
+        on("idlg", "sgd", "vmf_500"),
+        patch=wrong_label,
+    ),
+}

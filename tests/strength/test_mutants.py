@@ -1,0 +1,72 @@
+"""Every attack, weakened, is noticed: `pytest -m mutants`; docs/strength.md."""
+
+import pytest
+
+from audit import launch, registry, strength
+from audit.strength import band, judge
+from tests.strength.mutants import MUTANTS
+from tests.strength.suite import (
+    FOLDER,
+    PLAYS,
+    UNMEASURED,
+    golden,
+    mean,
+    measure,
+    words,
+)
+
+SEEDS = 2  # fewer than a check plays: the band is wider, so noticed here is noticed
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant(name, monkeypatch, strength_store):
+    mutant = MUTANTS[name]
+    held = golden(mutant.play)
+    cells = mutant.cells()
+    mutant.apply(monkeypatch)
+    asked = [*words(PLAYS[mutant.play], cells), *mutant.words]
+    seeds = held.seeds[:SEEDS]
+    found = measure(asked, cells, seeds, strength_store)
+    wanted = "holds" if mutant.harmless else "weaker"
+    said = []
+    for cell, values in found.items():
+        allowed, now = band(held.cells[cell.name], len(seeds)), mean(values)
+        verdict = judge(cell, allowed, now)
+        line = f"{verdict}: {cell.name} is {now:.5g}, "
+        line += f"was {allowed.value:.5g} +- {allowed.width:.2g}"
+        print(line)
+        if verdict != wanted:
+            said.append(line)
+    assert not said, f"{name} must be {wanted}: " + "; ".join(said)
+
+
+def test_every_attack_has_cells_and_a_mutant_that_is_noticed():
+    noticed = [
+        m for m in MUTANTS.values() if not m.harmless and m.play not in UNMEASURED
+    ]
+    # whoever tosses a coin cannot be made any weaker; the other two are unmeasured
+    rest = {"coin", "glm_attack", "glm_attack_clamped"}
+    assert {m.attack for m in noticed} | rest == set(registry.names("attack"))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_mutant_can_be_composed(name):
+    mutant, found = MUTANTS[name], []
+    asked = [*words(PLAYS[mutant.play], mutant.cells()), *mutant.words]
+    launch.launch(asked, lambda scenario, _: found.append(scenario))
+    assert {a.name for a in found[0].attacks} == {mutant.attack}
+
+
+def test_there_are_enough_cells_and_their_bands_hold_something():
+    assert {p.stem for p in FOLDER.iterdir()} == set(PLAYS) - set(UNMEASURED)
+    every = [(n, c) for n in set(PLAYS) - set(UNMEASURED) for c in PLAYS[n].cells]
+    assert len(every) >= 30
+    for name, cell in every:
+        held = golden(name)
+        assert len(held.seeds) >= 10
+        assert held.words == words(PLAYS[name]), name
+        assert all(held.reasons)
+        own = held.cells[cell.name]
+        assert len(own) == len(held.seeds)
+        assert band(own).share <= strength.MOST, cell.name

@@ -1,0 +1,85 @@
+"""At least one cell an attack at a scenario's own size: `pytest -m full`. Minutes.
+
+The golden value is the committed scorecard's. One card is one seed, so the band is the
+widest that `strength` allows, and the same seed is played again.
+"""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from audit import registry, strength
+from audit import scorecard as cards
+from audit.strength import Band
+from tests.strength.suite import cells
+
+RESULTS = Path(__file__).parent.parent.parent / "results"
+OURS = ("out=", "store=", "data=", "defenses=", "attacks=")  # words of the card
+
+# Folder of a committed card -> cells; the data are those the card names
+PUBLISHED = {
+    "binary_mnist-mnist": (
+        *cells("mse", "class_mean nearest_neighbour reconstructor", "sgd"),
+        *cells("mse", "reconstructor", "dpsgd"),
+    ),
+    "calibration-mnist5k": cells("mse", "sum_inversion", "noisy_sum"),
+    "glm_reconstruction-mnist": (
+        *cells("mse_typical", "glm_attack", "perturbed"),
+        *cells("mse", "glm_attack_clamped", "perturbed"),
+    ),
+    "glm_attributes-diabetes": cells(
+        "success", "prior_mode fredrikson whitebox_inverter ideal_imputation", "noise"
+    ),
+    "mia_mnist5k-mnist5k": (
+        *cells("gini", "loss_threshold attack_p attack_s attack_r lira rmia", "sgd"),
+        *cells("auc", "coin", "sgd"),
+    ),
+    "epsilon_audit-digits": cells("auc", "gradient_llr", "epsilon_4"),
+    "epsilon_one_run-digits": cells("auc", "one_run", "epsilon_4"),
+    "dirdp_mnist5k-mnist5k": cells("mse", "mean_image analytic iga map", "dpsgd"),
+}
+# Presets are settings of one attack, whatever their labels
+ATTACKS = {"analytic": "gradient_inversion", "iga": "gradient_inversion"}
+
+
+def committed(folder):
+    text = (RESULTS / folder / "scorecard.json").read_text()
+    return cards.from_json(text)
+
+
+def words(card, wanted):
+    given = shlex.split(card.provenance["command"])
+    assert given[:4] == ["python", "-m", "audit", "run"]
+    defenses = ",".join(dict.fromkeys(c.defense for c in wanted))
+    attacks = ",".join(dict.fromkeys(c.attack for c in wanted))
+    line_up = [f"defenses=[{defenses}]", f"attacks=[{attacks}]"]
+    kept = [w for w in given[4:] if not w.startswith((*OURS, "seed="))]
+    return [*kept, f"data={card.data['name']}", *line_up]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("folder", PUBLISHED)
+def test_as_strong_as_the_committed_card(folder, request):
+    card, wanted = committed(folder), PUBLISHED[folder]
+    if card.data["name"] == "mnist":
+        request.getfixturevalue("full_data")
+    [now] = strength.play(words(card, wanted), [card.scenario["seed"]])
+    said = {}
+    for cell in wanted:
+        was, found = strength.value(card, cell), strength.value(now, cell)
+        allowed = Band(was, strength.MOST * abs(was))
+        said[cell.name] = strength.judge(cell, allowed, found), was, found
+        print(cell.name, *said[cell.name])
+    assert {k: v for k, v in said.items() if v[0] != "holds"} == {}
+
+
+def test_every_attack_has_a_published_cell():
+    """And the committed cards have all of them; presets count as their attack."""
+    seen = set()
+    for folder, wanted in PUBLISHED.items():
+        card = committed(folder)
+        for cell in wanted:
+            strength.value(card, cell)
+            seen.add(ATTACKS.get(cell.attack, cell.attack))
+    assert set(registry.names("attack")) <= seen

@@ -1,0 +1,156 @@
+"""What a run measures of itself, and its controls, on inputs with a known answer."""
+
+import jax
+import numpy as np
+import pytest
+
+from audit import controls, flags, measured, models, samplers, shadow
+from audit.types import Examples, Release, Splits
+from defenses.dirdp_sgd import dirdp_sgd
+from defenses.dpsgd import dpsgd
+from defenses.sgd import sgd
+from tests.conftest import public, records
+
+SHAPE = (5, 4, 1)
+KEY = jax.random.key(5)
+TASK = models.binary_linear(SHAPE, 2)
+SETTINGS = {
+    "clip_norm": 0.5, "clip": "soft", "noise_multiplier": 0.7, "learning_rate": 0.1,
+    "optimizer": "adam", "steps": 40, "sampling": "full", "batch_size": None,
+    "weight_decay": 0.0,
+}  # fmt: skip
+FIXED = records(60, SHAPE, 2)
+
+
+def measure(factory=dpsgd, releases=None, runs=1, task=TASK, **changed):
+    settings = SETTINGS | changed if factory is dpsgd else changed
+    of = shadow.learner(factory, task, settings, key=KEY, public=public(task))
+    made = Release(np.zeros((1, 3))) if releases is None else releases
+    return measured.measure(KEY, of, FIXED, 60, made, runs)
+
+
+@pytest.mark.parametrize("sampling", ["full", "uniform", "poisson", "shuffled"])
+def test_a_sound_defense_measures_as_it_accounts(sampling):
+    size = None if sampling == "full" else 12
+    seen = measure(sampling=sampling, batch_size=size, steps=40)
+    assert seen.noise == pytest.approx(1, abs=4 * seen.noise_se)
+    assert seen.shared < 5
+    assert 0.85 < seen.contribution <= 1
+    if sampling in ("full", "shuffled"):
+        assert seen.sampling == sampling
+        assert seen.divergence == pytest.approx(1, abs=8 * seen.noise_se)
+    assert flags.of_runs(flags.Ran(seen)) == []
+
+
+LAWS = {"uniform": samplers.uniform_batch, "poisson": samplers.poisson,
+        "shuffled": samplers.shuffled_epochs}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_batches_tell_their_law(name):
+    assert measured.law(KEY, LAWS[name](20), 200, 1000) == name
+
+
+def test_laws_that_a_few_steps_cannot_tell_apart_are_not_told():
+    assert measured.law(KEY, samplers.shuffled_epochs(20), 200, 2) is None
+
+
+def test_the_same_batch_again_and_again_is_not_amplified():
+    once = samplers.uniform_batch(20)
+    stuck = once._replace(draw=lambda key, t, n: once.draw(key, 0, n))
+    assert measured.law(KEY, stuck, 200, 1000) == "full"
+
+
+def test_other_noise_than_gaussian_is_not_measured():
+    common = {"learning_rate": 0.1, "optimizer": "sgd", "steps": 2, "sampling": "full",
+              "batch_size": None, "weight_decay": 0.0}  # fmt: skip
+    own = {"concentration": 5.0, "variant": "joint", "margin": 0.1}
+    assert measure(sgd, **common) == flags.Measured()
+    found = measure(dirdp_sgd, aggregate="exact", **own, **common)
+    assert found == flags.Measured()
+
+
+def test_a_contribution_is_bounded_where_the_query_is_not_linear():
+    task = models.mlp(SHAPE, 2, hidden=4)
+    seen = measure(task=task)
+    assert 0.85 < seen.contribution <= 1
+
+
+def test_runs_that_differ_in_nothing_share_their_noise():
+    assert measured.between(np.zeros((4, 30))) == np.inf
+
+
+@pytest.mark.parametrize("numbers", [1, 40])
+def test_noise_shared_between_targets_is_told_from_chance(numbers):
+    """Also where one number says it all, and correlations are 1 and -1."""
+    rng = np.random.default_rng(0)
+    own, common = rng.normal(size=(80, numbers)), rng.normal(size=numbers)
+    assert measured.between(own) < 4
+    assert measured.between(0.1 * own + common) > flags.SHARED
+    assert measured.between(common + own[:20]) is None  # too few to say
+
+
+# Controls -----------------------------------------------------------------------------
+
+
+def targets(n=40, classes=2, seed=0):
+    return records(n, (6,), classes, seed)
+
+
+def test_partners_are_others_of_the_class():
+    y = targets().y
+    other = controls.partner(y)
+    assert sorted(other) == list(range(len(y)))
+    assert (y[other] == y).all()
+    assert (other != np.arange(len(y))).all()
+    assert controls.partner(np.array([0, 1, 1]))[0] == 0  # nobody else
+
+
+def test_the_null_control_of_right_guesses_is_the_distance_of_targets():
+    z = targets()
+    each = controls.null(np.repeat(z.x[:, None], 3, 1), z)
+    other = controls.partner(z.y)
+    np.testing.assert_allclose(each, ((z.x[other] - z.x) ** 2).mean(1), rtol=1e-6)
+
+
+def test_matching_finds_guesses_in_any_order():
+    z, pool = targets(), targets(80, seed=1)
+    order = np.random.default_rng(2).permutation(len(z.y))
+    found = controls.matched(z.x[order], z, pool)
+    assert found["matched"] == pytest.approx(0, abs=1e-12)
+    assert found["matched_pool"] > 0.01
+    assert controls.matched(np.full_like(z.x, np.nan), z, pool)["matched"] is None
+
+
+def test_known_targets_are_counted_to_eight_bits():
+    x = np.round(records(20, SHAPE, 2).x * 255) / 255
+    y = np.zeros(20, np.int32)
+    parts = [Examples(x[a:b], y[a:b]) for a, b in ((0, 0), (0, 5), (5, 9), (9, 16))]
+    splits = Splits(*parts, parts[0], np.arange(7))
+    assert controls.known_targets(splits) == 0
+    near = np.concatenate([splits.pool.x, splits.targets.x[:2] + 1e-4])
+    splits = splits._replace(pool=Examples(near, np.zeros(9, np.int32)))
+    assert controls.known_targets(splits) == 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_attackers_noise_is_told_from_the_releases(shared):
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(24, 40))
+    theirs = drawn if shared else rng.normal(size=(24, 40))
+    releases = Release({"w": np.repeat(rng.normal(size=(12, 40)), 2, 0) + drawn})
+    shadows = Release({"w": 2 * rng.normal(size=(24, 40)) + theirs})
+    sure = controls.same_noise(releases, shadows, 2)
+    assert (sure > flags.SHARED) == shared
+    assert controls.same_noise(releases, shadows, 1) is None
+
+
+def test_a_stored_lane_is_compared_with_how_far_lanes_lie_apart():
+    rng = np.random.default_rng(0)
+    stored = [rng.normal(size=(4, 10)).astype(np.float32)]
+    assert shadow.alike([stored[0][:1] * (1 + 1e-6)], stored, 4)
+    assert not shadow.alike([stored[0][1:2]], stored, 4)
+    same = [np.ones((4, 10))]
+    assert shadow.alike([np.ones((1, 10)) * (1 + 1e-6)], same, 4)
+    assert not shadow.alike([np.zeros((1, 10))], same, 4)
+    assert not shadow.alike([np.zeros((1, 9))], same, 4)

@@ -1,0 +1,63 @@
+"""The tutorial's commands are commands: each composes as it stands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from audit import plugins, registry
+from tests.test_plugins import call, composed, refused
+
+PAGE = Path(__file__).parent.parent / "docs" / "tutorial.md"
+
+
+def commands():
+    """Return the commands of the page's shell blocks, in order."""
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").strip().split("\n")
+    return [part.strip() for line in lines for part in line.split("&&")]
+
+
+AUDIT = [c.split(maxsplit=3)[3] for c in commands() if c.startswith("python -m audit ")]
+
+
+def test_it_walks_the_whole_path():
+    asked = [words.split()[0] for words in AUDIT]
+    order = ["doctor", "run", "show", "report", "leaderboard", "new", "run", "report"]
+    assert asked == [*order, "verify", "leaderboard"]
+
+
+@pytest.mark.parametrize("words", [w for w in AUDIT if w.startswith("run ")])
+def test_runs_compose_as_written(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("new", "defense", "quiet", "--plugins", "mine") == 0
+    asked, folders = plugins.words(shlex.split(words)[1:])
+    with plugins.using(folders):
+        held, replay = composed(*asked)
+    assert shlex.split(replay)[: len(asked)] == asked
+    assert held.data == "digits"
+
+
+def test_its_typo_is_answered_as_it_says(capsys):
+    (words,) = [w for w in AUDIT if w.startswith("show ")]
+    said = refused(capsys, *shlex.split(words))
+    quoted = re.search(r"answers `([^`]+)`", PAGE.read_text())
+    assert quoted is not None
+    assert quoted[1] in said
+
+
+def test_its_edit_takes_hold(tmp_path, monkeypatch):
+    """What `sed` is told to change stands in what `new` writes."""
+    monkeypatch.chdir(tmp_path)
+    assert call("new", "defense", "quiet", "--plugins", "mine") == 0
+    path = tmp_path / "mine" / "defenses" / "quiet.py"
+    (sed,) = [c for c in commands() if c.startswith("sed ")]
+    text = path.read_text()
+    for old, new in re.findall(r"-e 's/(.*?)/(.*?)/'", sed):
+        text, count = re.subn(old.replace("(", r"\(").replace(")", r"\)"), new, text,
+                              flags=re.MULTILINE)  # fmt: skip
+        assert count == 1
+    path.write_text(text)
+    with plugins.using(["mine"]):
+        assert registry.find("defense", "quiet").__name__ == "quiet"
