@@ -67,11 +67,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git() -> dict[str, Any] | None:
-    """Return commit and dirty bit of the checkout the code runs from, if it is one."""
+def _git(here: Path = Path(__file__).resolve().parent) -> dict[str, Any] | None:
+    """Return commit and dirty bit of the checkout the code runs from, if it is one.
+
+    What stands under `results/` makes no result: a run before this one left it there.
+    """
 
     def ask(*words: str) -> str | None:
-        here = Path(__file__).resolve().parent
         try:
             done = subprocess.run(
                 ["git", "-C", str(here), *words],
@@ -87,7 +89,8 @@ def _git() -> dict[str, Any] | None:
     commit = ask("rev-parse", "HEAD")
     if commit is None:
         return None
-    return {"commit": commit, "dirty": bool(ask("status", "--porcelain"))}
+    changed = ask("status", "--porcelain", "--", ":/", ":(top,exclude)results")
+    return {"commit": commit, "dirty": bool(changed)}
 
 
 def to_json(card: Scorecard) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -246,3 +247,27 @@ def test_inapplicable_pairs_are_skipped_with_the_reason(tmp_path):
         "skipped, the defense is not sum"
         in (Path(tmp_path) / "scorecard.md").read_text()
     )
+
+
+def test_results_of_earlier_runs_do_not_make_a_checkout_dirty(tmp_path):
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        done = subprocess.run(
+            ["git", *who, *words], cwd=tmp_path, check=True, capture_output=True
+        )
+        return done.stdout.decode().strip()
+
+    code, left = tmp_path / "audit" / "run.py", tmp_path / "results" / "page.md"
+    for file in (code, left):
+        file.parent.mkdir()
+        file.write_text("as committed")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "all of it")
+    commit = git("rev-parse", "HEAD")
+    left.write_text("of a run")
+    (left.parent / "another.md").write_text("of a run")
+    assert scorecard._git(code.parent) == {"commit": commit, "dirty": False}
+    code.write_text("changed")
+    assert scorecard._git(code.parent) == {"commit": commit, "dirty": True}
+    assert scorecard._git(tmp_path.parent) is None
