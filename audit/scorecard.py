@@ -67,11 +67,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(here: Path = Path(__file__).resolve().parent) -> dict[str, Any] | None:
+def _git(here: Path | None = None) -> dict[str, Any] | None:
     """Return commit and dirty bit of the checkout the code runs from, if it is one.
 
     What stands under `results/` makes no result: a run before this one left it there.
     """
+
+    here = here or Path(__file__).resolve().parent
 
     def ask(*words: str) -> str | None:
         try:
