@@ -72,7 +72,6 @@ def _git(here: Path | None = None) -> dict[str, Any] | None:
 
     What stands under `results/` makes no result: a run before this one left it there.
     """
-
     here = here or Path(__file__).resolve().parent
 
     def ask(*words: str) -> str | None:
