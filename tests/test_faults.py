@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import data, games, launch, membership_scores, registry, run, shadow
+from audit import (
+    data,
+    games,
+    launch,
+    membership_scores,
+    plugins,
+    registry,
+    run,
+    shadow,
+)
 from audit import store as stores
 from audit.signals import Shadows
 from audit.types import Examples, Lanes
@@ -39,13 +48,14 @@ OTHERS = {
 def faulty_plug_ins():
     """Let the line-up name what `tests/faulty.py` holds."""
     here = {n: f for n, f in vars(faulty).items() if inspect.getmodule(f) is faulty}
-    names, source, find = registry.names, registry.source, registry.find
+    names, places = registry.names, registry._all_places
+    file = Path(faulty.__file__)
+    there = plugins.Place(file, registry.OWN, (file,), faulty.__name__)
     own = {
         "names": lambda kind: [*names(kind), *here],
-        "source": lambda kind, name: (
-            Path(faulty.__file__) if name in here else source(kind, name)
+        "_all_places": lambda kind, name: (
+            [there] if name in here else places(kind, name)
         ),
-        "find": lambda kind, name: here.get(name) or find(kind, name),
     }
     with pytest.MonkeyPatch.context() as patch:
         for word, function in own.items():
