@@ -22,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from audit import scorecard
+from audit.scorecard import Scorecard
 from audit.types import UserError
 
 MOST_BYTES = 20_000_000
@@ -267,6 +269,19 @@ def _closed(part: Any) -> Any:
 def write(path: Path = SCHEMA) -> None:
     """Write the JSON Schema where the docs hold it."""
     path.write_text(json.dumps(schema(), indent=1) + "\n")
+
+
+def load(path: Path) -> Scorecard:
+    """Read a scorecard from elsewhere, checked; without its arrays.
+
+    Raises:
+      UserError: if it cannot be read or is no scorecard.
+    """
+    try:
+        return scorecard.from_json(check(path.read_text(), str(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {why}") from None
 
 
 def check(text: str, where: str) -> str:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from audit import metrics
-from audit.types import Examples, Release, Splits
+from audit.types import Examples, Release
 
 MATCHED = 300  # targets that are matched with guesses, at most
 TOGETHER = 64  # targets whose noise is compared with an attacker's
@@ -103,24 +103,6 @@ def matched(guess: np.ndarray, targets: Examples, pool: Examples) -> dict[str, A
 def _rows(labels: np.ndarray, label: Any) -> np.ndarray:
     own = np.flatnonzero(labels == label)
     return own if len(own) else np.arange(len(labels))
-
-
-def known_targets(splits: Splits) -> int:
-    """Return how many targets stand in what the attacker holds; images to 8 bits.
-
-    Without targets: how many fixed records stand in the pool.
-    """
-
-    def rows(z: Examples) -> list[bytes]:
-        x = np.asarray(z.x, np.float32)
-        return [row.tobytes() for row in (np.round(x * 255) if x.ndim == 4 else x)]
-
-    pool = rows(splits.pool)
-    if len(splits.targets.y):
-        held = {*rows(splits.fixed), *pool}
-        return sum(row in held for row in rows(splits.targets))
-    held = set(pool)
-    return sum(row in held for row in rows(splits.fixed))
 
 
 def same_noise(releases: Release, shadows: Release, runs: int) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.figures import COLOURS, INK, MUTED, pyplot, save
+from audit.figures import COLOURS, INK, MUTED, means, pyplot, save
 from audit.scorecard import Scorecard
 
 Z95 = 1.959964  # of a normal interval
@@ -29,13 +29,15 @@ def common_scale(card: Scorecard, path: Path) -> None:
     for use, colour in zip(uses, COLOURS, strict=False):
         own = [d for d in _scaled(card) if card.defenses[d]["use"] == use]
         x = [float(card.defenses[d]["rdp2"]) for d in own]
-        _line(axes[0, 0], x, [_accuracy(card.defenses[d]) for d in own], use, colour)
+        reached = [_accuracy(card.defenses[d]) for d in own]
+        points = [(at, *a) for at, a in zip(x, reached, strict=True)]
+        means(axes[0, 0], points, use, colour)
         for axis, attack in zip(axes[0, 1:], attacks, strict=True):
             found = [
                 (at, _error(card, d, attack)) for at, d in zip(x, own, strict=True)
             ]
-            held = [(at, e) for at, e in found if e is not None]
-            _line(axis, [at for at, _ in held], [e for _, e in held], use, colour)
+            held = [(at, *e) for at, e in found if e is not None]
+            means(axis, held, use, colour)
     for axis, attack in zip(axes[0, 1:], attacks, strict=True):
         axis.axhline(card.floor["mse"], color=INK, lw=1, ls=":")
         axis.set_ylabel(f"MSE of {attack} (dotted: floor)")
@@ -45,16 +47,6 @@ def common_scale(card: Scorecard, path: Path) -> None:
         axis.grid(color=MUTED, alpha=0.25)
     axes[0, 0].legend(frameon=False)
     save(figure, path)
-
-
-def _line(axis: Any, x: list, points: list, label: str, colour: str) -> None:
-    """Draw means with intervals in order of x."""
-    order = np.argsort(x)
-    mean, half = (np.array(v, float)[order] for v in zip(*points, strict=True))
-    axis.errorbar(
-        np.array(x)[order], mean, half, fmt="o-", ms=4, capsize=3, color=colour,
-        label=label,
-    )  # fmt: skip
 
 
 def _accuracy(own: dict[str, Any]) -> tuple[float, float]:

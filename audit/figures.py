@@ -68,6 +68,12 @@ def save(figure: Any, path: Path) -> None:
     pyplot().close(figure)
 
 
+def means(axis: Any, points: Any, label: str, colour: str) -> None:
+    """Draw means, in order of x, with their intervals; points: [n, (x, mean, half)]."""
+    held = np.asarray(sorted(points), float).reshape(-1, 3)
+    axis.errorbar(*held.T, fmt="o-", ms=4, capsize=3, color=colour, label=label)
+
+
 def image(axis: Any, pixels: np.ndarray) -> None:
     """Draw one image [H, W, C], clipped to [0, 1], without a frame."""
     pixels = np.clip(np.asarray(pixels, np.float32), 0, 1)

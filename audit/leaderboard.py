@@ -62,18 +62,10 @@ def find(folder: Path) -> list[Held]:
     found = []
     for path in sorted(folder.glob("*/scorecard.json")):
         where = path.parent.name
-        text = contract.check(_read(path), str(path))
-        found.append(Held(where, cards.from_json(text)))
+        found.append(Held(where, contract.load(path)))
     if not found:
         raise UserError(f"no scorecard in {folder}: looked for */scorecard.json")
     return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
 
 
 def beside(folder: Path, name: str) -> Path | None:

@@ -6,7 +6,6 @@ It is made from the pages `reproduce` left, and says of each which command made 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +51,13 @@ def rows(page: dict[str, Any]) -> list[list[str]]:
 
 def render(pages: dict[str, dict[str, Any]]) -> str:
     """Return the whole page: the share reproduced, a line a source, every number."""
-    total = Counter(n["verdict"] for page in pages.values() for n in page["numbers"])
-    share = f"{total['reproduced'] / total.total():.0%}" if total else "none"
+    total = {k: sum(page[k] for page in pages.values()) for k in ("listed", *VERDICTS)}
     said = [
         "# Published numbers beside ours",
-        f"**Of {total.total()} published numbers, {total['reproduced']} are reproduced "
-        f"({share}), {total['differs']} differ, {total['not run']} were not run.** The "
-        "share is of all that are listed: what was not run counts against it.",
+        f"**Of {total['listed']} published numbers, {total['reproduced']} are "
+        f"reproduced ({_share(total)}), {total['differs']} differ, {total['not run']} "
+        "were not run.** The share is of all that are listed: what was not run counts "
+        "against it.",
         "Each number's band was committed before the run that judges it; where our "
         "number was known by then, the source's page says so. What differs does so for "
         "a reason, given there, as are the commands, devices and commits. "
@@ -77,16 +76,12 @@ def render(pages: dict[str, dict[str, Any]]) -> str:
 
 
 def _line(name: str, page: dict[str, Any]) -> list[str]:
-    seen = Counter(n["verdict"] for n in page["numbers"])
-    counts = [str(seen[kind]) for kind in VERDICTS]
-    share = f"{seen['reproduced'] / max(seen.total(), 1):.0%}"
-    return [
-        f"[{name}]({_page(name)})",
-        page["title"],
-        str(seen.total()),
-        *counts,
-        share,
-    ]
+    counts = [str(page[k]) for k in ("listed", *VERDICTS)]
+    return [f"[{name}]({_page(name)})", page["title"], *counts, _share(page)]
+
+
+def _share(counts: dict[str, Any]) -> str:
+    return f"{counts['reproduced'] / max(counts['listed'], 1):.0%}"
 
 
 def _page(name: str) -> str:

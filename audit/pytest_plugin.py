@@ -24,14 +24,13 @@ def scorecard() -> Callable[..., Any]:
     held: dict[tuple[str, ...], Any] = {}
 
     def get(what: str | Path, *words: str) -> Any:
-        from audit import scorecard as cards
-        from audit import strength
+        from audit import run_page, strength
 
         key = (str(what), *words)
         if key not in held:
             folder = Path(what)
             held[key] = (
-                cards.load(folder)
+                run_page.load(folder)
                 if not words and (folder / "scorecard.json").is_file()
                 else strength.play([f"scenario={what}", *words])[0]
             )

@@ -23,6 +23,7 @@ import pydantic
 
 from audit import plugins, types
 from audit import store as stores
+from audit.plugins import functions
 from audit.types import UserError
 
 
@@ -66,7 +67,7 @@ def own_names(kind: str) -> list[str]:
     It has no bounds of this kind: its own are always computed.
     """
     if kind == "model":
-        return sorted(n for n in _functions(_models()) if _is_model(_models(), n))
+        return sorted(n for n in functions(_models()) if _is_model(_models(), n))
     if kind not in KINDS:
         return []
     files = _folder(KINDS[kind]).glob("*.py")
@@ -75,7 +76,7 @@ def own_names(kind: str) -> list[str]:
 
 def always(bound: str) -> bool:
     """Return whether a bound is the suite's own, which no scenario asks for."""
-    return bound in _functions(_folder("audit") / "bounds.py")
+    return bound in functions(_folder("audit") / "bounds.py")
 
 
 def names(kind: str) -> list[str]:
@@ -113,7 +114,7 @@ def _all_places(kind: str, name: str) -> list[plugins.Place]:
         module = "audit.models" if kind == "model" else f"{KINDS[kind]}.{name}"
         found[path.resolve()] = plugins.Place(path, OWN, (path,), module)
     bounds = _folder("audit") / "bounds.py"
-    if kind == "bound" and name in _functions(bounds):
+    if kind == "bound" and name in functions(bounds):
         found[bounds] = plugins.Place(bounds, OWN, (bounds,), "audit.bounds")
     if kind != "model":
         for other, at in plugins.places(kind):
@@ -174,7 +175,7 @@ def elsewhere(kind: str, name: str) -> dict[str, str] | None:
 def summary(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring."""
     path = source(kind, name)
-    held: Any = _functions(path)[name] if kind == "model" else plugins.parse(path)
+    held: Any = functions(path)[name] if kind == "model" else plugins.parse(path)
     return (ast.get_docstring(held) or "").split("\n")[0]
 
 
@@ -190,7 +191,7 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
       UserError: if the file has no function of its own name, or an annotation or
         default is no word of `audit.types`, `annotated_types`, typing or the builtins.
     """
-    function = _functions(path).get(name)
+    function = functions(path).get(name)
     if function is None:
         raise UserError(f"{path} holds no function {name!r}; a plug-in is named so")
     known = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
@@ -302,12 +303,8 @@ def _models() -> Path:
     return _folder("audit") / "models.py"
 
 
-def _functions(path: Path) -> dict[str, ast.FunctionDef]:
-    return plugins.functions(path)
-
-
 def _is_model(path: Path, name: str) -> bool:
-    first = [a.arg for a in _functions(path)[name].args.args]
+    first = [a.arg for a in functions(path)[name].args.args]
     return first == ["features", "classes"] and not name.startswith("_")
 
 

@@ -22,7 +22,6 @@ from audit import (
     attributes,
     canaries,
     canary_games,
-    controls,
     data,
     exposed,
     flags,
@@ -163,7 +162,7 @@ def load(scenario: Scenario) -> Problem:
         canaries=spec.canaries,
         exposed=spec.exposed,
         bounds=bounds,
-        known_targets=controls.known_targets(cut),
+        known_targets=data.known_targets(cut),
     )
 
 

@@ -83,11 +83,7 @@ def load(folder: Path) -> Scorecard:
     Raises:
       UserError: if it is no scorecard, or the arrays cannot be read.
     """
-    path = folder / "scorecard.json"
-    try:
-        text = contract.check(path.read_text(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    card = contract.load(folder / "scorecard.json")
     arrays: dict[str, np.ndarray] = {}
     held = beside(folder, "scorecard.npz")
     if held is not None:
@@ -96,7 +92,7 @@ def load(folder: Path) -> Scorecard:
                 arrays = {k: file[k] for k in file}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(f"cannot read {held}: {error}") from None
-    return cards.from_json(text, arrays)
+    return card._replace(arrays=arrays)
 
 
 def render(card: Scorecard, folder: Path) -> str:

@@ -7,7 +7,6 @@ was trained on. One figure, one table; seeds are what intervals are over.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,10 +59,9 @@ def _card(folder: Path) -> dict[str, Any]:
     from audit import contract
 
     file = folder / "scorecard.json"
-    try:
-        return json.loads(contract.check(file.read_text(), str(file)))
-    except OSError:
-        raise UserError(f"{file}: no such file") from None
+    if not file.is_file():
+        raise UserError(f"{file}: no such file")
+    return contract.load(file)._asdict()
 
 
 def points(cards: list[dict[str, Any]]) -> list[Point]:
@@ -202,10 +200,9 @@ def _draw(found: list[Point], floor: dict[str, float], path: Path) -> None:
         for use, colour in zip(uses, figures.COLOURS, strict=False):
             own = [p for p in found if p.use == use and quantity in p.values]
             each = np.array([interval(p.values[quantity]) for p in own]).reshape(-1, 2)
-            axis.errorbar(
-                [p.divergence for p in own], each[:, 0], np.nan_to_num(each[:, 1]),
-                fmt="o-", ms=4, capsize=3, color=colour, label=use,
-            )  # fmt: skip
+            at = [p.divergence for p in own]
+            shown = np.column_stack([at, np.nan_to_num(each)])
+            figures.means(axis, shown.tolist(), use, colour)
         kind = quantity.split()[0]
         if kind in floor:
             axis.axhline(floor[kind], color=figures.INK, lw=1, ls=":")

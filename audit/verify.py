@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit import contract, launch, plugins, setup
-from audit import scorecard as cards
 from audit.compose import Scenario
 from audit.scorecard import Scorecard
 from audit.types import UserError
@@ -81,19 +80,6 @@ def words(given: list[str]) -> Asked:
         raise UserError("verify which row? the scorecard.json of a run, or its folder")
     path = Path(rows[0])
     return Asked(path / "scorecard.json" if path.is_dir() else path, out)
-
-
-def load(path: Path) -> Scorecard:
-    """Return the row, checked.
-
-    Raises:
-      UserError: if it cannot be read or is no scorecard.
-    """
-    try:
-        return cards.from_json(contract.check(path.read_text(), str(path)))
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {why}") from None
 
 
 def replay_words(card: Scorecard, out: Path) -> list[str]:
@@ -280,7 +266,7 @@ def verify(asked: Asked, audit: Callable[[Scenario], Scorecard]) -> Verdict:
       asked: what `words` returned.
       audit: runs one scenario into the folder it names and returns its card.
     """
-    card = load(asked.row)
+    card = contract.load(asked.row)
     with tempfile.TemporaryDirectory(prefix="verify-") as place:
         out = asked.out or Path(place) / "run"
         scenario = compose(card, out)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from audit import controls, flags, measured, models, samplers, shadow
+from audit import controls, data, flags, measured, models, samplers, shadow
 from audit.types import Examples, Release, Splits
 from defenses.dirdp_sgd import dirdp_sgd
 from defenses.dpsgd import dpsgd
@@ -127,10 +127,10 @@ def test_known_targets_are_counted_to_eight_bits():
     y = np.zeros(20, np.int32)
     parts = [Examples(x[a:b], y[a:b]) for a, b in ((0, 0), (0, 5), (5, 9), (9, 16))]
     splits = Splits(*parts, parts[0], np.arange(7))
-    assert controls.known_targets(splits) == 0
+    assert data.known_targets(splits) == 0
     near = np.concatenate([splits.pool.x, splits.targets.x[:2] + 1e-4])
     splits = splits._replace(pool=Examples(near, np.zeros(9, np.int32)))
-    assert controls.known_targets(splits) == 2
+    assert data.known_targets(splits) == 2
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import audit.__main__ as cli
-from audit import launch, setup, verify
+from audit import contract, launch, setup, verify
 from audit import scorecard as cards
 from audit.verify import Number
 from tests.pages import RESULTS
@@ -193,7 +193,7 @@ def test_committed_rows_can_be_composed(tmp_path, monkeypatch):
     """Their words still exist, whatever data this machine has."""
     monkeypatch.chdir(tmp_path)
     for path in sorted(RESULTS.glob("*/scorecard.json")):
-        card = verify.load(path)
+        card = contract.load(path)
         scenario = verify.compose(card, tmp_path / "out")
         assert scenario.data == card.data["name"]
         assert list(scenario.resolved()["defense"]) == list(card.scenario["defense"])

@@ -27,6 +27,7 @@ from audit.data.splits import (
     check,
     choose_classes,
     duplicates,
+    known_targets,
     split,
     splits_digest,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "check",
     "choose_classes",
     "duplicates",
+    "known_targets",
     "load",
     "names",
     "prepare_features",

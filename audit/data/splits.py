@@ -215,15 +215,34 @@ def duplicates(splits: Splits) -> int:
     The splits are disjoint as records; real data may hold one picture twice. Without
     targets: how many fixed records have a twin.
     """
-    fixed, pool, targets = (
-        [row.tobytes() for row in np.asarray(s.x)]
-        for s in (splits.fixed, splits.pool, splits.targets)
-    )
+    fixed, pool, targets = map(_rows, (splits.fixed, splits.pool, splits.targets))
     if targets:
         known = {*fixed, *pool}
         return sum(row in known for row in targets)
     seen = Counter(fixed + pool)
     return sum(seen[row] > 1 for row in fixed)
+
+
+def known_targets(splits: Splits) -> int:
+    """Return how many targets stand in what the attacker holds; images to 8 bits.
+
+    Without targets: how many fixed records stand in the pool.
+    """
+
+    def rounded(z: Examples) -> Examples:
+        x = np.asarray(z.x, np.float32)
+        return z._replace(x=np.round(x * 255) if x.ndim == 4 else x)
+
+    sets = {"fixed": splits.fixed, "pool": splits.pool, "targets": splits.targets}
+    splits = splits._replace(**{name: rounded(z) for name, z in sets.items()})
+    if len(splits.targets.y):
+        return duplicates(splits)
+    pool = set(_rows(splits.pool))
+    return sum(row in pool for row in _rows(splits.fixed))
+
+
+def _rows(z: Examples) -> list[bytes]:
+    return [row.tobytes() for row in np.asarray(z.x)]
 
 
 def splits_digest(splits: Splits) -> str:
