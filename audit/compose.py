@@ -129,10 +129,11 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     for name, own in spec.sets.items():
         _known_labels("defense", defenses, spec.defense, own.defense, name)
         _known_labels("attack", attacks, spec.attack, own.attack, name)
-    for label in spec.chosen:
-        if label not in defenses:
-            hint = did_you_mean(label, defenses)
-            raise UserError(f"chosen.{label}: no such defense in the line-up{hint}")
+    known = {*defenses, *spec.defense, *registry.names("defense")}
+    for label in spec.chosen:  # a scenario's may be out of a shorter line-up
+        if label not in known:
+            hint = did_you_mean(label, known)
+            raise UserError(f"chosen.{label}: no such defense{hint}")
     for own in spec.sets.values():
         _used({**spec.training, **own.training}, defenses)
     training = {**spec.training, **here.training}

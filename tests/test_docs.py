@@ -35,3 +35,28 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def grids(text):
+    """Return the Markdown tables of a text as lists of rows, header -> cell."""
+    blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    split = [
+        [[c.strip() for c in line[1:-1].split("|")] for line in b.strip().split("\n")]
+        for b in blocks
+    ]
+    return [
+        [dict(zip(head, row, strict=True)) for row in rows] for head, _, *rows in split
+    ]
+
+
+def test_the_readme_shows_the_leaderboard_as_it_is():
+    """Some columns of the first table, every row."""
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(r"<!-- leaderboard -->\n(.*?)<!-- /", readme, re.DOTALL)
+    assert block is not None
+    (shown,) = grids(block[1])
+    held = grids((ROOT / "results" / "LEADERBOARD.md").read_text())[0]
+    assert len(shown) == len(held) >= 5
+    for mine, theirs in zip(shown, held, strict=True):
+        assert mine == {name: theirs[name] for name in mine}
+        assert len(mine) >= 8

@@ -213,6 +213,13 @@ def test_who_chose_goes_into_the_card_and_changes_nothing_else(tmp_path):
     assert len(places) == 1
 
 
+def test_who_chose_outside_a_shorter_line_up_is_left_out(tmp_path):
+    found = []
+    words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd]"]
+    launch.launch(words, lambda s, _: found.append(s))
+    assert {"sgd", "fim"} <= set(found[0].spec.chosen)
+
+
 def test_who_chose_for_nobody_is_an_error(capsys):
     words = ["show", *SMALL, "chosen={noisy_smu: {by: x, cost: y}}"]
     assert cli.main(words) == 2

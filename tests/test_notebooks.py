@@ -1,0 +1,77 @@
+"""Notebooks are committed as executed; behind `-m slow` they are executed again."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "docs" / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+TIMES = re.compile(r"\d+(\.\d+)?(s| ?seconds)\b")
+
+
+def cells(notebook, kind="code"):
+    return [c for c in notebook["cells"] if c["cell_type"] == kind]
+
+
+def said(cell):
+    """Return what a cell printed or showed, as text, without clock times."""
+    parts = [
+        "".join(o.get("text") or o.get("data", {}).get("text/plain", ""))
+        for o in cell["outputs"]
+    ]
+    return TIMES.sub("", "".join(parts))
+
+
+def test_there_is_one_of_the_tutorial_and_one_of_a_paper():
+    assert [n.stem for n in NOTEBOOKS] == ["guo", "tutorial"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_it_was_executed_in_order_without_an_error(path):
+    held = json.loads(path.read_text())
+    code = cells(held)
+    assert [c["execution_count"] for c in code] == list(range(1, len(code) + 1))
+    outputs = [o for c in code for o in c["outputs"]]
+    assert not [o for o in outputs if o["output_type"] == "error"]
+    assert sum("image/png" in o.get("data", {}) for o in outputs) >= 2
+    assert not [o for o in outputs if o.get("name") == "stderr"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_its_links_lead_somewhere(path):
+    held = json.loads(path.read_text())
+    text = "\n".join("".join(c["source"]) for c in cells(held, "markdown"))
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    assert links
+    for link in links:
+        assert (path.parent / link).exists(), link
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_executed_again_it_says_the_same(path, tmp_path):
+    """Numbers to 2%: another processor sums in another order."""
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    held = json.loads(path.read_text())
+    fresh = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(fresh, timeout=1800).execute(cwd=tmp_path)
+    for old, new in zip(cells(held), cells(fresh), strict=True):
+        assert_same(said(old), said(new))
+
+
+def assert_same(old, new):
+    number = re.compile(r"-?\d*\.?\d+(?:e[-+]?\d+)?")
+    assert number.sub("#", old).split() == number.sub("#", new).split()
+    mine, theirs = ([float(n) for n in number.findall(t)] for t in (old, new))
+    assert theirs == pytest.approx(mine, rel=0.02, abs=1e-4)
+
+
+def test_a_changed_number_is_noticed():
+    assert_same("MSE .0076", "MSE .0075")
+    with pytest.raises(AssertionError):
+        assert_same("MSE .0076", "MSE .0096")
+    with pytest.raises(AssertionError):
+        assert_same("all laws hold", "a law is broken")
