@@ -68,6 +68,19 @@ def save(figure: Any, path: Path) -> None:
     pyplot().close(figure)
 
 
+def few_labels(axis: Any) -> None:
+    """Label a logarithmic x axis so that labels do not run into each other."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_xlim()
+    if high < 100 * low:  # powers of ten alone would be one or none
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+    else:
+        axis.xaxis.set_major_locator(LogLocator(numticks=6))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
 def means(axis: Any, points: Any, label: str, colour: str) -> None:
     """Draw means, in order of x, with their intervals; points: [n, (x, mean, half)]."""
     held = np.asarray(sorted(points), float).reshape(-1, 3)
@@ -160,10 +173,7 @@ def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
             linewidths=0,
         )
     axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, high))
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.xaxis.set_major_locator(LogLocator(numticks=6))
-    axis.xaxis.set_minor_formatter(NullFormatter())
+    few_labels(axis)
     axis.set_ylabel("MSE of the strongest attack")
     axis.set_xlabel(f"{cells.SHORT.get(name, name)} (bound on MSE)")
     bounds = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.figures import COLOURS, INK, MUTED, pyplot, save
+from audit.figures import COLOURS, INK, MUTED, few_labels, pyplot, save
 from audit.scorecard import Scorecard
 
 LEAST = 1e-5  # both axes start here
@@ -89,6 +89,7 @@ def separation_vs_dfil(card: Scorecard, path: Path) -> None:
         found = card.defenses[defense]["membership"].get("against_dfil")
         said = "" if found is None else f", rank correlation {found['value']:.2f}"
         axis.set(xscale="log", title=f"{defense}{said}", xlabel="dFIL of the record")
+        few_labels(axis)
         axis.grid(visible=True, color="#eeeeee")
     axes[0, 0].set_ylabel("separation of its signals (.5: none)")
     save(figure, path)
