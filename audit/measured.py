@@ -168,8 +168,12 @@ def _program(factory: Callable, task: Any, static: tuple) -> Any:
         alone = defense.parts.query.fn(view.params, view.side, z)
         return ravel_pytree(view.update)[0], optax.tree.norm(alone)
 
-    lanes = jax.vmap(one, (None, None, None, None, 0))
-    return jax.jit(lanes, compiler_options=QUICKLY.get(jax.default_backend()))
+    def each(floats: dict, side: Any, records: Examples, key: jax.Array, lanes: _Lane):
+        # One after the other: side by side, what a step learns from public data would
+        # be learnt for all of them, and at steps that do not ask for it
+        return jax.lax.map(functools.partial(one, floats, side, records, key), lanes)
+
+    return jax.jit(each, compiler_options=QUICKLY.get(jax.default_backend()))
 
 
 def _steps(

@@ -2,9 +2,14 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from audit import controls, data, flags, measured, models, samplers, shadow
+from audit.clip import soft_clip
+from audit.mechanisms import noisy_sgd
+from audit.noise import gaussian
+from audit.queries import gradient
 from audit.types import Examples, Release, Splits
 from defenses.dirdp_sgd import dirdp_sgd
 from defenses.dpsgd import dpsgd
@@ -74,6 +79,34 @@ def test_a_contribution_is_bounded_where_the_query_is_not_linear():
     task = models.mlp(SHAPE, 2, hidden=4)
     seen = measure(task=task)
     assert 0.85 < seen.contribution <= 1
+
+
+def test_what_a_step_learns_from_public_data_is_learnt_once_not_in_every_lane():
+    """Such fits are nearly all that a defense like `fim` costs."""
+    learnt = []
+
+    def learns(task):
+        def again(params, side):
+            first = jax.tree.leaves(params)[0]
+            jax.debug.callback(lambda _: learnt.append(1), first)
+            return side
+
+        def refresh(params, side, t):
+            return jax.lax.cond(t == 0, lambda p, s: s, again, params, side)
+
+        return noisy_sgd(
+            task,
+            gradient(task, soft_clip(1.0)),
+            samplers.full_batch(),
+            gaussian(1.0),
+            optimizer=optax.sgd(0.1),
+            steps=3,
+            refresh=refresh,
+        )
+
+    assert measure(learns).noise == pytest.approx(1, abs=0.2)
+    jax.effects_barrier()
+    assert len(learnt) == 1
 
 
 def test_runs_that_differ_in_nothing_share_their_noise():
