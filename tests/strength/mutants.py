@@ -228,6 +228,18 @@ MUTANTS = {
         on("reconstructor", "noisier"),
         change=fitted(stale),
     ),
+    "reconstructor, half the epochs, trained models": Mutant(
+        "shadow_models",
+        "reconstructor",
+        on("reconstructor", "sgd", "perturbed"),
+        words=("attack.reconstructor.epochs=6",),
+    ),
+    "reconstructor, a tenth of the shadows, trained models": Mutant(
+        "shadow_models",
+        "reconstructor",
+        on("reconstructor", "sgd", "perturbed"),
+        change=some_pool(0.1),
+    ),
     "class_mean, label dropped": Mutant(
         "noised_sum",
         "class_mean",
@@ -471,18 +483,19 @@ MUTANTS = {
         "label_and_image",
         "gradient_inversion",
         on("dlg", "sgd"),
-        words=("attack.dlg.steps=20",),
+        words=("attack.dlg.steps=10",),
     ),
     "idlg, half the steps": Mutant(
         "label_and_image",
         "gradient_inversion",
         on("idlg", "sgd"),
-        words=("attack.idlg.steps=20",),
+        words=("attack.idlg.steps=10",),
     ),
+    # named vmf_500 too, before that cell went: its search fits noise, whatever the label
     "idlg, wrong label": Mutant(
         "label_and_image",
         "gradient_inversion",
-        on("idlg", "sgd", "vmf_500"),
+        on("idlg", "sgd"),
         patch=wrong_label,
     ),
 }

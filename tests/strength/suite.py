@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 
 from audit import strength
 from audit.strength import Cell, Golden
@@ -35,7 +34,8 @@ def cells(metric: str, attacks: str, defenses: str) -> tuple[Cell, ...]:
 
 PLAYS = {
     # SGD with long steps: after Adam's, the error is the start's doing, not the
-    # attack's (45% between seeds). The exact fits have no start at all.
+    # attack's (45% between seeds). The fits have no start at all; even there the mean
+    # square's band is 5.4% wide, whatever the noise, so that structure is held.
     "shadow_models": Play(
         "binary_mnist",
         (
@@ -49,12 +49,9 @@ PLAYS = {
             "defense.perturbed.use=output_perturbed_glm",
             "defense.perturbed.loss=logistic",
             "defense.perturbed.regularization=0.01",
-            "defense.perturbed.noise_stddev=0.001",
+            "defense.perturbed.noise_stddev=0.003",
         ),
-        (
-            *cells("mse", "reconstructor", "perturbed"),
-            *cells("ssim", "reconstructor", "sgd perturbed"),
-        ),
+        cells("ssim", "reconstructor", "perturbed sgd"),
     ),
     "noised_sum": Play(
         "calibration",
@@ -74,8 +71,8 @@ PLAYS = {
         ),
     ),
     # One release's noise is shared by all records, so what counts is how many releases
-    # there are, and how much of the error is noise: with 400 the bands
-    # were 6 to 7% wide.
+    # there are, and how much of the error is noise: with 400 the bands were 6 to 7%
+    # wide, with 1,000 those of `glm_label` 5.2%.
     "glm_intercept": Play(
         "glm_reconstruction",
         (
@@ -93,7 +90,7 @@ PLAYS = {
         "glm_output_perturbation",
         (
             "data=digits",
-            "runs=1000",
+            "runs=2000",
             "defense.noisier.use=output_perturbed_glm",
             "defense.noisier.noise_stddev=3.0e-4",
         ),
@@ -162,27 +159,26 @@ PLAYS = {
             *cells("mse", "mean_image", "dpsgd"),
         ),
     ),
+    # 20 steps are on the way, so that the mean square is that of the few starts that
+    # get stuck (25% between seeds) and structure is what is held. No noised step: there
+    # both searches fit the noise, and are further off with every iteration.
     "label_and_image": Play(
         "dirdp_mnist5k",
         (
             "data=digits",
-            "sets.digits.splits.targets=32",
+            "sets.digits.splits.targets=64",
             "training.steps=45",
             "task.settings.hidden=16",
             "attack.dlg.use=gradient_inversion",
             "attack.dlg.preset=dlg",
-            "attack.dlg.steps=40",
+            "attack.dlg.steps=20",
             "attack.idlg.use=gradient_inversion",
             "attack.idlg.preset=idlg",
-            "attack.idlg.steps=40",
+            "attack.idlg.steps=20",
         ),
-        cells("mse", "dlg idlg", "sgd vmf_500"),
+        cells("ssim", "dlg idlg", "sgd"),
     ),
 }
-
-
-# No golden values yet: `--update-golden` makes them, and a name is then deleted here.
-UNMEASURED = ("shadow_models", "glm_intercept", "glm_label", "label_and_image")
 
 
 def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
@@ -198,10 +194,8 @@ def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
 
 
 def golden(name: str) -> Golden:
-    """Return the golden values of a play; skip where there are none yet."""
+    """Return the golden values of a play."""
     held = strength.load(FOLDER / f"{name}.json")
-    if held is None and name in UNMEASURED:
-        pytest.skip(f"{name}: no golden values yet")
     assert held is not None, f"{name} has no golden file: --update-golden makes it"
     return held
 
