@@ -262,14 +262,11 @@ MUTANTS = {
         on("attack_p", "sgd"),
         change=some_population(1),
     ),
-    # named first as one that breaks its cell
     "attack_p, a hundredth of the population": Mutant(
         "membership",
         "attack_p",
         on("attack_p", "sgd"),
         change=some_population(5),
-        harmless="ranks among five losses still order records nearly as their losses "
-        "do",
     ),
     "attack_s, label dropped": Mutant(
         "membership",
@@ -342,10 +339,12 @@ MUTANTS = {
         on("smooth", "vmf_500"),
         patch=wrong_smoothness(-1),
     ),
+    # named dpsgd and vmf_500 first, which was wrong: noise leaves so little to find
+    # that 10 steps do as well as 20 (.0405 for .0408, .0352 for .0348 +- .0015)
     "map, half the steps": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("map", "dpsgd", "vmf_500"),
+        on("map", "vmf_300k"),
         words=("attack.map.steps=10",),
     ),
     "map, label dropped": Mutant(
