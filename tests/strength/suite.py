@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 
 from audit import strength
 from audit.strength import Cell, Golden
@@ -35,7 +34,9 @@ def cells(metric: str, attacks: str, defenses: str) -> tuple[Cell, ...]:
 
 PLAYS = {
     # SGD with long steps: after Adam's, the error is the start's doing, not the
-    # attack's (45% between seeds). The exact fits have no start at all.
+    # attack's (45% between seeds). The fits have no start at all; even there the mean
+    # square's band is 5.4% wide, whatever the noise, so that structure is held. 12
+    # epochs are more than noiseless releases need: half of them went unnoticed.
     "shadow_models": Play(
         "binary_mnist",
         (
@@ -45,16 +46,13 @@ PLAYS = {
             "training.optimizer=sgd",
             "training.learning_rate=2.0",
             "training.steps=8",
-            "attack.reconstructor.epochs=12",
+            "attack.reconstructor.epochs=6",
             "defense.perturbed.use=output_perturbed_glm",
             "defense.perturbed.loss=logistic",
             "defense.perturbed.regularization=0.01",
-            "defense.perturbed.noise_stddev=0.001",
+            "defense.perturbed.noise_stddev=0.003",
         ),
-        (
-            *cells("mse", "reconstructor", "perturbed"),
-            *cells("ssim", "reconstructor", "sgd perturbed"),
-        ),
+        cells("ssim", "reconstructor", "perturbed sgd"),
     ),
     "noised_sum": Play(
         "calibration",
@@ -74,8 +72,8 @@ PLAYS = {
         ),
     ),
     # One release's noise is shared by all records, so what counts is how many releases
-    # there are, and how much of the error is noise: with 400 the bands
-    # were 6 to 7% wide.
+    # there are, and how much of the error is noise: with 400 the bands were 6 to 7%
+    # wide, with 1,000 those of `glm_label` 5.2%.
     "glm_intercept": Play(
         "glm_reconstruction",
         (
@@ -93,15 +91,18 @@ PLAYS = {
         "glm_output_perturbation",
         (
             "data=digits",
-            "runs=1000",
+            "runs=2000",
             "defense.noisier.use=output_perturbed_glm",
             "defense.noisier.noise_stddev=3.0e-4",
         ),
         cells("mse", "glm_attack glm_attack_clamped", "noisier"),
     ),
+    # A pool of 50 has either value as often as the records do, 27 to 23. That of 100
+    # happens to be 50 to 50, so that nobody had a prior to forget. 400 releases: with
+    # 100, a fit by a quarter of the weights went unnoticed under much noise.
     "attributes": Play(
         "glm_attributes",
-        ("data=diabetes",),
+        ("data=diabetes", "sets.diabetes.splits.test=50", "runs=400"),
         (
             *cells("success", "whitebox_inverter", "noise high_noise"),
             *cells("success", "fredrikson", "noise high_noise"),
@@ -116,24 +117,28 @@ PLAYS = {
             *cells("success", "fredrikson", "low_noise"),
         ),
     ),
-    # 2 AUC - 1 where its band is below 5%. With so few shadows LiRA's and attack R's is
-    # 5 to 9% wide, so that theirs is of the AUC itself.
+    # 96 target models: with 24, RMIA on a tenth of the shadows went unnoticed, which it
+    # can nearly do without, and LiRA's 2 AUC - 1 was 5 to 9% wide. Twice the scenario's
+    # steps: the little that losses alone tell moves less once training has converged.
     "membership": Play(
         "mia_mnist5k",
         (
             "data=digits",
-            "runs=24",
+            "runs=96",
+            "sets.digits.training.steps=420",
             "membership.shadows=32",
             "membership.calibration=2",
         ),
         (
             *cells("gini", "loss_threshold attack_p attack_s rmia rmia_offline", "sgd"),
-            *cells("auc", "attack_r lira lira_offline coin", "sgd"),
+            *cells("gini", "attack_r lira lira_offline", "sgd"),
+            *cells("auc", "coin", "sgd"),
         ),
     ),
+    # 8,000 runs: with 2,000, the one bit of `mutants` went unnoticed at epsilon 1
     "transcript": Play(
         "epsilon_audit",
-        ("runs=2000", "lanes.tile=4000"),
+        ("runs=8000", "lanes.tile=4000"),
         cells("auc", "gradient_llr", "epsilon_1 epsilon_4 epsilon_8"),
     ),
     "one_run": Play(
@@ -143,7 +148,8 @@ PLAYS = {
     ),
     # 96 targets: with 32, noise moved the errors by 5% between seeds. `smooth` is iga
     # with a prior that counts; the error of an undefended search is that of the few
-    # starts that get stuck, 27% wide even in the median.
+    # starts that get stuck, 27% wide even in the median. Under the noise of `dpsgd`
+    # `map` is there in 3 steps; under that of `vmf_300k`, 20 are on the way.
     "gradient_inversion": Play(
         "dirdp_mnist5k",
         (
@@ -154,35 +160,35 @@ PLAYS = {
             "attack.smooth.preset=iga",
             "attack.smooth.steps=60",
             "attack.smooth.smoothness=0.05",
-            "attack.map.steps=60",
+            "attack.map.steps=20",
         ),
         (
             *cells("mse", "analytic map", "dpsgd vmf_500"),
+            *cells("ssim", "map", "vmf_300k"),
             *cells("mse", "smooth", "vmf_500"),
             *cells("mse", "mean_image", "dpsgd"),
         ),
     ),
+    # 20 steps are on the way, so that the mean square is that of the few starts that
+    # get stuck (25% between seeds) and structure is what is held. No noised step: there
+    # both searches fit the noise, and are further off with every iteration.
     "label_and_image": Play(
         "dirdp_mnist5k",
         (
             "data=digits",
-            "sets.digits.splits.targets=32",
+            "sets.digits.splits.targets=64",
             "training.steps=45",
             "task.settings.hidden=16",
             "attack.dlg.use=gradient_inversion",
             "attack.dlg.preset=dlg",
-            "attack.dlg.steps=40",
+            "attack.dlg.steps=20",
             "attack.idlg.use=gradient_inversion",
             "attack.idlg.preset=idlg",
-            "attack.idlg.steps=40",
+            "attack.idlg.steps=20",
         ),
-        cells("mse", "dlg idlg", "sgd vmf_500"),
+        cells("ssim", "dlg idlg", "sgd"),
     ),
 }
-
-
-# No golden values yet: `--update-golden` makes them, and a name is then deleted here.
-UNMEASURED = ("shadow_models", "glm_intercept", "glm_label", "label_and_image")
 
 
 def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
@@ -198,10 +204,8 @@ def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
 
 
 def golden(name: str) -> Golden:
-    """Return the golden values of a play; skip where there are none yet."""
+    """Return the golden values of a play."""
     held = strength.load(FOLDER / f"{name}.json")
-    if held is None and name in UNMEASURED:
-        pytest.skip(f"{name}: no golden values yet")
     assert held is not None, f"{name} has no golden file: --update-golden makes it"
     return held
 

@@ -1,0 +1,175 @@
+"""Ways to weaken an attack on purpose, as a slip in its code would.
+
+Either a change of the attack (Attack -> Attack), or a patch of what attacks share
+(MonkeyPatch -> None).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from audit import inversion, stationarity
+from audit.types import Attack, Examples
+
+
+def knowing(alter: Callable) -> Callable:
+    """Change what the attacker holds before the release."""
+
+    def change(attack: Attack) -> Attack:
+        fit = lambda key, known: attack.fit(key, alter(known))  # noqa: E731
+        return attack._replace(fit=fit)
+
+    return change
+
+
+def fitted(alter: Callable) -> Callable:
+    """Change what the attack has made of it."""
+
+    def change(attack: Attack) -> Attack:
+        def fit(key: Any, known: Any) -> tuple:
+            state, info = attack.fit(key, known)
+            return alter(state), info
+
+        return attack._replace(fit=fit)
+
+    return change
+
+
+def seeing(alter: Callable) -> Callable:
+    """Change what the attacker sees of the release."""
+
+    def change(attack: Attack) -> Attack:
+        guess = lambda state, key, seen: attack.guess(state, key, alter(seen))  # noqa: E731
+        return attack._replace(guess=guess)
+
+    return change
+
+
+def saying(alter: Callable) -> Callable:
+    """Change the guess."""
+
+    def change(attack: Attack) -> Attack:
+        guess = lambda *given: alter(attack.guess(*given))  # noqa: E731
+        return attack._replace(guess=guess)
+
+    return change
+
+
+def some_pool(share: float) -> Callable:
+    def alter(known: Any) -> Any:
+        rows = np.arange(int(len(known.pool.y) * share))
+        pool = Examples(known.pool.x[rows], known.pool.y[rows])
+        source = np.asarray(known.pool_source)[rows]
+        return known._replace(pool=pool, pool_source=source)
+
+    return knowing(alter)
+
+
+LABEL_DROPPED = seeing(lambda seen: seen._replace(label=jnp.zeros_like(seen.label)))
+LABEL_FLIPPED = seeing(lambda seen: seen._replace(label=1 - seen.label))
+ONE_BIT = saying(jnp.sign)  # right or wrong, and no more
+
+
+def stale(state: Any) -> Any:
+    """Standardise as some other releases would have it: a deviation off."""
+    off = jnp.where(state.scaler.inverse > 0, 1 / state.scaler.inverse, 0)
+    scaler = state.scaler._replace(mean=state.scaler.mean + off)
+    return state._replace(scaler=scaler)
+
+
+def one_forgotten(known: Any) -> Any:
+    return known._replace(fixed=jax.tree.map(lambda a: a[1:], known.fixed))
+
+
+def no_ridge(seen: Any) -> Any:
+    """Leave the regulariser's part, n lambda w, out of the sum that must cancel."""
+    return seen._replace(rest=seen.rest - 300 * 1e-2 * seen.params)
+
+
+def quarter_of_weights(seen: Any) -> Any:
+    kept = len(seen.params) // 4
+    return seen._replace(refits=seen.refits[:, :kept], params=seen.params[:kept])
+
+
+def uniform_prior(state: Any) -> Any:
+    *rest, counts = state.args
+    return type(state)(state.func, *rest, jnp.zeros_like(counts))
+
+
+def some_population(kept: int) -> Callable:
+    """Leave so many records in the population; the others have a loss of 0."""
+
+    def alter(seen: Any) -> Any:
+        population = seen.signals.population.at[kept:].set(jnp.inf)
+        return seen._replace(signals=seen.signals._replace(population=population))
+
+    return seeing(alter)
+
+
+def right_or_wrong(seen: Any) -> Any:
+    """Keep of every candidate's log-odds whether the model is right."""
+    candidates = jnp.sign(seen.signals.candidates)
+    return seen._replace(signals=seen.signals._replace(candidates=candidates))
+
+
+def other_attack(factory: Callable) -> Callable:
+    """Put another attack's method behind the name."""
+
+    def patch(name: str) -> Callable:
+        def apply(monkeypatch: Any) -> None:
+            module = importlib.import_module(f"attacks.{name}")
+            plain = lambda task, **settings: factory(task)  # noqa: E731
+            monkeypatch.setattr(module, name, plain)
+
+        return apply
+
+    return patch
+
+
+def longer_root(monkeypatch: Any) -> None:
+    """Always take the root of the record that is fitted better."""
+    both = stationarity.slope_roots
+    one = lambda *given: (both(*given)[0],) * 2  # noqa: E731
+    monkeypatch.setattr(stationarity, "slope_roots", one)
+
+
+def few_halvings(number: int) -> Callable:
+    return lambda m: m.setattr("attacks.sum_inversion.HALVINGS", number)
+
+
+def wrong_smoothness(sign: float) -> Callable:
+    def patch(monkeypatch: Any) -> None:
+        real = inversion.total_variation
+        monkeypatch.setattr(inversion, "total_variation", lambda z: sign * real(z))
+
+    return patch
+
+
+def wrong_label(monkeypatch: Any) -> None:
+    """Read the label off the largest entry of the last bias, not the smallest."""
+    largest = lambda update: jnp.argmax(update["head"]["bias"])  # noqa: E731
+    monkeypatch.setattr(inversion, "label_of", largest)
+
+
+def one_unit(monkeypatch: Any) -> None:
+    """Read the image off the first hidden unit alone."""
+    real = inversion.first_layer
+
+    def alone(update: Any) -> tuple:
+        kernel, bias = real(update)
+        if isinstance(bias, jax.ShapeDtypeStruct):  # asked whether there is one
+            return kernel, bias
+        return kernel[:, :1], bias[:1]
+
+    monkeypatch.setattr(inversion, "first_layer", alone)
+
+
+def flat_prior(state: Any) -> Any:
+    wide = state.prior._replace(deviations=100 * state.prior.deviations)
+    return state._replace(prior=wide)
