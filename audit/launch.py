@@ -181,7 +181,22 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
     except OmegaConfBaseException as error:
         raise UserError(str(error).split("\n")[0]) from None
     assert isinstance(composed, dict)
+    _typed_training_wins(composed)
     return compose.validate(name, {str(k): v for k, v in composed.items()})
+
+
+def _typed_training_wins(composed: dict) -> None:
+    """Drop what a data set of the file says of a word typed as `training.WORD`."""
+    from hydra.core.hydra_config import HydraConfig
+
+    typed = [w.lstrip("+").split("=")[0] for w in HydraConfig.get().overrides.task]
+    words = [w.removeprefix("training.") for w in typed if w.startswith("training.")]
+    sets = composed.get("sets")
+    for name, own in sets.items() if isinstance(sets, dict) else ():
+        held = own.get("training") if isinstance(own, dict) else None
+        for word in words if isinstance(held, dict) else ():
+            if f"sets.{name}.training.{word}" not in typed:
+                held.pop(word, None)
 
 
 def _replay(config_dir: str | None) -> str:

@@ -194,6 +194,23 @@ def test_words_beat_what_a_data_set_brings(capsys):
     assert OmegaConf.create(capsys.readouterr().out).attack.reconstructor.epochs == 7
 
 
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        ([], 210),  # the data set's, over the scenario's 330
+        (["training.steps=420"], 420),
+        (["sets.digits.training.steps=70"], 70),
+        (["training.steps=420", "sets.digits.training.steps=70"], 70),
+    ],
+)
+def test_training_words_beat_what_a_data_set_brings(words, steps, capsys):
+    assert call("show", "scenario=mia_mnist5k", "data=digits", *words) == 0
+    held = OmegaConf.create(capsys.readouterr().out).defense
+    assert held.sgd.steps == steps
+    assert held.sgd.batch_size == 50
+    assert held.dpsgd.steps == 165  # the defense's own words beat both
+
+
 def test_line_up_takes_settings_in_place(capsys):
     entry = "defenses=[sgd,{quiet:{use:dpsgd,noise_multiplier:0.01}}]"
     assert call("show", "scenario=binary_mnist", "data=mnist5k", entry) == 0
