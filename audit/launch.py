@@ -194,9 +194,10 @@ def _typed_training_wins(composed: dict) -> None:
     sets = composed.get("sets")
     for name, own in sets.items() if isinstance(sets, dict) else ():
         held = own.get("training") if isinstance(own, dict) else None
-        for word in words if isinstance(held, dict) else ():
-            if f"sets.{name}.training.{word}" not in typed:
-                held.pop(word, None)
+        if isinstance(held, dict):
+            for word in words:
+                if f"sets.{name}.training.{word}" not in typed:
+                    held.pop(word, None)
 
 
 def _replay(config_dir: str | None) -> str:

@@ -168,7 +168,9 @@ def _program(factory: Callable, task: Any, static: tuple) -> Any:
         alone = defense.parts.query.fn(view.params, view.side, z)
         return ravel_pytree(view.update)[0], optax.tree.norm(alone)
 
-    def each(floats: dict, side: Any, records: Examples, key: jax.Array, lanes: _Lane):
+    def each(
+        floats: dict, side: Any, records: Examples, key: jax.Array, lanes: _Lane
+    ) -> tuple:
         # One after the other: side by side, what a step learns from public data would
         # be learnt for all of them, and at steps that do not ask for it
         return jax.lax.map(functools.partial(one, floats, side, records, key), lanes)
