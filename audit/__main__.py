@@ -132,8 +132,7 @@ def _audit(scenario: Scenario, command: str) -> int:
         card = audit(scenario, engine(scenario, folder, RUNS, progress))
     seconds = time.perf_counter() - began
     others = from_elsewhere(scenario)
-    who = scenario.spec.chosen.items()
-    chosen = {k: v.model_dump() for k, v in who if k in card.defenses}
+    chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
     where = provenance(command, seconds, digest, by) | {"chosen": chosen}
     where |= {"plugins": others} if others else {}
     card = card._replace(provenance=where)

@@ -7,7 +7,7 @@ settings. Everything here runs before JAX is imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -127,13 +127,13 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
     attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
     for name, own in spec.sets.items():
-        _known_labels("defense", defenses, spec.defense, own.defense, name)
-        _known_labels("attack", attacks, spec.attack, own.attack, name)
-    known = {*defenses, *spec.defense, *registry.names("defense")}
-    for label in spec.chosen:  # a scenario's may be out of a shorter line-up
-        if label not in known:
-            hint = did_you_mean(label, known)
-            raise UserError(f"chosen.{label}: no such defense{hint}")
+        own_defenses, own_attacks = f"sets.{name}.defense", f"sets.{name}.attack"
+        _known_labels("defense", defenses, spec.defense, own.defense, own_defenses)
+        _known_labels("attack", attacks, spec.attack, own.attack, own_attacks)
+    _known_labels("defense", defenses, spec.defense, spec.chosen, "chosen")
+    # a scenario's may be out of a shorter line-up
+    chosen = {k: v for k, v in spec.chosen.items() if k in defenses}
+    spec = spec.model_copy(update={"chosen": chosen})
     for own in spec.sets.values():
         _used({**spec.training, **own.training}, defenses)
     training = {**spec.training, **here.training}
@@ -283,15 +283,14 @@ def _line_up(
 
 
 def _known_labels(
-    kind: str, line_up: Any, settings: Any, of_data: dict[str, Any], data: str
+    kind: str, line_up: Any, settings: Any, labels: Iterable[str], where: str
 ) -> None:
-    """Refuse what a data set brings for a label that nobody has heard of."""
+    """Refuse what stands at `where` for a label that nobody has heard of."""
     words = {*line_up, *settings, *registry.names(kind)}
-    for label in of_data:
+    for label in labels:
         if label not in words:
-            raise UserError(
-                f"unknown {kind} sets.{data}.{kind}.{label}{did_you_mean(label, words)}"
-            )
+            hint = did_you_mean(label, words)
+            raise UserError(f"unknown {kind} {where}.{label}{hint}")
 
 
 def _used(training: dict[str, Any], line_up: dict[str, dict[str, Any]]) -> None:

@@ -199,10 +199,9 @@ def _draw(found: list[Point], floor: dict[str, float], path: Path) -> None:
     for axis, quantity in zip(axes[0], quantities, strict=True):
         for use, colour in zip(uses, figures.COLOURS, strict=False):
             own = [p for p in found if p.use == use and quantity in p.values]
-            each = np.array([interval(p.values[quantity]) for p in own]).reshape(-1, 2)
-            at = [p.divergence for p in own]
-            shown = np.column_stack([at, np.nan_to_num(each)])
-            figures.means(axis, shown.tolist(), use, colour)
+            each = [(p.divergence, *interval(p.values[quantity])) for p in own]
+            shown = [(at, mean, np.nan_to_num(half)) for at, mean, half in each]
+            figures.means(axis, shown, use, colour)
         kind = quantity.split()[0]
         if kind in floor:
             axis.axhline(floor[kind], color=figures.INK, lw=1, ls=":")

@@ -30,11 +30,16 @@ def test_every_scenario_stands_in_the_readme():
         assert f"| `{name}` |" in readme
 
 
+def links(text):
+    """Return what a text links to inside the repository."""
+    found = re.findall(r"\]\(([^)#]+)", text)
+    return [target for target in found if "://" not in target]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for target in links(page.read_text()):
+        assert (page.parent / target).exists(), target
 
 
 def grids(text):

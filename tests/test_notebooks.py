@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_docs import links
+
 FOLDER = Path(__file__).parent.parent / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 TIMES = re.compile(r"\d+(\.\d+)?(s| ?seconds)\b")
@@ -43,9 +45,8 @@ def test_it_was_executed_in_order_without_an_error(path):
 def test_its_links_lead_somewhere(path):
     held = json.loads(path.read_text())
     text = "\n".join("".join(c["source"]) for c in cells(held, "markdown"))
-    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
-    assert links
-    for link in links:
+    assert links(text)
+    for link in links(text):
         assert (path.parent / link).exists(), link
 
 
