@@ -188,9 +188,13 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
 def _typed_training_wins(composed: dict) -> None:
     """Drop what a data set of the file says of a word typed as `training.WORD`."""
     from hydra.core.hydra_config import HydraConfig
+    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    typed = [w.lstrip("+").split("=")[0] for w in HydraConfig.get().overrides.task]
-    words = [w.removeprefix("training.") for w in typed if w.startswith("training.")]
+    overrides = OverridesParser.create().parse_overrides(
+        list(HydraConfig.get().overrides.task)
+    )
+    typed = {w for o in overrides for w in _leaves(o.key_or_group, o.value())}
+    words = {w.removeprefix("training.") for w in typed if w.startswith("training.")}
     sets = composed.get("sets")
     for name, own in sets.items() if isinstance(sets, dict) else ():
         held = own.get("training") if isinstance(own, dict) else None
@@ -198,6 +202,13 @@ def _typed_training_wins(composed: dict) -> None:
             for word in words:
                 if f"sets.{name}.training.{word}" not in typed:
                     held.pop(word, None)
+
+
+def _leaves(key: str, value: Any) -> set[str]:
+    """Return the dotted names `key=value` sets: those in it, if it is a dictionary."""
+    if not isinstance(value, dict):
+        return {key}
+    return set().union(*(_leaves(f"{key}.{k}", held) for k, held in value.items()))
 
 
 def _replay(config_dir: str | None) -> str:

@@ -199,8 +199,10 @@ def test_words_beat_what_a_data_set_brings(capsys):
     [
         ([], 210),  # the data set's, over the scenario's 330
         (["training.steps=420"], 420),
+        (["training={steps:420}"], 420),
         (["sets.digits.training.steps=70"], 70),
         (["training.steps=420", "sets.digits.training.steps=70"], 70),
+        (["training={steps:420}", "sets.digits={training:{steps:70}}"], 70),
     ],
 )
 def test_training_words_beat_what_a_data_set_brings(words, steps, capsys):
