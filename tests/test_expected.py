@@ -216,13 +216,14 @@ def test_the_thesis_lists_every_cell():
 
 
 def test_directional_noise_lists_every_cell():
-    _, numbers = expected.load(BUILT_IN["dirdp"])
+    held, numbers = expected.load(BUILT_IN["dirdp"])
     count = {t: sum(n.table[0] == t for n in numbers) for t in "2345"}
     # thirteen rows a network and data set, and two differences of each attack
     assert count == {"2": 8 * 13, "3": 4 * 13, "4": 6 * 13, "5": 12 + 8}
-    absent = [n for n in numbers if n.run is None]
-    assert {n.table[0] for n in absent} == {"3", "5"}
-    assert all(n.claim == "not run" and n.reason for n in absent)
+    assert all(n.run for n in numbers)
+    audits = {n.run for n in numbers if "attack_r" in n.at}
+    assert audits == {n.run for n in numbers if n.table[0] == "3"}
+    assert {held.runs[run].scenario for run in audits} == {"dirdp_mia"}
 
 
 def test_what_nothing_computes_is_listed_as_not_run(tmp_path):
