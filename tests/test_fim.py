@@ -84,13 +84,14 @@ def of_one(module, variables, seen):
 def test_normalising_batches_of_one_leaves_a_constant():
     """As the published code calls it, nothing that enters reaches the output."""
     module = phi.network("cnn", 392, norm="batch")
-    published = partial(of_one, module, module.init(KEY, example()))
+    variables = jax.jit(module.init)(KEY, example())
+    published = jax.jit(partial(of_one, module, variables))
     first, other = published(example(seed=0)), published(example(seed=1))
     np.testing.assert_array_equal(first, other)
     slope = jax.jvp(published, (example(),), (example(seed=2),))[1]
     assert np.abs(slope).max() == 0
     working = phi.network("cnn", 392, norm="group")
-    run = partial(working.apply, working.init(KEY, example()))
+    run = jax.jit(partial(working.apply, jax.jit(working.init)(KEY, example())))
     assert np.abs(run(example(seed=0)) - run(example(seed=1))).max() > 1e-3
 
 
@@ -231,9 +232,8 @@ def test_only_trained_parameters_are_perturbed(density):
     np.testing.assert_array_equal(end != flat(START.params), trained == 1)
 
 
-@pytest.mark.parametrize(
-    "shape", ["network", pytest.param("network_static", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["network", "network_static"])
 def test_a_network_perturbs_each_example_its_own_way(shape):
     own, side, _ = prepared(shape)
     assert side.offset is None
@@ -285,6 +285,7 @@ def test_accounting_is_of_the_side_of_the_step(x64):
     np.testing.assert_allclose(got, [want], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_phi_for_all_runs_is_close_to_its_own():
     """The named approximation: offsets of pilots within 10% of the run's own."""
     exact, _ = offsets("constant_direct", epochs=200)

@@ -262,6 +262,7 @@ def test_losses_without_a_theorem_have_no_curve(splits):
     assert learner(splits, "glm").defense.fil is None
 
 
+@pytest.mark.slow
 def test_the_genies_likelihood_is_the_gaussians(splits):
     """Join game: which candidate was the target, given the release."""
     of = learner(splits, noise_stddev=0.3)
@@ -316,6 +317,7 @@ def test_the_join_game_hands_it_out_as_well(splits):
 # Reweighting --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reweighting_evens_out_the_losses(splits):
     of = learner(splits, "reweighted_glm", noise_stddev=0.5, iterations=15)
     held = in_turn.account(KEY, of, table(splits), 1, 1e-9)

@@ -300,6 +300,7 @@ def test_a_whole_audit(folder):
     assert "Membership, record by record" in text
 
 
+@pytest.mark.slow
 def test_shadow_models_come_from_the_store(folder):
     """The same command again: nothing is trained, the numbers are the same."""
 
