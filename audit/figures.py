@@ -14,6 +14,8 @@ INK, MUTED = "#222222", "#888888"
 # Okabe-Ito, told apart with any colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
+PANELS_A_ROW = 4  # as many as a page shows legibly
+
 
 def pyplot() -> Any:
     """Return pyplot, drawing to files only."""
@@ -66,6 +68,28 @@ def save(figure: Any, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     pyplot().close(figure)
+
+
+def panels(count: int, size: tuple[float, float], **given: Any) -> tuple[Any, Any]:
+    """Return a figure and its panels, [count], at most PANELS_A_ROW beside each other.
+
+    Args:
+      count: of panels.
+      size: of one, in inches.
+      **given: as `pyplot.subplots` takes it.
+    """
+    columns = min(count, PANELS_A_ROW)
+    rows = -(-count // columns)
+    figure, axes = pyplot().subplots(
+        rows,
+        columns,
+        figsize=(size[0] * columns, size[1] * rows),
+        squeeze=False,
+        **given,
+    )
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, axes.flat[:count]
 
 
 def few_labels(axis: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.figures import COLOURS, INK, MUTED, few_labels, pyplot, save
+from audit.figures import COLOURS, INK, MUTED, PANELS_A_ROW, few_labels, panels, save
 from audit.scorecard import Scorecard
 
 LEAST = 1e-5  # both axes start here
@@ -29,12 +29,10 @@ def roc(card: Scorecard, path: Path) -> None:
     accounted epsilon, with the adjacency the game is played at.
     """
     shown = _playing(card)
-    figure, axes = pyplot().subplots(
-        1, len(shown), figsize=(4.2 * len(shown), 4.2), squeeze=False, sharey=True
-    )
+    figure, axes = panels(len(shown), (4.2, 4.2), sharey=True)
     labels = [t["attack"] for t in card.trials if t["defense"] == shown[0]]
     looks = dict(zip(labels, _looks(len(labels)), strict=True))
-    for axis, defense in zip(axes[0], shown, strict=True):
+    for axis, defense in zip(axes, shown, strict=True):
         chance = np.geomspace(LEAST, 1, 100)
         axis.plot(chance, chance, color=MUTED, linewidth=0.8)
         for label, look in looks.items():
@@ -49,11 +47,12 @@ def roc(card: Scorecard, path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1.05))
         axis.set(title=defense, xlabel="false-positive rate")
         axis.grid(visible=True, color="#eeeeee")
-    axes[0, 0].set_ylabel("true-positive rate")
+    for axis in axes[::PANELS_A_ROW]:
+        axis.set_ylabel("true-positive rate")
     handles: dict[str, Any] = {}
-    for axis in axes[0]:
+    for axis in axes:
         handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    axes[0, -1].legend(
+    axes[-1].legend(
         handles.values(), handles, frameon=False, fontsize=7, loc="lower right"
     )
     save(figure, path)
@@ -77,10 +76,8 @@ def _leaking(card: Scorecard) -> list[str]:
 def separation_vs_dfil(card: Scorecard, path: Path) -> None:
     """Scatter every record's separation against its dFIL, one panel a defense."""
     shown = _leaking(card)
-    figure, axes = pyplot().subplots(
-        1, len(shown), figsize=(4.2 * len(shown), 3.6), squeeze=False
-    )
-    for axis, defense in zip(axes[0], shown, strict=True):
+    figure, axes = panels(len(shown), (4.2, 3.6))
+    for axis, defense in zip(axes, shown, strict=True):
         dfil = card.arrays[f"{defense}/dfil"]
         rate = card.arrays[f"{defense}/anatomy/separation"]
         seen = dfil > 0
@@ -91,7 +88,8 @@ def separation_vs_dfil(card: Scorecard, path: Path) -> None:
         axis.set(xscale="log", title=f"{defense}{said}", xlabel="dFIL of the record")
         few_labels(axis)
         axis.grid(visible=True, color="#eeeeee")
-    axes[0, 0].set_ylabel("separation of its signals (.5: none)")
+    for axis in axes[::PANELS_A_ROW]:
+        axis.set_ylabel("separation of its signals (.5: none)")
     save(figure, path)
 
 
