@@ -152,8 +152,14 @@ def _links(row: Row, folder: Path) -> str:
             links |= {said: quote(name)} if name else {}
         if beside(folder / held.folder, "scorecard.md"):
             links["replay"] = "scorecard.md#where-this-comes-from"
-        found += [f"[{said}]({where}/{to})" for said, to in links.items()]
+        seed = which(row, held)
+        found += [f"[{seed}{said}]({where}/{to})" for said, to in links.items()]
     return " · ".join(found)
+
+
+def which(row: Row, held: Held) -> str:
+    """Return what tells the links of one card from those of the row's other seeds."""
+    return f"seed {held.card.scenario['seed']}, " if len(_of(row)) > 1 else ""
 
 
 def _compared(what: str, of: tuple[list[comparisons.Comparison], str]) -> str:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from audit import comparisons, page, report, standings, svg
 from audit.cells import SHORT, Column, common_flags
-from audit.leaderboard import LINKS, figures, pick
+from audit.leaderboard import LINKS, figures, pick, which
 from audit.standings import Held, Row, Table
 
 MARKS = {"note": "i", "warning": "!", "error": "×"}  # apart without colour
@@ -78,6 +78,7 @@ def _row(table: Table, index: int, row: Row, folder: Path) -> dict[str, Any]:
         names = figures(folder / held.folder)
         for said, wanted in LINKS.items():
             name = pick(names, wanted)
+            said = f"{which(row, held)}{said}"
             links += [{"said": said, "id": f"{held.folder}/{name}"}] if name else []
     commands = [h.card.provenance["command"] for h in row.entry.held]
     return {
