@@ -234,11 +234,12 @@ def _cycle() -> Any:
     return itertools.cycle(COLOURS)
 
 
-def _one_target_a_run(card: Scorecard) -> bool:
-    return "target" in card.arrays
+def _attacked(card: Scorecard) -> bool:
+    """Say if each run had one target, and what was rebuilt of it may be shown."""
+    return "floor_guess" in card.arrays
 
 
 FIGURES = {
-    "reconstructions.png": (_one_target_a_run, reconstructions),
-    "mse_vs_bound.png": (_one_target_a_run, mse_vs_bound),
+    "reconstructions.png": (_attacked, reconstructions),
+    "mse_vs_bound.png": (_attacked, mse_vs_bound),
 }

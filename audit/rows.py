@@ -240,7 +240,7 @@ def _pictures(
     if problem.pictures is None:
         targets = problem.splits.targets
         kept |= {"target": targets.x, "label": targets.y}
-        return kept | {"floor_guess": floor["guess"]}
+        return kept | ({"floor_guess": floor["guess"]} if floor else {})
     kept["label"] = problem.splits.fixed.y
     if problem.pictures.ndim != 4:  # a table
         return kept

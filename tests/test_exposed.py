@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from audit import compose, exposed_figures, launch, rows, run, shadow, vmf_privacy
+from audit import (
+    compose,
+    exposed_figures,
+    launch,
+    rows,
+    run,
+    scorecard,
+    shadow,
+    vmf_privacy,
+)  # fmt: skip
+from audit.__main__ import main
 from audit.scorecard import Scorecard
 from audit.types import Lanes, UserError
 
@@ -50,6 +60,24 @@ def test_noise_keeps_the_closed_form_near_the_floor(card):
     noised = trial(card, "vmf_500", "analytic")["result"]["mse"]
     assert noised > 1e3 * trial(card, "sgd", "analytic")["result"]["mse"]
     assert noised < 3 * card.floor["mse"]
+
+
+def test_accounting_alone_needs_no_attack(tmp_path):
+    words = [
+        "attacks=[]",
+        "defenses=[vmf_500]",
+        "training.steps=2",
+        f"out={tmp_path}/out",
+    ]
+    assert main(["run", *WORDS, *words]) == 0
+    assert main(["report", f"{tmp_path}/out"]) == 0
+    card = scorecard.load(tmp_path / "out")
+    assert card.trials == []
+    assert card.floor["mse"] is None
+    assert card.defenses["vmf_500"]["dfil"]["mean"] > 0
+    names = {f.name for f in (tmp_path / "out").iterdir()}
+    assert {"scorecard.md", "report.html"} <= names
+    assert not {"reconstructions.png", "mse_vs_bound.png"} & names
 
 
 def test_baselines_play_and_the_map_is_skipped_without_noise(card):
