@@ -138,6 +138,7 @@ def test_controls_and_measurements_are_printed():
         [
             trial("a", controls={"null": null, "positive": beaten}),
             trial("b", controls={"null": auc, "positive": None}),
+            trial("c", controls={"null": {"error": None, "error_se": None}}),
             trial("older"),
             trial("oracle", oracle=True, controls={"null": null}),
         ],
@@ -146,6 +147,7 @@ def test_controls_and_measurements_are_printed():
     assert control_cells.controls(card) == [
         ["d", "a", ".0500 ± .0010", ".0100", "yes"],
         ["d", "b", ".510 [.480, .540]", "none", "-"],
+        ["d", "c", "none", "none", "-"],
     ]
     assert control_cells.measured(card) == [
         ["d", "1.010", "4.000", ".990", "full", "1.020"],
