@@ -76,7 +76,7 @@ def _leaking(card: Scorecard) -> list[str]:
 def separation_vs_dfil(card: Scorecard, path: Path) -> None:
     """Scatter every record's separation against its dFIL, one panel a defense."""
     shown = _leaking(card)
-    figure, axes = panels(len(shown), (4.2, 3.6))
+    figure, axes = panels(len(shown), (3.2, 2.9))
     for axis, defense in zip(axes, shown, strict=True):
         dfil = card.arrays[f"{defense}/dfil"]
         rate = card.arrays[f"{defense}/anatomy/separation"]
@@ -85,7 +85,8 @@ def separation_vs_dfil(card: Scorecard, path: Path) -> None:
         axis.axhline(0.5, color=MUTED, linestyle="--", linewidth=1)
         found = card.defenses[defense]["membership"].get("against_dfil")
         said = "" if found is None else f", rank correlation {found['value']:.2f}"
-        axis.set(xscale="log", title=f"{defense}{said}", xlabel="dFIL of the record")
+        axis.set(xscale="log", xlabel="dFIL of the record")
+        axis.set_title(f"{defense}{said}", fontsize=9)
         few_labels(axis)
         axis.grid(visible=True, color="#eeeeee")
     for axis in axes[::PANELS_A_ROW]:
