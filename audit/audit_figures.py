@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.figures import COLOURS, INK, MUTED, PANELS_A_ROW, panels, pyplot, save
+from audit.figures import COLOURS, INK, MUTED, panels, pyplot, save
 from audit.scorecard import Scorecard
 
 
@@ -24,11 +24,9 @@ def _audited(card: Scorecard) -> bool:
 def roc(card: Scorecard, path: Path) -> None:
     """Draw every trial's ROC, one panel a defense, with what theory allows at most."""
     trials = _audits(card)
-    figure, axes = panels(len(trials), (3.4, 3.6), sharey=True)
+    figure, axes = panels(len(trials), (3.4, 3.6), "true positives", sharey=True)
     for axis, t in zip(axes, trials, strict=True):
         _panel(axis, card, t)
-    for axis in axes[::PANELS_A_ROW]:
-        axis.set_ylabel("true positives")
     axes[-1].legend(fontsize=7, frameon=False, loc="lower right")
     save(figure, path)
 

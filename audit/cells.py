@@ -168,8 +168,10 @@ def number(value: float | str | None, digits: int = 4) -> str:
     return text[1:] if text.startswith("0.") else text
 
 
-def with_error(value: float | str, error: float | str) -> str:
-    """Return "value ± error", both to the same digits."""
+def with_error(value: float | str | None, error: float | str | None) -> str:
+    """Return "value ± error", both to the same digits; without an error the value."""
+    if value is None or error is None:  # too few to tell, or none at all
+        return number(value)
     value, error = float(value), float(error)
     if abs(value) < 1e-3 or abs(value) >= 1e3:
         return f"{value:.1e} ± {error:.0e}"

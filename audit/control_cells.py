@@ -51,8 +51,6 @@ def _null(held: dict[str, Any] | None) -> str:
         return "-"
     if "value" in held:
         return estimate(held)
-    if held["error_se"] is None:  # no two targets that may change places
-        return number(held["error"])
     return with_error(held["error"], held["error_se"])
 
 

@@ -70,12 +70,15 @@ def save(figure: Any, path: Path) -> None:
     pyplot().close(figure)
 
 
-def panels(count: int, size: tuple[float, float], **given: Any) -> tuple[Any, Any]:
+def panels(
+    count: int, size: tuple[float, float], ylabel: str, **given: Any
+) -> tuple[Any, Any]:
     """Return a figure and its panels, [count], at most PANELS_A_ROW beside each other.
 
     Args:
       count: of panels.
       size: of one, in inches.
+      ylabel: of the first panel of each row.
       **given: as `pyplot.subplots` takes it.
     """
     columns = min(count, PANELS_A_ROW)
@@ -89,6 +92,8 @@ def panels(count: int, size: tuple[float, float], **given: Any) -> tuple[Any, An
     )
     for axis in axes.flat[count:]:
         axis.remove()
+    for axis in axes[:, 0]:
+        axis.set_ylabel(ylabel)
     return figure, axes.flat[:count]
 
 

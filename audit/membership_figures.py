@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.figures import COLOURS, INK, MUTED, PANELS_A_ROW, few_labels, panels, save
+from audit.figures import COLOURS, INK, MUTED, few_labels, panels, save
 from audit.scorecard import Scorecard
 
 LEAST = 1e-5  # both axes start here
@@ -29,7 +29,7 @@ def roc(card: Scorecard, path: Path) -> None:
     accounted epsilon, with the adjacency the game is played at.
     """
     shown = _playing(card)
-    figure, axes = panels(len(shown), (4.2, 4.2), sharey=True)
+    figure, axes = panels(len(shown), (4.2, 4.2), "true-positive rate", sharey=True)
     labels = [t["attack"] for t in card.trials if t["defense"] == shown[0]]
     looks = dict(zip(labels, _looks(len(labels)), strict=True))
     for axis, defense in zip(axes, shown, strict=True):
@@ -47,8 +47,6 @@ def roc(card: Scorecard, path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1.05))
         axis.set(title=defense, xlabel="false-positive rate")
         axis.grid(visible=True, color="#eeeeee")
-    for axis in axes[::PANELS_A_ROW]:
-        axis.set_ylabel("true-positive rate")
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
@@ -76,7 +74,9 @@ def _leaking(card: Scorecard) -> list[str]:
 def separation_vs_dfil(card: Scorecard, path: Path) -> None:
     """Scatter every record's separation against its dFIL, one panel a defense."""
     shown = _leaking(card)
-    figure, axes = panels(len(shown), (3.2, 2.9))
+    figure, axes = panels(
+        len(shown), (3.2, 2.9), "separation of its signals (.5: none)"
+    )
     for axis, defense in zip(axes, shown, strict=True):
         dfil = card.arrays[f"{defense}/dfil"]
         rate = card.arrays[f"{defense}/anatomy/separation"]
@@ -89,8 +89,6 @@ def separation_vs_dfil(card: Scorecard, path: Path) -> None:
         axis.set_title(f"{defense}{said}", fontsize=9)
         few_labels(axis)
         axis.grid(visible=True, color="#eeeeee")
-    for axis in axes[::PANELS_A_ROW]:
-        axis.set_ylabel("separation of its signals (.5: none)")
     save(figure, path)
 
 

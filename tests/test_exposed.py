@@ -12,7 +12,7 @@ from audit import (
     scorecard,
     shadow,
     vmf_privacy,
-)  # fmt: skip
+)
 from audit.__main__ import main
 from audit.scorecard import Scorecard
 from audit.types import Lanes, UserError
