@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Len
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from audit import places, registry
 from audit.registry import did_you_mean
@@ -91,6 +91,23 @@ class Table(_Model):
     rows: Annotated[list[Row], Len(1)]
 
 
+class Panel(_Model):
+    """Two tables of one column each, whose rows have the same names."""
+
+    title: Words
+    across: Words  # a table
+    up: Words
+
+
+class Figure(_Model):
+    """A figure of the source that draws its tables against each other."""
+
+    figure: Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$")]  # names a file
+    title: Words
+    note: Words | None = None  # what a reader of the picture has to know
+    panels: Annotated[list[Panel], Len(1)]
+
+
 class Expected(_Model):
     """A whole file."""
 
@@ -99,6 +116,7 @@ class Expected(_Model):
     runs: dict[str, Run] = {}
     bands: Annotated[dict[str, Band], Len(1)]
     tables: Annotated[list[Table], Len(1)]
+    figures: list[Figure] = []
 
 
 class Listed(NamedTuple):
@@ -169,6 +187,7 @@ def _numbers(expected: Expected) -> list[Listed]:
         if number.name in seen:
             raise UserError(f"{number.name}: listed twice")
         seen.add(number.name)
+    _check_figures(expected)
     unused = set(expected.runs) - {n.run for n in found}
     if unused:
         raise UserError(f"runs.{min(unused)}: no table is read from it")
@@ -186,6 +205,23 @@ def _check_run(name: str, run: Run) -> None:
             key = word.split("=")[0]
             if word.startswith("-") or key in ("seed", "data", "scenario", "out"):
                 raise UserError(f"{where}.words: {word!r} is not for words to say")
+
+
+def _check_figures(expected: Expected) -> None:
+    tables = {table.table: table for table in expected.tables}
+    for figure in expected.figures:
+        where, up = f"figure {figure.figure}", set()
+        for panel in figure.panels:
+            for name in (panel.across, panel.up):
+                _known(f"{where}: table", name, tables)
+                if len(tables[name].columns) > 1:
+                    raise UserError(f"{where}: table {name!r} has several columns")
+            across, own = tables[panel.across], tables[panel.up]
+            if [row.row for row in across.rows] != [row.row for row in own.rows]:
+                raise UserError(f"{where}, {panel.title}: its tables' rows differ")
+            up |= {column.quantity for column in own.columns.values()}
+        if len(up) > 1:
+            raise UserError(f"{where}: its panels have one quantity up, not {len(up)}")
 
 
 def _of_table(expected: Expected, table: Table) -> list[Listed]:

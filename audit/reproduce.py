@@ -188,7 +188,7 @@ def _reading(number: Listed, outcomes: dict[str, Outcome]) -> Any:
 def write(
     plan: Plan, held: list[Any], outcomes: dict[str, Outcome], folder: Path
 ) -> list[Path]:
-    """Write NAME.md and NAME.json of a full budget, and the table of all sources.
+    """Write NAME.md, its figures and NAME.json, and the table of all sources.
 
     Args:
       plan: of the source.
@@ -199,15 +199,20 @@ def write(
     Returns:
       The paths written.
     """
-    from audit import overview
+    from audit import overview, redrawn
     from audit import verdicts as pages
     from audit.scorecard import replacing
 
     folder.mkdir(parents=True, exist_ok=True)
     facts = [fact for outcome in outcomes.values() for fact in outcome.facts]
     told = (plan.expected.title, plan.expected.source, held, facts)
+    drawn = plan.expected.figures
+    figures = {f"{plan.name}_figure_{one.figure}.png": one for one in drawn}
+    for name, figure in figures.items():
+        with replacing(folder / name) as path:
+            redrawn.draw(figure, held, path)
     texts = {
-        f"{plan.name}.md": pages.markdown(*told) + "\n",
+        f"{plan.name}.md": pages.markdown(*told, figures) + "\n",
         f"{plan.name}.json": pages.to_json(*told),
     }
     for name, text in texts.items():
@@ -216,4 +221,4 @@ def write(
     summary = folder.parent / "REPRODUCTION.md"
     with replacing(summary) as path:
         path.write_text(overview.render(overview.sources(folder)))
-    return [*(folder / name for name in texts), summary]
+    return [*(folder / name for name in (*texts, *figures)), summary]

@@ -24,9 +24,9 @@ SHOWN = (
     "exposed_figures", "figures", "imported", "launch", "leaderboard",
     "leaderboard_page", "markdown",
     "membership_cells", "membership_figures", "nominal", "overview", "page",
-    "places", "plain", "plans", "progress", "record_figures", "report", "reproduce",
-    "run_page", "scale", "score_files", "seeds", "standings", "step_figures", "svg",
-    "target_plots", "verdicts", "verify",
+    "places", "plain", "plans", "progress", "record_figures", "redrawn", "report",
+    "reproduce", "run_page", "scale", "score_files", "seeds", "standings",
+    "step_figures", "svg", "target_plots", "verdicts", "verify",
     # what holds plug-ins against their laws, or makes new ones
     "accounting_laws", "attack_laws", "defense_laws", "laws", "new", "query_laws",
     "scenario_laws", "shown", "testing", "worlds",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from audit import report
 from audit.cells import number
-from audit.expected import Band, Listed
+from audit.expected import Band, Figure, Listed
 from audit.markdown import grid
 
 SMOKE = (
@@ -171,7 +172,11 @@ def _said(v: Verdict) -> str:
 
 
 def markdown(
-    title: str, source: str, verdicts: list[Verdict], runs: list[dict[str, Any]]
+    title: str,
+    source: str,
+    verdicts: list[Verdict],
+    runs: list[dict[str, Any]],
+    figures: Mapping[str, Figure] = MappingProxyType({}),
 ) -> str:
     """Return every published number beside ours, tables in the source's order.
 
@@ -181,6 +186,7 @@ def markdown(
       verdicts: one a number.
       runs: replay command, device, commit, code and seconds of every run; see
         `reproduce`.
+      figures: by the name of each one's file, beside the page.
     """
     said = [
         f"# {title}",
@@ -192,6 +198,12 @@ def markdown(
     ]
     for (table, title_of), group in _tables(verdicts).items():
         said += [f"## {_heading(table)}: {title_of}", _rows(group)]
+    for file, figure in figures.items():
+        said += [
+            f"## Figure {figure.figure}: {figure.title}",
+            f"![published and ours]({file})",
+            *([figure.note] if figure.note else []),
+        ]
     return "\n\n".join([*said, "## Bands", _bands(verdicts), "## Runs", _runs(runs)])
 
 

@@ -96,6 +96,47 @@ def test_a_number_is_listed_once_and_a_run_is_read(tmp_path):
         expected.load(written(tmp_path, FILE.replace("bands:", f"{other}bands:")))
 
 
+# a second table beside FILE's, and both drawn against each other
+DRAWN = """
+  - table: "2"
+    title: the same sums
+    run: a
+    columns:
+      mse: {quantity: again, band: near, at: "strongest[defense={label}].result.mse"}
+    rows:
+      - {row: Sum, label: noisy_sum, numbers: {mse: {published: 0.7}}}
+
+figures:
+  - figure: "3.1"
+    title: one against the other
+    note: left is better
+    panels:
+      - {title: sums, across: "1", up: "2"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('across: "1"', 'across: "7"', "figure 3.1: table '7' is unknown"),
+        ("mse: {quantity: again,", "b: {quantity: b, band: near, at: seed}\n      "
+         "mse: {quantity: again,", "figure 3.1: table '2' has several columns"),
+        ("row: Sum, label: noisy_sum, numbers: {mse: {published: 0.7",
+         "row: Summe, label: noisy_sum, numbers: {mse: {published: 0.7",
+         "figure 3.1, sums: its tables' rows differ"),
+        ('figure: "3.1"', 'figure: "../3"', "figures.0.figure='../3'"),
+        ('up: "2"}', 'up: "2"}\n      - {title: b, across: "2", up: "1"}',
+         "figure 3.1: its panels have one quantity up, not 2"),
+        ("- {title: sums,", "- {", "figures.0.panels.0.title: field required"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_figure_is_said(tmp_path, old, new, said):
+    assert (FILE + DRAWN).count(old) == 1
+    with pytest.raises(UserError) as error:
+        expected.load(written(tmp_path, (FILE + DRAWN).replace(old, new)))
+    assert said in str(error.value)
+
+
 FORMULA = """
     formula: edmunds_epsilon
     columns: {e: {quantity: epsilon, band: near}}
@@ -224,6 +265,10 @@ def test_directional_noise_lists_every_cell():
     audits = {n.run for n in numbers if "attack_r" in n.at}
     assert audits == {n.run for n in numbers if n.table[0] == "3"}
     assert {held.runs[run].scenario for run in audits} == {"dirdp_mia"}
+    [figure] = held.figures  # accuracy up, an attack's score across
+    assert [p.up[0] for p in figure.panels] == ["2"] * 8
+    assert [p.across[0] for p in figure.panels] == ["3"] * 4 + ["4"] * 4
+    assert all(p.across[1:] == p.up[1:] for p in figure.panels)
 
 
 def test_what_nothing_computes_is_listed_as_not_run(tmp_path):

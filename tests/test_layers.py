@@ -26,7 +26,7 @@ LAYERS = [
      "score_files", "imported", "markdown", "rows", "compose", "spec", "games",
      "accounting", "scoring", "flags", "scorecard", "run", "report", "figures",
      "bench", "doctor", "progress",
-     "expected", "places", "plans", "verdicts", "overview", "reproduce",
+     "expected", "places", "plans", "verdicts", "overview", "redrawn", "reproduce",
      "contract", "scale", "seeds", "standings", "comparisons", "svg", "page", "plain",
      "target_plots", "leaderboard", "leaderboard_page", "run_page", "verify",
      "launch", "setup", "strength", "pytest_plugin", "__main__", "__init__",

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import audit.__main__ as cli
-from audit import expected, overview, reproduce, setup, verdicts
+from audit import expected, overview, redrawn, reproduce, setup, verdicts
 from audit import scorecard as cards
 from audit.expected import Band
 from audit.verdicts import Reading, judge
-from tests.test_expected import FILE, written
+from tests.test_expected import DRAWN, FILE, written
 
 
 @pytest.fixture
@@ -248,6 +248,26 @@ def test_the_table_of_all_sources(bench):
     assert "Of 1 published numbers, 1 are reproduced (100%), 0 differ" in page
     assert "| [mine](reproduction/mine.md) | a source | 1 | 1 | 0 | 0 | 100% |" in page
     assert "| 1 | Sum | MSE | .5000 ± .1000 | .5000 ± .0000 | ± 10% | repro" in page
+
+
+def test_a_figure_is_drawn_from_published_and_ours(bench):
+    file = written(bench.folder, FILE + DRAWN)
+    assert bench.reproduce() == 1  # .5 is far from the second table's .7
+    folder = bench.folder / "results/reproduction"
+    assert (folder / "mine_figure_3.1.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "mine.md").read_text()
+    assert "## Figure 3.1: one against the other" in page
+    assert "![published and ours](mine_figure_3.1.png)\n\nleft is better" in page
+
+    held, numbers = expected.load(file)
+    panel = held.figures[0].panels[0]
+    across, up = (judge(n, Reading((0.4, 0.6)), "full") for n in numbers)
+    [(published, ours)] = redrawn.points(panel, [up, across]).values()
+    np.testing.assert_allclose(published, [[0.5, 0.7]])
+    np.testing.assert_allclose(ours, [[0.5, 0.5]])
+    unrun = judge(numbers[1], Reading((), "no GPU"), "full")
+    [(published, ours)] = redrawn.points(panel, [across, unrun]).values()
+    assert (published.shape, ours.shape) == ((1, 2), (0, 2))
 
 
 def test_the_table_names_a_page_that_is_none(tmp_path):
