@@ -99,10 +99,15 @@ def panels(
 
 def few_labels(axis: Any) -> None:
     """Label a logarithmic x axis so that labels do not run into each other."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
 
     low, high = axis.get_xlim()
-    if high < 100 * low:  # powers of ten alone would be one or none
+    if high < 10 * low:  # powers of ten would be one or none
+        ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        inside = [tick for tick in ticks if low <= tick <= high]
+        axis.xaxis.set_major_locator(FixedLocator(inside))
+        axis.xaxis.set_major_formatter("{x:g}")
+    elif high < 100 * low:
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.xaxis.set_major_formatter("{x:g}")
     else:
