@@ -142,7 +142,7 @@ def _quantile(
     low, high = np.zeros(len(tp)), np.full(len(tp), MOST)
     at = np.flatnonzero(_mass(low, fpr, fnr, delta, mirrored) < mass)
     fpr, fnr = fpr[at], (fnr[0][at], fnr[1][at])
-    while at.size and (high[at] - low[at]).max() > 1e-9:
+    while at.size and np.max(high[at] - low[at]) > 1e-9:
         middle = (low[at] + high[at]) / 2
         enough = _mass(middle, fpr, fnr, delta, mirrored) >= mass
         high[at] = np.where(enough, middle, high[at])

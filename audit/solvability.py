@@ -122,7 +122,7 @@ def _check_overlap(x: np.ndarray, y: np.ndarray) -> None:
     sign, w = 2.0 * y - 1, np.zeros(x.shape[1])
     for _ in range(STEPS):
         margin = sign * (x @ w)
-        if margin.min() > 0:
+        if np.min(margin) > 0:
             raise ValueError(
                 "a plane separates the classes, so at regularization=0 the logistic "
                 "loss has no minimiser: set regularization above 0"

@@ -106,7 +106,7 @@ def norms(card: Scorecard, path: Path) -> None:
             axis.plot(at, mean, label=said, **look)
             low = np.maximum(mean - sd, 1e-9)  # below the axis, which is logarithmic
             axis.fill_between(at, low, mean + sd, color=look["color"], alpha=0.2, lw=0)
-            least = min(least, float(mean[mean > 0].min(initial=np.inf)))
+            least = min(least, float(np.min(mean[mean > 0], initial=np.inf)))
         axis.set(yscale="log", xlabel="step", title=name)
         _steps_axis(axis, len(at))
     axes[0].set_ylim(bottom=least / 3 if np.isfinite(least) else None)

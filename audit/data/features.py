@@ -124,7 +124,7 @@ def _into_ball(parts: Parts) -> Parts:
     of_test = {"test", "pool"} if shared else {"test"}
     longest = {True: 0.0, False: 0.0}
     for name, z in parts.items():
-        norm = np.linalg.norm(z.x, axis=1).max(initial=0.0)
+        norm = np.max(np.linalg.norm(z.x, axis=1), initial=0.0)
         longest[name in of_test] = max(longest[name in of_test], float(norm))
     if min(longest.values()) == 0:
         raise DataError("features.unit_ball: all records of one part are zero")
