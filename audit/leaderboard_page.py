@@ -66,7 +66,7 @@ def _figures(
             "id": f"{name}/{figure}",
             "said": f"{name}, {figure.removesuffix('.png').replace('_', ' ')}",
             "href": f"{quote(name)}/{quote(figure)}",
-            "uri": album.picture(folder / name / figure, width, colours=24),
+            "uri": album.picture(folder / name / figure, width),
         }
         for figure in figures(folder / name)
     ]
@@ -173,16 +173,11 @@ def pareto_plot(table: Table) -> Markup | None:
             marked=False,
         )
     ]
-    series += [
-        svg.Series(
-            r.label,
-            [useful[i]],
-            [value[i]],
-            n,
-            titles=[f"{r.label}: {name} {useful[i]:.4g}, {value[i]:.4g}"],
-        )
-        for n, (i, r) in enumerate(told)
-    ]
+    for n, label in enumerate(dict.fromkeys(r.label for _, r in told)):
+        own = [i for i, r in told if r.label == label]  # one a line-up that has it
+        x, y = [useful[i] for i in own], [value[i] for i in own]
+        said = [f"{label}: {name} {a:.4g}, {b:.4g}" for a, b in zip(x, y, strict=True)]
+        series.append(svg.Series(label, x, y, n, titles=said))
     better = "higher" if table.sign > 0 else "lower"
     return svg.plot(
         svg.axis(f"{name} (right is better)", list(useful.values())),

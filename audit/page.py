@@ -78,7 +78,10 @@ class Album:
             height = max(1, round(image.height * width / image.width))
             fine = Image.Resampling.LANCZOS
             image = image.resize((width, height), fine, reducing_gap=2.0)
-        few = image.quantize(colours, dither=Image.Dither.NONE)
+        # a median cut spends its colours on the commonest and merges the curves'
+        few = image.quantize(
+            colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
         return self._kept(_png(few))
 
     def pixels(self, values: np.ndarray) -> str | None:

@@ -1,7 +1,8 @@
 """Small plots as inline SVG: one look for light and dark, no script, no network.
 
 Colours are classes the page's style sheet fills (`s0` to `s5`), so that a plot follows
-the reader's theme; every series has a marker of its own, apart without colour too.
+the reader's theme; six series have a marker of their own, apart without colour too, and
+36 a pair of marker and colour.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def _series(of: Series, across: Callable, up: Callable) -> str:
         for a, b in zip(of.x, of.y, strict=True)
         if not (math.isnan(a) or math.isnan(b))
     ]
-    look, marker = f"s{of.look % LOOKS}", MARKERS[of.look % LOOKS]
+    look, marker = _look(of)
     parts = []
     if of.line and points:
         joined = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
@@ -197,6 +198,12 @@ def _series(of: Series, across: Callable, up: Callable) -> str:
     return "".join(parts)
 
 
+def _look(of: Series) -> tuple[str, str]:
+    """Return the class of a series' colour and its marker; past six they pair anew."""
+    turn, colour = divmod(of.look, LOOKS)
+    return f"s{colour}", MARKERS[(colour + turn) % LOOKS]
+
+
 def _side(end: bool) -> str:
     return "end" if end else "start"
 
@@ -206,10 +213,10 @@ def _legend(series: Sequence[Series], rules: Sequence[Rule]) -> str:
     items = []
     for s in series:
         if s.name and not s.labels:
+            look, marker = _look(s)
             mark = (
                 f'<svg viewBox="-6 -6 12 12" width="14" height="14" aria-hidden="true">'
-                f'<path class="few s{s.look % LOOKS}" '
-                f'd="M0 0{MARKERS[s.look % LOOKS]}"/></svg>'
+                f'<path class="few {look}" d="M0 0{marker}"/></svg>'
             )
             items.append(f"<li>{mark} {escape(s.name)}</li>")
     for r in rules:

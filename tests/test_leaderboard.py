@@ -1,12 +1,23 @@
 """The leaderboard: rows checked, tables from rows, nothing unescaped, no network."""
 
+import base64
+import io
 import json
 import re
 
 import numpy as np
 import pytest
 
-from audit import comparisons, contract, leaderboard, page, seeds, standings, svg
+from audit import (
+    comparisons,
+    contract,
+    figures,
+    leaderboard,
+    page,
+    seeds,
+    standings,
+    svg,
+)
 from audit.__main__ import main
 from audit.standings import Held
 from audit.types import UserError
@@ -436,3 +447,27 @@ def test_points_off_the_axes_stand_at_the_edge():
     axis = svg.Axis("x", 1, 10, log=True)
     place = svg._scale(axis, 0, 100)
     assert [place(v) for v in (-1, 0, 0.1, 1, 10, 100)] == [0, 0, 0, 0, 100, 100]
+
+
+def test_no_two_of_many_series_look_alike():
+    axis = svg.axis("x", [0, 1])
+    many = [svg.Series(f"n{i}", [0.5], [0.5], i, titles=["t"]) for i in range(36)]
+    drawn = str(svg.plot(axis, axis, many, [], "of many"))
+    seen = re.findall(r'class="few (s\d)" d="M0 0([^"]+)"', drawn)
+    assert len(seen) == len(set(seen)) == 36
+
+
+def test_a_small_picture_keeps_the_curves_apart(tmp_path):
+    """Thin lines on a page that is nearly all grey levels."""
+    from PIL import Image
+
+    pixels = np.tile(np.arange(256, dtype=np.uint8)[None, :, None], (256, 1, 3))
+    drawn = figures.COLOURS[:6]
+    for i, colour in enumerate(drawn):
+        pixels[10 * i] = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    uri = page.Album().picture(tmp_path / "a.png")
+    shown = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))).convert("RGB")
+    rows = np.asarray(shown, int)[[10 * i for i in range(6)], 0]
+    asked = pixels[[10 * i for i in range(6)], 0].astype(int)
+    assert np.abs(rows - asked).max() < 40
