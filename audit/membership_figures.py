@@ -89,6 +89,7 @@ def separation_vs_dfil(card: Scorecard, path: Path) -> None:
         axis.set_title(f"{defense}{said}", fontsize=9)
         few_labels(axis)
         axis.grid(visible=True, color="#eeeeee")
+        axis.set_axisbelow(True)  # of many points
     save(figure, path)
 
 
