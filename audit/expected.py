@@ -209,8 +209,12 @@ def _check_run(name: str, run: Run) -> None:
 
 def _check_figures(expected: Expected) -> None:
     tables = {table.table: table for table in expected.tables}
+    names: set[str] = set()
     for figure in expected.figures:
         where, up = f"figure {figure.figure}", set()
+        if figure.figure in names:
+            raise UserError(f"{where}: listed twice")
+        names.add(figure.figure)
         for panel in figure.panels:
             for name in (panel.across, panel.up):
                 _known(f"{where}: table", name, tables)

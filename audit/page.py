@@ -65,7 +65,7 @@ class Album:
         self.room = room
         self.full = False  # something did not fit
 
-    def picture(self, path: Path, width: int = 900, colours: int = 40) -> str | None:
+    def picture(self, path: Path, width: int = 900) -> str | None:
         """Return a figure as a small data URI, or None if it does not fit any more."""
         from PIL import Image
 
@@ -80,7 +80,7 @@ class Album:
             image = image.resize((width, height), fine, reducing_gap=2.0)
         # a median cut spends its colours on the commonest and merges the curves'
         few = image.quantize(
-            colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+            40, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
         )
         return self._kept(_png(few))
 

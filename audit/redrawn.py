@@ -73,9 +73,7 @@ def _panel(
     handles = {}
     held = points(panel, verdicts)
     for series, (published, ours) in held.items():
-        colour = colours.setdefault(
-            series, figures.COLOURS[len(colours) % len(figures.COLOURS)]
-        )
+        colour = colours[series]
         (handles[f"{series}, published"],) = axis.plot(
             *published.T, "o-", ms=4, lw=0.7, color=colour, mfc="white"
         )

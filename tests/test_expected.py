@@ -127,6 +127,8 @@ figures:
         ('figure: "3.1"', 'figure: "../3"', "figures.0.figure='../3'"),
         ('up: "2"}', 'up: "2"}\n      - {title: b, across: "2", up: "1"}',
          "figure 3.1: its panels have one quantity up, not 2"),
+        ("figures:\n", "figures:\n  - {figure: '3.1', title: b, panels: [{title: b, "
+         "across: '2', up: '2'}]}\n", "figure 3.1: listed twice"),
         ("- {title: sums,", "- {", "figures.0.panels.0.title: field required"),
     ],
 )  # fmt: skip
