@@ -71,17 +71,22 @@ def save(figure: Any, path: Path) -> None:
 
 
 def panels(
-    count: int, size: tuple[float, float], ylabel: str, **given: Any
+    count: int,
+    size: tuple[float, float],
+    ylabel: str,
+    a_row: int = PANELS_A_ROW,
+    **given: Any,
 ) -> tuple[Any, Any]:
-    """Return a figure and its panels, [count], at most PANELS_A_ROW beside each other.
+    """Return a figure and its panels, [count].
 
     Args:
       count: of panels.
       size: of one, in inches.
       ylabel: of the first panel of each row.
+      a_row: at most, beside each other.
       **given: as `pyplot.subplots` takes it.
     """
-    columns = min(count, PANELS_A_ROW)
+    columns = min(count, a_row)
     rows = -(-count // columns)
     figure, axes = pyplot().subplots(
         rows,
@@ -99,20 +104,21 @@ def panels(
 
 def few_labels(axis: Any) -> None:
     """Label a logarithmic x axis so that labels do not run into each other."""
-    from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib import ticker
 
+    place: ticker.Locator
     low, high = axis.get_xlim()
-    if high < 10 * low:  # powers of ten would be one or none
-        ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-        inside = [tick for tick in ticks if low <= tick <= high]
-        axis.xaxis.set_major_locator(FixedLocator(inside))
-        axis.xaxis.set_major_formatter("{x:g}")
+    if high < 10 * low:
+        near = ticker.MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        place = ticker.FixedLocator([tick for tick in near if low <= tick <= high])
     elif high < 100 * low:
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:g}")
+        place = ticker.LogLocator(subs=(1, 2, 5))
     else:
-        axis.xaxis.set_major_locator(LogLocator(numticks=6))
-    axis.xaxis.set_minor_formatter(NullFormatter())
+        place = ticker.LogLocator(numticks=6)
+    axis.xaxis.set_major_locator(place)
+    if high < 100 * low:  # powers of ten would be one or none
+        axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def means(axis: Any, points: Any, label: str, colour: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from audit import figures
 from audit.figures import COLOURS, INK, MUTED, pyplot
 from audit.scorecard import Scorecard
 
@@ -27,7 +28,7 @@ PANELS = {
     "pca_before_noise": "base +\nperturbation",
     "pca_perturbation": "perturbation",
 }
-PER_ROW = 5
+_rows = partial(figures.panels, a_row=5)
 MOST = 10  # steps with a panel of their own
 
 
@@ -71,19 +72,6 @@ def _write(figure: Any, path: Path) -> None:
     pyplot().close(figure)
 
 
-def _grid(count: int, width: float, height: float, **shared: bool) -> Any:
-    """Return a figure and `count` axes, a few a row."""
-    columns = min(count, PER_ROW)
-    rows = -(-count // columns)
-    size = (width * columns, height * rows)
-    figure, axes = pyplot().subplots(
-        rows, columns, figsize=size, squeeze=False, **shared
-    )
-    for axis in axes.flat[count:]:
-        axis.axis("off")
-    return figure, axes.flat[:count]
-
-
 def _steps_axis(axis: Any, count: int) -> None:
     axis.set_xticks(range(1, count + 1) if count <= 12 else [1, count // 2, count])
     axis.grid(visible=True, color="#eeeeee")
@@ -93,7 +81,8 @@ def _steps_axis(axis: Any, count: int) -> None:
 def norms(card: Scorecard, path: Path) -> None:
     """Draw the norms of all three parts against the step, mean and sd over records."""
     names = _having(card, "base_norm")
-    figure, axes = _grid(len(names), 3.2, 2.9, sharey=True)
+    said = "2-norm, mean ± sd\nover records"
+    figure, axes = _rows(len(names), (3.2, 2.9), said, sharey=True)
     least = np.inf
     for axis, name in zip(axes, names, strict=True):
         for (part, said), look in _looks(PARTS.items()):
@@ -110,8 +99,6 @@ def norms(card: Scorecard, path: Path) -> None:
         axis.set(yscale="log", xlabel="step", title=name)
         _steps_axis(axis, len(at))
     axes[0].set_ylim(bottom=least / 3 if np.isfinite(least) else None)
-    for axis in axes[::PER_ROW]:
-        axis.set_ylabel("2-norm, mean ± sd\nover records")
     _legend_below(figure, axes[0], 3)
     _write(figure, path)
 
@@ -158,7 +145,8 @@ TOWARDS = {
 def alignment(card: Scorecard, path: Path) -> None:
     """Draw the cosine of the perturbation with what it may imitate, by step."""
     names = _having(card, "cos_base")
-    figure, axes = _grid(len(names), 3.2, 2.9, sharey=True)
+    said = "cosine with the perturbation,\nmean ± sd over records"
+    figure, axes = _rows(len(names), (3.2, 2.9), said, sharey=True)
     for axis, name in zip(axes, names, strict=True):
         for (part, said), look in _looks(TOWARDS.items()):
             values = _array(card, name, part)
@@ -171,8 +159,6 @@ def alignment(card: Scorecard, path: Path) -> None:
         axis.axhline(0, color=MUTED, linewidth=0.8)
         axis.set(xlabel="step", title=name, ylim=(-1.05, 1.05))
         _steps_axis(axis, len(at))
-    for axis in axes[::PER_ROW]:
-        axis.set_ylabel("cosine with the perturbation,\nmean ± sd over records")
     _legend_below(figure, axes[0], 3)
     _write(figure, path)
 
@@ -187,7 +173,7 @@ def cosines(label: str, card: Scorecard, path: Path) -> None:
     values = card.arrays[f"{label}/anatomy/cos_base"]
     labels = card.arrays["label"]
     shown = _shown(len(values))
-    figure, axes = _grid(len(shown), 2.8, 2.6)
+    figure, axes = _rows(len(shown), (2.8, 2.6), "records")
     edges = np.linspace(-1, 1, BINS + 1)
     for t, axis in zip(shown, axes, strict=True):
         for i, own in enumerate(np.unique(labels)):
@@ -199,8 +185,6 @@ def cosines(label: str, card: Scorecard, path: Path) -> None:
             told = values[t][labels == own]
             axis.hist(told[np.isfinite(told)], edges, label=f"class {own}", **look)
         axis.set(title=f"step {t + 1}", xlim=(-1.02, 1.02))
-    for axis in axes[::PER_ROW]:
-        axis.set_ylabel("records")
     figure.supxlabel(f"{label}: cosine of a record's gradient and its perturbation")
     _legend_below(figure, axes[0], 10)
     _write(figure, path)
@@ -250,7 +234,7 @@ def components(label: str, card: Scorecard, path: Path) -> None:
     cosine = card.arrays[f"{label}/anatomy/pc_cosine"]
     share = card.arrays[f"{label}/anatomy/pc_share"]
     shown = _shown(len(cosine))
-    figure, axes = _grid(len(shown), 2.8, 2.6, sharey=True)
+    figure, axes = _rows(len(shown), (2.8, 2.6), "|cosine|, share", sharey=True)
     at = np.arange(1, 1 + cosine.shape[1])
     own = "|cosine| of the component with the first record's perturbation"
     upto = "share of the gradients' variance up to the component"
@@ -258,8 +242,6 @@ def components(label: str, card: Scorecard, path: Path) -> None:
         axis.bar(at, cosine[t], width=1, color=COLOURS[0], label=own)
         axis.plot(at, np.cumsum(share[t]), color=COLOURS[1], linewidth=1.5, label=upto)
         axis.set(title=f"step {t + 1}", ylim=(0, 1.03))
-    for axis in axes[::PER_ROW]:
-        axis.set_ylabel("|cosine|, share")
     figure.supxlabel(f"{label}: principal component of the records' gradients")
     _legend_below(figure, axes[0], 2)
     _write(figure, path)

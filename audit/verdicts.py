@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -176,7 +175,7 @@ def markdown(
     source: str,
     verdicts: list[Verdict],
     runs: list[dict[str, Any]],
-    figures: Mapping[str, Figure] = MappingProxyType({}),
+    figures: Mapping[str, Figure] | None = None,
 ) -> str:
     """Return every published number beside ours, tables in the source's order.
 
@@ -198,7 +197,7 @@ def markdown(
     ]
     for (table, title_of), group in _tables(verdicts).items():
         said += [f"## {_heading(table)}: {title_of}", _rows(group)]
-    for file, figure in figures.items():
+    for file, figure in (figures or {}).items():
         said += [
             f"## Figure {figure.figure}: {figure.title}",
             f"![published and ours]({file})",
