@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from audit import signals
+from audit.engine import signals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 

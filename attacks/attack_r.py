@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.scipy import stats
 
-from audit import signals
+from audit.engine import signals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 LARGEST = 1000.0  # dummy loss above all others; the one below all others is 0

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from audit.glm import design
-from audit.pools import attribute_counts
+from audit.mechanisms import attribute_counts
+from audit.mechanisms.glm.losses import design
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from jax import Array
 from jax.tree_util import Partial
 
-from audit.pools import class_norms
-from audit.stationarity import from_intercept, from_label
+from audit.mechanisms import class_norms
+from audit.mechanisms.glm.stationarity import from_intercept, from_label
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from audit.glm import LOSSES
-from audit.pools import class_norms
-from audit.stationarity import from_intercept, from_label
+from audit.mechanisms import class_norms
+from audit.mechanisms.glm.losses import LOSSES
+from audit.mechanisms.glm.stationarity import from_intercept, from_label
 from audit.types import Attack, Knowledge, Observation, Share, Task, ThreatModel
 
 

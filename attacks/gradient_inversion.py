@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from audit import inversion as inv
+from audit.mechanisms import UserError
+from audit.mechanisms import gradient_search as inv
 from audit.types import (
     Attack,
     Count,
@@ -19,7 +20,6 @@ from audit.types import (
     Positive,
     Task,
     ThreatModel,
-    UserError,
 )
 
 

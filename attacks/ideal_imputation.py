@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from audit.pools import which_values
+from audit.mechanisms import which_values
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax.scipy import stats
 
-from audit import signals
+from audit.engine import signals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 LEAST = 1e-6  # of a standard deviation: signals that never move

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from audit import signals
+from audit.engine import signals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 

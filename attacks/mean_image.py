@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import Array
 
-from audit.pools import originals
+from audit.mechanisms import originals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 

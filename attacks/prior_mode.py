@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import Array
 
-from audit.pools import attribute_counts
+from audit.mechanisms import attribute_counts
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit import regressor
-from audit.rng import stream
+from audit.mechanisms import regressor, stream
 from audit.types import (
     Attack,
     Count,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from audit import signals
+from audit.engine import signals
 from audit.types import (
     Attack,
     Fraction,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from audit.clip import clip_tree, soft_clip
+from audit.mechanisms import clip_tree, soft_clip
 from audit.types import Attack, Knowledge, Observation, Positive, Task, ThreatModel
 
 # Bisections of the clipped norm. 24 halvings of [0, 1.5 C] are below float32

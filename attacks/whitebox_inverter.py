@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from audit.pools import attribute_counts
+from audit.mechanisms import attribute_counts
 from audit.types import Attack, Knowledge, NonNegative, Observation, Task, ThreatModel
 
 

@@ -1,17 +1,45 @@
 """Breachmark sets what an attacker rebuilds beside what theory says nobody can.
 
-The layers, imports pointing down only (`tests/test_layers.py` enforces it)::
+The code is a house of rooms, packages with one purpose each. A module imports its own
+room and earlier ones only (`tests/test_rooms.py`)::
 
-    L5  audit: __main__ launch compose registry run games accounting scoring flags
-               rows scorecard report markdown figures bench doctor progress setup
-               reconstruction in_turn attributes membership    how games are played
-    L4  scenarios/      YAML: what is audited, with the table of the paper it is from
-    L3  defenses/ attacks/    plug-ins, one short file each, found by name
-    L2  audit: mechanisms queries samplers batches    parts -> Defense
-               lanes shadow    thousands of runs
-    L1  audit: rng data clip fisher rdp bounds metrics perceptual store    leaves
-               noise linear dense signals models masks optimizers pretrain regressor
-    L0  audit.types     contracts only
+    types rng errors clipping      contracts, and what every room may use
+    accounting                     what a mechanism leaks, as formulas on the host
+    statistics                     numbers from guesses and scores
+    data                           find, verify and split records
+    models                         networks and their closed forms
+    mechanisms (glm, fim)          Query x Sampler x Noise, and the builders
+    engine                         many runs of one defense, stored
+    config                         from words to a checked scenario
+    scorecard                      the result as plain data, and its flags
+    games                          who knows what; one game, one file
+    pipeline                       the audit on one page: read this first
+    report (figures, leaderboard)  scorecards for people
+    cli (reproduce)                the commands other than `run`
+    testing                        the conformance kit for plug-ins
 
-Read `audit/run.py` first: it is the whole audit on one page.
+`defenses/` import `types` and `mechanisms`; `attacks/` may also import `engine`. The
+audit finds both by name and never imports them. Start with `docs/architecture.md`.
 """
+
+# From the ground up. What is hashed, and what may import what, follow from the order.
+ROOMS = (
+    "accounting",
+    "statistics",
+    "data",
+    "models",
+    "mechanisms",
+    "mechanisms.glm",
+    "mechanisms.fim",
+    "engine",
+    "config",
+    "scorecard",
+    "games",
+    "pipeline",
+    "report",
+    "report.figures",
+    "report.leaderboard",
+    "cli",
+    "cli.reproduce",
+    "testing",
+)

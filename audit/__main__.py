@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from audit.compose import Scenario
-    from audit.plans import Plan
-    from audit.scorecard import Scorecard
+    from audit.cli.reproduce.plan import Plan
+    from audit.config.compose import Scenario
+    from audit.scorecard.card import Scorecard
 
 HELP = """\
 usage: python -m audit COMMAND [key=value ...]
@@ -78,10 +78,9 @@ def main(argv: list[str] | None = None) -> int:
         "bench": _bench,
         "doctor": _doctor,
     }
-    from audit import plugins
-    from audit.launch import Refused
-    from audit.registry import did_you_mean
-    from audit.types import UserError
+    from audit.config import plugins
+    from audit.config.hydra_app import Refused
+    from audit.errors import UserError, did_you_mean
 
     try:
         if words[0] not in commands:
@@ -104,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from audit.launch import launch
+    from audit.config.hydra_app import launch
 
     failed: list[int] = []
 
@@ -117,17 +116,24 @@ def _run(words: list[str]) -> int:
 
 def _audit(scenario: Scenario, command: str) -> int:
     """Run one scenario into its folder; return how many trials failed."""
-    from audit import report
-    from audit.progress import Progress
-    from audit.run import audit
-    from audit.scorecard import provenance
-    from audit.setup import code, engine, from_elsewhere, open_folder, prepare_jax
+    from audit.cli import files
+    from audit.config.workspace import (
+        code_version,
+        engine,
+        from_elsewhere,
+        open_folder,
+        prepare_jax,
+    )
+    from audit.engine.progress import Progress
+    from audit.pipeline import audit
+    from audit.report import terminal
+    from audit.scorecard.card import provenance
 
     began = time.perf_counter()
     folder, digest = open_folder(scenario, RUNS)
-    by = code(scenario)
+    by = code_version(scenario)
     prepare_jax()
-    print(report.banner(scenario))
+    print(terminal.banner(scenario))
     with Progress() as progress:
         card = audit(scenario, engine(scenario, folder, RUNS, progress))
     seconds = time.perf_counter() - began
@@ -136,10 +142,10 @@ def _audit(scenario: Scenario, command: str) -> int:
     where = provenance(command, seconds, digest, by) | {"chosen": chosen}
     where |= {"plugins": others} if others else {}
     card = card._replace(provenance=where)
-    files = report.write(card, folder)
-    print(report.table(card))
-    print(f"\n{report.notes(card)}\n")
-    for file in files:
+    written = files.write(card, folder)
+    print(terminal.table(card))
+    print(f"\n{terminal.notes(card)}\n")
+    for file in written:
         print(f"  {file}")
     return _failures(card)
 
@@ -153,7 +159,7 @@ def _failures(card: Scorecard) -> int:
 
 
 def _show(words: list[str]) -> int:
-    from audit.launch import launch
+    from audit.config.hydra_app import launch
 
     def job(scenario: Scenario, replay: str) -> None:
         from omegaconf import OmegaConf
@@ -166,7 +172,7 @@ def _show(words: list[str]) -> int:
 
 
 def _reproduce(words: list[str]) -> int:
-    from audit.plans import parse, plan
+    from audit.cli.reproduce.plan import parse, plan
 
     asked = parse(words)
     plans = [
@@ -178,11 +184,11 @@ def _reproduce(words: list[str]) -> int:
 
 def _compared(plan: Plan) -> int:
     """Carry out one source and show its verdicts; return its exit code."""
-    from audit import reproduce, verdicts
+    from audit.cli.reproduce import execute, verdicts
 
     print(f"{plan.expected.title}: {len(plan.numbers)} published numbers")
-    outcomes = reproduce.carry_out(plan, _audit, RUNS, print)
-    held = reproduce.verdicts(plan, outcomes)
+    outcomes = execute.carry_out(plan, _audit, RUNS, print)
+    held = execute.verdicts(plan, outcomes)
     print(f"\n{verdicts.table(held)}\n")
     for line in verdicts.notes(held):
         print(line, file=sys.stderr)
@@ -190,36 +196,36 @@ def _compared(plan: Plan) -> int:
         print(verdicts.SMOKE)
     else:
         print(verdicts.headline(held))
-        for file in reproduce.write(plan, held, outcomes, REPRODUCTION):
+        for file in execute.write(plan, held, outcomes, REPRODUCTION):
             print(f"  {file}")
     return int(any(v.broken for v in held))
 
 
 def _leaderboard(words: list[str]) -> int:
-    from audit import leaderboard
+    from audit.report.leaderboard import markdown
 
-    for file in leaderboard.write(leaderboard.words(words)):
+    for file in markdown.write(markdown.words(words)):
         print(file)
     return 0
 
 
 def _scale(words: list[str]) -> int:
-    from audit import scale
+    from audit.cli.reproduce import figures
 
-    for file in scale.write(scale.words(words)):
+    for file in figures.write(figures.words(words)):
         print(file)
     return 0
 
 
 def _report(words: list[str]) -> int:
-    from audit import run_page
+    from audit.report import html
 
-    print(run_page.write(run_page.words(words)))
+    print(html.write(html.words(words)))
     return 0
 
 
 def _verify(words: list[str]) -> int:
-    from audit import verify
+    from audit.cli import verify
 
     verdict = verify.verify(verify.words(words), _again)
     print(verify.render(verdict))
@@ -228,9 +234,9 @@ def _verify(words: list[str]) -> int:
 
 def _again(scenario: Scenario) -> Scorecard:
     """Run one scenario into its folder; return its card and leave no other trace."""
-    from audit.progress import Progress
-    from audit.run import audit
-    from audit.setup import engine, open_folder, prepare_jax
+    from audit.config.workspace import engine, open_folder, prepare_jax
+    from audit.engine.progress import Progress
+    from audit.pipeline import audit
 
     folder, _ = open_folder(scenario, RUNS)
     prepare_jax()
@@ -239,16 +245,17 @@ def _again(scenario: Scenario) -> Scorecard:
 
 
 def _membership(words: list[str]) -> int:
-    from audit import imported
+    from audit.cli import rate_scores
 
-    print(imported.render(imported.rate(imported.parse(words))))
+    print(rate_scores.render(rate_scores.rate(rate_scores.parse(words))))
     return 0
 
 
 def _list(words: list[str]) -> int:
-    from audit import data, registry
-    from audit.compose import scenario_names, title
-    from audit.launch import folders, locate
+    from audit import data
+    from audit.config import registry
+    from audit.config.compose import scenario_names, title
+    from audit.config.hydra_app import folders, locate
 
     _no_words("list", words)
     print("scenarios")
@@ -273,15 +280,15 @@ def _list(words: list[str]) -> int:
 
 
 def _from(origin: str) -> str:
-    from audit.registry import OWN
+    from audit.config.registry import OWN
 
     return "" if origin == OWN else f" [{origin}]"
 
 
 def _new(words: list[str]) -> int:
-    from audit import new
+    from audit.cli import scaffold
 
-    made = new.write(new.words(words))
+    made = scaffold.write(scaffold.words(words))
     for file in made.files:
         print(file)
     print(f"\n{made.next}")
@@ -289,8 +296,8 @@ def _new(words: list[str]) -> int:
 
 
 def _bench(words: list[str]) -> int:
-    from audit import bench
-    from audit.setup import prepare_jax
+    from audit.cli import bench
+    from audit.config.workspace import prepare_jax
 
     _no_words("bench", words)
     prepare_jax()
@@ -299,7 +306,7 @@ def _bench(words: list[str]) -> int:
 
 
 def _doctor(words: list[str]) -> int:
-    from audit import doctor
+    from audit.cli import doctor
 
     _no_words("doctor", words)
     findings = doctor.diagnose()
@@ -308,7 +315,7 @@ def _doctor(words: list[str]) -> int:
 
 
 def _no_words(command: str, words: list[str]) -> None:
-    from audit.types import UserError
+    from audit.errors import UserError
 
     if words:
         raise UserError(f"{command} takes no words, got {words[0]!r}")

@@ -34,10 +34,6 @@ Updates = Any  # a pytree shaped like the parameters
 Side = Any  # whatever `prepare` made from public data, a pytree
 
 
-class UserError(Exception):
-    """Something its reader can mend; the text names what was typed and what exists."""
-
-
 class Lanes(NamedTuple):
     """Settings that cost or save time and cannot change the mathematics."""
 

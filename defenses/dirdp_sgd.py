@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from audit import optimizers, vmf
-from audit.clip import no_clip, normalise
-from audit.mechanisms import noisy_sgd
-from audit.noise import batch_direction, mean_field, von_mises_fisher
-from audit.queries import gradient, modules
-from audit.samplers import SAMPLERS
+from audit.mechanisms import (
+    SAMPLERS,
+    batch_direction,
+    gradient,
+    mean_field,
+    modules,
+    no_clip,
+    noisy_sgd,
+    normalise,
+    optimizers,
+    vmf,
+    von_mises_fisher,
+)
 from audit.types import (
     Count,
     Defense,

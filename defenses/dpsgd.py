@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from audit import optimizers
-from audit.clip import CLIPS
-from audit.mechanisms import noisy_sgd
-from audit.noise import gaussian
-from audit.queries import gradient
-from audit.samplers import SAMPLERS
+from audit.mechanisms import CLIPS, SAMPLERS, gaussian, gradient, noisy_sgd, optimizers
 from audit.types import (
     Clipping,
     Count,

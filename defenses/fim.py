@@ -9,16 +9,21 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from audit import optimizers, phi
-from audit.clip import soft_clip
-from audit.fim_fit import Schedule
-from audit.fim_fitters import constant, network
-from audit.fim_steps import begin, pick, refresher, share
-from audit.mechanisms import noisy_sgd
-from audit.noise import gaussian
-from audit.queries import Side, gradient, start_masked
-from audit.rng import stream
-from audit.samplers import SAMPLERS
+from audit.mechanisms import (
+    SAMPLERS,
+    Side,
+    gaussian,
+    gradient,
+    noisy_sgd,
+    optimizers,
+    soft_clip,
+    start_masked,
+    stream,
+)
+from audit.mechanisms.fim import networks
+from audit.mechanisms.fim.fitters import constant, network
+from audit.mechanisms.fim.objectives import Schedule
+from audit.mechanisms.fim.refit import begin, pick, refresher, share
 from audit.types import (
     Count,
     Defense,
@@ -77,7 +82,7 @@ def fim(
         made by the network's last layers; `constant_direct` the vector itself;
         `network` depends on the example, normalised by statistics of its own;
         `network_static` without normalisation, on standardised inputs (appendix A.4).
-      objective: the improvements of section 2.1 in turn, see `audit.fim_fit`.
+      objective: the improvements of section 2.1 in turn, see `fim.objectives`.
       architecture: of the network: Table B.6 (`cnn`) or B.5 (`mlp`).
       share_steps: 0 fits phi anew in every run; otherwise one phi a step, fitted
         beforehand to so many pilot runs on public records, serves all runs. An
@@ -114,12 +119,14 @@ def fim(
     )  # fmt: skip
 
     if perturbation == "constant":
-        own = constant(task, narrow, objective, partial(phi.head, architecture))
+        own = constant(task, narrow, objective, partial(networks.head, architecture))
     elif direct:
-        own = constant(task, narrow, objective, phi.direct, phi.direct_at)
+        own = constant(task, narrow, objective, networks.direct, networks.direct_at)
     else:
         static = perturbation == "network_static"
-        make = partial(phi.network, architecture, norm="none" if static else "group")
+        make = partial(
+            networks.network, architecture, norm="none" if static else "group"
+        )
         own = network(task, narrow, objective, make, static=static)
 
     def prepare(key: jax.Array, public: Public) -> Side:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from audit import noise
-from audit.minimisers import fitted_glm
+from audit.mechanisms import noise
+from audit.mechanisms.glm.fitted import fitted_glm
 from audit.types import Defense, NonNegative, Task
 
 

@@ -7,9 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from audit.clip import clip_tree, soft_clip
-from audit.noise import gaussian
-from audit.perturbation import output_perturbation
+from audit.mechanisms import clip_tree, gaussian, output_perturbation, soft_clip
 from audit.types import Defense, Positive, Task, TrainingSet
 
 

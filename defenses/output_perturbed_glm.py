@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from audit.minimisers import fitted_glm
-from audit.noise import gaussian
-from audit.solvability import longest
+from audit.mechanisms import gaussian
+from audit.mechanisms.glm.fitted import fitted_glm
+from audit.mechanisms.glm.solvability import longest
 from audit.types import Defense, Nominal, NonNegative, Positive, Task
 
 

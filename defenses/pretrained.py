@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from audit.mechanisms import predictor
-from audit.queries import Side, start
+from audit.mechanisms import Side, predictor, start
 from audit.types import Defense, Release, Task, TrainingSet
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from audit import optimizers
-from audit.clip import CLIPS
-from audit.mechanisms import noisy_sgd
-from audit.noise import gaussian
-from audit.queries import gradient, start_masked
-from audit.samplers import SAMPLERS
+from audit.mechanisms import (
+    CLIPS,
+    SAMPLERS,
+    gaussian,
+    gradient,
+    noisy_sgd,
+    optimizers,
+    start_masked,
+)
 from audit.types import (
     Clipping,
     Count,

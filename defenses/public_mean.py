@@ -8,12 +8,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from audit import optimizers
-from audit.clip import soft_clip
-from audit.mechanisms import noisy_sgd
-from audit.noise import gaussian
-from audit.queries import Side, gradient, masked, start_masked
-from audit.samplers import SAMPLERS
+from audit.mechanisms import (
+    SAMPLERS,
+    Side,
+    gaussian,
+    gradient,
+    masked,
+    noisy_sgd,
+    optimizers,
+    soft_clip,
+    start_masked,
+)
 from audit.types import (
     Count,
     Defense,

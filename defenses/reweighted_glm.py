@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from audit.minimisers import fitted_glm
-from audit.noise import gaussian
-from audit.reweighting import reweigh
+from audit.mechanisms import gaussian
+from audit.mechanisms.glm.fitted import fitted_glm
+from audit.mechanisms.glm.reweighting import reweigh
 from audit.types import Defense, NonNegative, NonNegativeInt, Positive, Task
 
 

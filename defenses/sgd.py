@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from audit import optimizers
-from audit.clip import no_clip
-from audit.mechanisms import noisy_sgd
-from audit.noise import none
-from audit.queries import gradient
-from audit.samplers import SAMPLERS
-from audit.types import (
-    Count,
-    Defense,
-    NonNegative,
-    Optimizer,
-    Positive,
-    Sampling,
-    Task,
-)
+from audit.mechanisms import SAMPLERS, gradient, no_clip, noisy_sgd, none, optimizers
+from audit.types import Count, Defense, NonNegative, Optimizer, Positive, Sampling, Task
 
 
 def sgd(

@@ -65,7 +65,7 @@ def double(tree):
 
 def public(task, z=None, key=None):
     """Make the common starting point, on public records or none."""
-    from audit import pretrain
+    from audit.models import pretrain
 
     nobody = records(0, task.features, task.classes)
     key = jax.random.key(0) if key is None else key

@@ -1,6 +1,6 @@
 """Plug-ins that each commit one fault on purpose, in the way an author would.
 
-`tests/test_faults.py` runs them and expects the flag of that fault.
+`tests/scorecard/test_faults.py` runs them and expects the flag of that fault.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from audit.clip import no_clip, soft_clip
-from audit.mechanisms import noisy_sgd
-from audit.noise import gaussian
-from audit.pools import class_means
-from audit.queries import gradient
+from audit.clipping import no_clip, soft_clip
+from audit.data.pool import class_means
+from audit.mechanisms.noise import gaussian
+from audit.mechanisms.noisy_sgd import noisy_sgd
+from audit.mechanisms.query import gradient
+from audit.mechanisms.sampler import full_batch, poisson, shuffled_epochs
 from audit.rng import stream
-from audit.samplers import full_batch, poisson, shuffled_epochs
 from audit.types import (
     Attack,
     Count,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import scorecard as cards
+from audit.scorecard import card as cards
 
 RESULTS = Path(__file__).parent.parent / "results"
 SCRIPT = "<script>document.title='owned'</script>"

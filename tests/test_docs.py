@@ -1,15 +1,14 @@
 """Every plug-in has a page, every page a plug-in, and no link is dead."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from audit import registry
-from audit.compose import scenario_names
-from audit.launch import BUILT_IN
+from audit.config import registry
+from audit.config.compose import scenario_names
+from audit.config.hydra_app import BUILT_IN
+from tests import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 

@@ -3,17 +3,18 @@
 import json
 import math
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from audit import rdp, registry
 from audit.__main__ import main
+from audit.accounting import rdp
+from audit.config import registry
 from audit.testing import check_attack, check_defense, check_scenario
 from audit.types import Examples, Readings
+from tests import ROOT
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "breachmark_example"
+EXAMPLE = ROOT / "examples" / "breachmark_example"
 SMALL = [
     "data=digits", "runs=1", "accounting_runs=1", "sets.digits.splits.targets=5",
     "sets.digits.splits.pool=40", "lanes.tile=8",

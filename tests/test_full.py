@@ -5,9 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit import compose, fisher, launch, queries, run, scorecard, shadow
+from audit import pipeline
 from audit.__main__ import main
-from audit.clip import soft_clip
+from audit.accounting import fisher
+from audit.clipping import soft_clip
+from audit.config import compose, hydra_app
+from audit.engine import shadow
+from audit.mechanisms import query as queries
+from audit.scorecard import card as scorecard
 from audit.types import Lanes, TrainingSet
 
 pytestmark = pytest.mark.full
@@ -22,13 +27,15 @@ SEEDS = 5
 
 def scenario():
     found = []
-    launch.launch(["scenario=binary_mnist", "data=mnist"], lambda s, _: found.append(s))
+    hydra_app.launch(
+        ["scenario=binary_mnist", "data=mnist"], lambda s, _: found.append(s)
+    )
     return found[0]
 
 
 @pytest.fixture(scope="module")
 def problem(full_data):
-    return run.load(scenario())
+    return pipeline.load(scenario())
 
 
 def statistics(entry: compose.Entry, problem) -> np.ndarray:
@@ -39,8 +46,8 @@ def statistics(entry: compose.Entry, problem) -> np.ndarray:
     engine = shadow.Engine(Lanes(1))
     for seed in range(SEEDS):
         key = jax.random.key(seed)
-        public = run.begin(key, scenario(), problem)
-        of = run.build(key, entry, problem, public)
+        public = pipeline.begin(key, scenario(), problem)
+        of = pipeline.build(key, entry, problem, public)
         trace = shadow.sweep("fisher", of, key, data, rows, engine=engine, precise=True)
         roots = np.sqrt(trace[0] / 784)
         out.append([roots.max(), roots.mean(), np.median(roots)])
@@ -199,9 +206,9 @@ def test_two_probes_make_the_largest_dfil_of_table_3_1(full_data):
     """
     found = []
     words = ["scenario=mnist_linear_public", "data=mnist"]
-    launch.launch(words, lambda s, _: found.append(s))
-    problem = run.load(found[0])
-    public = run.begin(jax.random.key(0), found[0], problem)
+    hydra_app.launch(words, lambda s, _: found.append(s))
+    problem = pipeline.load(found[0])
+    public = pipeline.begin(jax.random.key(0), found[0], problem)
     z = jax.tree.map(jnp.asarray, problem.splits.fixed)
     query = queries.gradient(problem.task, soft_clip(10.0))
     side = queries.start(jax.random.key(0), public)

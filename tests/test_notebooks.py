@@ -2,13 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.test_docs import links
 
-FOLDER = Path(__file__).parent.parent / "docs" / "notebooks"
+FOLDER = ROOT / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 TIMES = re.compile(r"\d+(\.\d+)?(s| ?seconds)\b")
 

@@ -2,14 +2,14 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
-from audit import plugins, registry
-from tests.test_plugins import call, composed, refused
+from audit.config import plugins, registry
+from tests import ROOT
+from tests.config.test_plugins import call, composed, refused
 
-PAGE = Path(__file__).parent.parent / "docs" / "tutorial.md"
+PAGE = ROOT / "docs" / "tutorial.md"
 
 
 def commands():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from audit.data.contract import DataError, Dataset, cache_folder
+from audit.data.dataset import DataError, Dataset, cache_folder
 from audit.data.embedded import load_digits, load_mnist5k
 from audit.data.features import prepare_features
 from audit.data.files import (

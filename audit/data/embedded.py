@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from audit.data.contract import DataError, Dataset, cache_folder, digest, unit
+from audit.data.dataset import DataError, Dataset, cache_folder, digest, unit
 from audit.data.files import read_npz
 
 

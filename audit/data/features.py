@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from audit.data.contract import DataError
+from audit.data.dataset import DataError
 from audit.types import Examples, Splits
 
 Parts = dict[str, Examples]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from audit.data.contract import DataError, Dataset, cache_folder, unit
+from audit.data.dataset import DataError, Dataset, cache_folder, unit
 
 IDX = {
     "x_train": "train-images-idx3-ubyte.gz",

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from audit.data.contract import DataError, Dataset, digest
+from audit.data.dataset import DataError, Dataset, digest
 from audit.types import Examples, Splits
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.data.contract import DataError, Dataset
+from audit.data.dataset import DataError, Dataset
 from audit.data.files import only_local
 
 ADULT = ("adult/adult.data", "adult/adult.test")

@@ -11,7 +11,10 @@ import jax
 import numpy as np
 
 from attacks.reconstructor import reconstructor
-from audit import games, launch, run, shadow
+from audit import pipeline
+from audit.config import hydra_app
+from audit.engine import shadow
+from audit.games import base
 
 CHANGES = (
     {},
@@ -31,7 +34,7 @@ def held_out_error(change, learner, problem, shadows):
     for fit in range(FITS):
         attack = reconstructor(problem.task, epochs=40, **change)
         engine = shadow.Engine()
-        known = games.grant(attack.threat_model, learner, problem.splits, engine)
+        known = base.grant(attack.threat_model, learner, problem.splits, engine)
         known = known._replace(train=lambda key, data: shadows)
         errors.append(attack.fit(jax.random.key(fit), known)[1]["held_mse"])
     return float(np.mean(errors))
@@ -41,15 +44,15 @@ def main():
     """Print one line a change: sgd, dpsgd, prune."""
     found = []
     words = ["scenario=binary_mnist", "data=mnist5k"]
-    launch.launch(words, lambda scenario, _: found.append(scenario))
-    problem = run.load(found[0])
-    public = run.begin(jax.random.key(0), found[0], problem)
+    hydra_app.launch(words, lambda scenario, _: found.append(scenario))
+    problem = pipeline.load(found[0])
+    public = pipeline.begin(jax.random.key(0), found[0], problem)
     lines = {i: [] for i in range(len(CHANGES))}
     for entry in found[0].defenses:
         if entry.label == "dpsgd_strong":
             continue
-        learner = run.build(jax.random.key(0), entry, problem, public)
-        data = run.TrainingSet(problem.splits.fixed, problem.splits.pool)
+        learner = pipeline.build(jax.random.key(0), entry, problem, public)
+        data = pipeline.TrainingSet(problem.splits.fixed, problem.splits.pool)
         engine, key = shadow.Engine(), jax.random.key(100)
         shadows = shadow.sweep("train", learner, key, data, engine=engine)
         for i, change in enumerate(CHANGES):

@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 
-from audit import models, registry
+from audit.config import registry
+from audit.models import networks
 from audit.types import Examples, Knowledge, Observation
 
 IMAGES, RESTARTS, ITERATIONS = 32, 4, 1000
@@ -12,7 +13,7 @@ IMAGES, RESTARTS, ITERATIONS = 32, 4, 1000
 def test_cosine_search(benchmark):
     """Compilation, which takes long, is in the warm-up; the pictures are noise."""
     rng = np.random.default_rng(0)
-    task = models.lenet((32, 32, 3), 10)
+    task = networks.lenet((32, 32, 3), 10)
     z = Examples(
         rng.uniform(size=(IMAGES, 32, 32, 3)).astype(np.float32),
         np.arange(IMAGES) % 10,

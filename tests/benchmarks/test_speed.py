@@ -8,13 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from audit import bench, designs, in_turn, perceptual, registry, shadow
-from audit.accounting import Guarantees
+from audit.cli import bench
+from audit.config import registry
 from audit.data import Dataset
-from audit.games import Table
-from audit.membership import _scorer
-from audit.rows import Problem
-from audit.signals import Shadows, Signals, of_release
+from audit.engine import shadow
+from audit.engine.signals import Shadows, Signals, of_release
+from audit.games import leave_one_out, membership_designs
+from audit.games.base import Problem, Table
+from audit.games.guarantees import Guarantees
+from audit.games.membership import _scorer
+from audit.statistics import lpips
 from audit.types import Examples, Knowledge, Lanes, Release, Splits, Task, TrainingSet
 
 ENGINE = shadow.Engine(Lanes())
@@ -92,7 +95,7 @@ def test_glm_attack_on_every_record(benchmark, problem):
     weights = np.random.default_rng(0).normal(size=(releases, 785)) / 100
     held = Guarantees(None, None, (), None)
     attack = registry.find("attack", "glm_attack")(task)
-    run = lambda: in_turn.play(  # noqa: E731
+    run = lambda: leave_one_out.play(  # noqa: E731
         key, attack, of, Release(weights), held, table
     )
     result, _ = benchmark.pedantic(run, rounds=2, warmup_rounds=1)
@@ -101,9 +104,9 @@ def test_glm_attack_on_every_record(benchmark, problem):
 
 
 def test_lpips(benchmark):
-    weights = perceptual.load_weights()
+    weights = lpips.load_weights()
     a, b = np.random.default_rng(0).uniform(size=(2, 100, 28, 28, 1))
-    run = lambda: perceptual.lpips_images(weights, a, b)  # noqa: E731
+    run = lambda: lpips.lpips_images(weights, a, b)  # noqa: E731
     values = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     benchmark.extra_info["mean lpips"] = float(values.mean())
 
@@ -117,7 +120,7 @@ NETWORK = {
 @pytest.mark.parametrize("name", ["sgd", "dpsgd"])
 def test_half_in_shadow_networks(benchmark, name):
     """256 perceptrons 784-64-10 as in mia_mnist5k, trained and asked."""
-    from audit import models, pretrain
+    from audit.models import networks, pretrain
 
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(5000, 28, 28, 1)).astype(np.float32)
@@ -125,7 +128,7 @@ def test_half_in_shadow_networks(benchmark, name):
     fixed, pool = (
         jax.tree.map(lambda a, p=p: a[p], z) for p in (slice(4000), slice(4000, None))
     )
-    task, key = models.mlp((28, 28, 1), 10, hidden=64), jax.random.key(0)
+    task, key = networks.mlp((28, 28, 1), 10, hidden=64), jax.random.key(0)
     nobody = jax.tree.map(lambda a: a[:0], z)
     of = shadow.learner(
         registry.find("defense", name),
@@ -135,8 +138,8 @@ def test_half_in_shadow_networks(benchmark, name):
         public=pretrain.start(task, key, nobody),
         label=name,
     )
-    member = designs.in_out.member(key, 256, 4000)
-    data = TrainingSet(fixed, None, designs.in_out.rows(member))
+    member = membership_designs.in_out.member(key, 256, 4000)
+    data = TrainingSet(fixed, None, membership_designs.in_out.rows(member))
     asked, engine = (fixed, pool, np.zeros(1, np.int32)), shadow.Engine(Lanes(64))
     run = lambda: shadow.sweep(  # noqa: E731
         "train", of, key, data, *asked, engine=engine, then=of_release
@@ -152,7 +155,7 @@ def test_half_in_shadow_networks(benchmark, name):
 def test_scoring(benchmark, name):
     """Fit to signals of 256 models on 60,000 candidates, and score one model."""
     rng, n, pool = np.random.default_rng(0), 60_000, 1_000
-    member = designs.in_out.member(jax.random.key(0), 256, n)
+    member = membership_designs.in_out.member(jax.random.key(0), 256, n)
     odds = rng.normal(size=(256, n, 1)).astype(np.float32) + member[..., None] + 4
     others = rng.normal(size=(256, pool, 1)) + 4
     signals = Signals(odds.astype(np.float16), others.astype(np.float16))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from audit import vmf
+from audit.accounting import vmf
 
 DRAWS, DIMENSION = 100, 61_706
 

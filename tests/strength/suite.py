@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit import strength
-from audit.strength import Cell, Golden
+from audit.testing import strength
+from audit.testing.strength import Cell, Golden
 
 FOLDER = Path(__file__).parent / "golden"
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from audit import launch, registry, strength
-from audit.strength import band, judge
+from audit.config import hydra_app, registry
+from audit.testing import strength
+from audit.testing.strength import band, judge
 from tests.strength.mutants import MUTANTS
 from tests.strength.suite import (
     FOLDER,
@@ -50,7 +51,7 @@ def test_every_attack_has_cells_and_a_mutant_that_is_noticed():
 def test_every_mutant_can_be_composed(name):
     mutant, found = MUTANTS[name], []
     asked = [*words(PLAYS[mutant.play], mutant.cells()), *mutant.words]
-    launch.launch(asked, lambda scenario, _: found.append(scenario))
+    hydra_app.launch(asked, lambda scenario, _: found.append(scenario))
     assert {a.name for a in found[0].attacks} == {mutant.attack}
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from audit import registry, strength
-from audit import scorecard as cards
-from audit.strength import Band
+from audit.config import registry
+from audit.scorecard import card as cards
+from audit.testing import strength
+from audit.testing.strength import Band
 from tests.strength.suite import cells
 
 RESULTS = Path(__file__).parent.parent.parent / "results"

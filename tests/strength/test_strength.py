@@ -5,8 +5,8 @@
 
 import pytest
 
-from audit import strength
-from audit.strength import Golden, band, judge
+from audit.testing import strength
+from audit.testing.strength import Golden, band, judge
 from tests.strength.suite import FOLDER, PLAYS, golden, mean, measure, words
 
 pytestmark = pytest.mark.strength

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from audit import inversion, stationarity
+from audit.mechanisms import gradient_search
+from audit.mechanisms.glm import stationarity
 from audit.types import Attack, Examples
 
 
@@ -145,8 +146,10 @@ def few_halvings(number: int) -> Callable:
 
 def wrong_smoothness(sign: float) -> Callable:
     def patch(monkeypatch: Any) -> None:
-        real = inversion.total_variation
-        monkeypatch.setattr(inversion, "total_variation", lambda z: sign * real(z))
+        real = gradient_search.total_variation
+        monkeypatch.setattr(
+            gradient_search, "total_variation", lambda z: sign * real(z)
+        )
 
     return patch
 
@@ -154,12 +157,12 @@ def wrong_smoothness(sign: float) -> Callable:
 def wrong_label(monkeypatch: Any) -> None:
     """Read the label off the largest entry of the last bias, not the smallest."""
     largest = lambda update: jnp.argmax(update["head"]["bias"])  # noqa: E731
-    monkeypatch.setattr(inversion, "label_of", largest)
+    monkeypatch.setattr(gradient_search, "label_of", largest)
 
 
 def one_unit(monkeypatch: Any) -> None:
     """Read the image off the first hidden unit alone."""
-    real = inversion.first_layer
+    real = gradient_search.first_layer
 
     def alone(update: Any) -> tuple:
         kernel, bias = real(update)
@@ -167,7 +170,7 @@ def one_unit(monkeypatch: Any) -> None:
             return kernel, bias
         return kernel[:, :1], bias[:1]
 
-    monkeypatch.setattr(inversion, "first_layer", alone)
+    monkeypatch.setattr(gradient_search, "first_layer", alone)
 
 
 def flat_prior(state: Any) -> Any:

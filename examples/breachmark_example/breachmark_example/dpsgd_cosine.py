@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import optax
 
-from audit.clip import soft_clip
-from audit.mechanisms import noisy_sgd
-from audit.noise import gaussian
-from audit.queries import gradient
-from audit.samplers import SAMPLERS
+from audit.mechanisms import SAMPLERS, gaussian, gradient, noisy_sgd, soft_clip
 from audit.types import Count, Defense, Positive, Sampling, Task
 
 

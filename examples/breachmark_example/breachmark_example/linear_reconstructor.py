@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.pools import class_means
-from audit.rng import stream
+from audit.mechanisms import class_means, stream
 from audit.types import (
     Attack,
     Knowledge,

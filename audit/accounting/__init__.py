@@ -1,0 +1,1 @@
+"""What a mechanism leaks, as formulas on the host: Fisher, Renyi, bounds, vMF."""

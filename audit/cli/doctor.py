@@ -1,0 +1,198 @@
+"""What this machine has, each probe a finding and never a traceback."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+WIDTH = 120
+
+Status = Literal["ok", "note", "problem"]
+
+
+class Finding(NamedTuple):
+    """One line of the doctor."""
+
+    name: str
+    status: Status
+    text: str
+
+
+def diagnose() -> list[Finding]:
+    """Run every probe; a probe that breaks is a problem, not a crash."""
+    findings: list[Finding] = []
+    for name, probe in PROBES.items():
+        try:
+            for finding in probe():
+                findings.append(finding)  # what it found before it broke is kept
+        except Exception as error:  # a doctor must see the other patients, too
+            text = f"{type(error).__name__}: {error}"
+            findings.append(Finding(name, "problem", text))
+    return findings
+
+
+def _python() -> Iterator[Finding]:
+    version = platform.python_version()
+    new = tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 11)
+    yield Finding("python", "ok" if new else "problem", f"{version} (3.11 or newer)")
+
+
+def _packages() -> Iterator[Finding]:
+    version = _version("breachmark")
+    checkout = "run from a checkout, not installed"
+    yield Finding("breachmark", "ok" if version else "note", version or checkout)
+    for package in ("jax", "jaxlib", "flax", "optax", "dp-accounting"):
+        version = _version(package)
+        absent = "not installed: pip install -e ."
+        yield Finding(package, "ok" if version else "problem", version or absent)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> Iterator[Finding]:
+    import jax
+
+    devices = jax.devices()
+    yield Finding("backend", "ok", f"{jax.default_backend()}, devices: {len(devices)}")
+    for device in devices:
+        held = device.memory_stats() or {}  # None on a CPU
+        limit = held.get("bytes_limit")
+        memory = f", {limit / 2**30:.1f} GiB" if limit else ""
+        text = f"{device.platform}: {device.device_kind}{memory}"
+        yield Finding(f"device {device.id}", "ok", text)
+    if jax.default_backend() == "cpu":
+        yield Finding(
+            "accelerator", "note", "none; pip install -e '.[cuda12]' for CUDA"
+        )
+
+
+def _memory() -> Iterator[Finding]:
+    yield Finding("cpus", "ok", str(os.cpu_count() or "unknown"))
+    total, free = _gib("SC_PHYS_PAGES"), _gib("SC_AVPHYS_PAGES")
+    if total is None:
+        yield Finding("memory", "note", "unknown on this system")
+        return
+    text = f"{total:.1f} GiB, {'unknown' if free is None else f'{free:.1f}'} free"
+    yield Finding("memory", "ok" if total >= 4 else "note", text)
+
+
+def _gib(pages: str) -> float | None:
+    """Return so many pages in GiB; None where the system does not count them."""
+    if not {pages, "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
+        return None
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+
+def _data() -> Iterator[Finding]:
+    from audit import data
+
+    missing = f"not here; AUDIT_DATA={os.environ.get('AUDIT_DATA') or '(unset)'}"
+    unsought: dict[str, list[str]] = {}  # by the reason
+    for name in data.names():
+        try:
+            origin = data.where(name)
+        except data.DataError as error:
+            unsought.setdefault(str(error), []).append(name)
+        else:
+            yield Finding(f"data {name}", "ok" if origin else "note", origin or missing)
+    for reason, names in unsought.items():
+        text = f"{reason}; not looked for: {', '.join(names)}"
+        yield Finding("data", "problem", text)
+
+
+def _lpips() -> Iterator[Finding]:
+    from audit.statistics import lpips
+
+    path = lpips.weights_source()
+    try:
+        lpips.load_weights()
+    except lpips.WeightsUnavailable as error:
+        yield Finding("LPIPS weights", "problem", str(error))
+    else:
+        yield Finding("LPIPS weights", "ok", str(path))
+
+
+def _cache() -> Iterator[Finding]:
+    from audit import data
+
+    folder = data.cache_folder()
+    yield _writable("cache", folder)
+    compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR") or folder / "xla"
+    yield _writable("compilation cache", Path(compiled))
+
+
+def _writable(name: str, folder: Path) -> Finding:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        advice = "name another with AUDIT_CACHE=DIR"
+        return Finding(name, "problem", f"{folder}: {error.strerror}; {advice}")
+    return Finding(name, "ok", str(folder))
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, modules in EXTRAS.items():
+        absent = [module for module in modules if not _found(module)]
+        text = f"no {', '.join(absent)}; pip install -e '.[{extra}]'"
+        yield Finding(
+            f"extra {extra}",
+            "note" if absent else "ok",
+            text if absent else "installed",
+        )
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package it would be in
+        return False
+
+
+EXTRAS = {
+    "launch": (
+        "hydra_plugins.hydra_joblib_launcher",
+        "hydra_plugins.hydra_submitit_launcher",
+    ),
+    "lpips": ("lpips",),
+}
+PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
+    "python": _python,
+    "packages": _packages,
+    "devices": _devices,
+    "memory": _memory,
+    "data": _data,
+    "LPIPS": _lpips,
+    "cache": _cache,
+    "extras": _extras,
+}
+
+
+def render(findings: list[Finding]) -> str:
+    """Return the findings as aligned text, wrapped at 120 columns."""
+    width = max((len(f.name) for f in findings), default=0)
+    return "\n".join(_wrapped(f, width) for f in findings)
+
+
+def _wrapped(finding: Finding, width: int) -> str:
+    head = f"{finding.status:<8} {finding.name:<{width}}  "
+    return textwrap.fill(
+        finding.text,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+    )

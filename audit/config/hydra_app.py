@@ -1,0 +1,254 @@
+"""Words of the command line -> Hydra -> a checked scenario, for every sweep point."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from audit.config import compose, plugins
+from audit.config.registry import OWN
+from audit.engine import store as stores
+from audit.errors import UserError, did_you_mean
+
+# Hydra composes and sweeps; logging and output folders are ours.
+QUIET = (
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+    "hydra.output_subdir=null",
+    "hydra.run.dir=.",
+    "hydra.sweep.dir=results/runs/multirun",
+    "hydra.sweep.subdir=.",
+)
+BUILT_IN = Path(__file__).resolve().parent.parent.parent / "scenarios"
+
+
+FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
+
+
+class Refused(SystemExit):
+    """A user's error inside Hydra, which prints tracebacks but lets an exit through."""
+
+
+def folders(config_dir: str | None) -> list[Path]:
+    """Return where scenarios are looked for; the user's folder comes first."""
+    own = [Path(config_dir)] if config_dir else []
+    return [*own, BUILT_IN, *(folder for folder, _ in plugins.scenario_folders())]
+
+
+def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
+    """Return the folder of a scenario, and where it is from.
+
+    Raises:
+      UserError: if there is none of that name, or two; the user's folder may hold one
+        in place of another.
+    """
+    if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
+        return Path(config_dir), f"folder {config_dir}"
+    found: dict[Path, tuple[Path, str]] = {}
+    for folder, origin in [(BUILT_IN, OWN), *plugins.scenario_folders()]:
+        if (folder / f"{name}.yaml").is_file():  # one folder named twice is one
+            found.setdefault(folder.resolve(), (folder, origin))
+    if not found:
+        words = compose.scenario_names(folders(config_dir))
+        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, words)}")
+    if len(found) > 1:
+        two = [f"{f / name}.yaml ({o})" for f, o in found.values()]
+        raise UserError(
+            f"there are two of scenario {name!r}: {two[0]} and {two[1]}; rename one"
+        )
+    return next(iter(found.values()))
+
+
+def _elsewhere(name: str, folder: Path, origin: str) -> dict[str, str] | None:
+    """Return where a scenario that is not the suite's own is from, for the card."""
+    if origin == OWN:
+        return None
+    code = stores.digest((folder / f"{name}.yaml").read_text())
+    return {"kind": "scenario", "name": name, "origin": origin, "code": code}
+
+
+def existing_folder(typed: str | None) -> str:
+    """Return what follows `--config-dir`.
+
+    Raises:
+      UserError: if it is no folder.
+    """
+    if typed is None or not Path(typed).is_dir():
+        raise UserError(f"--config-dir {typed}: no such folder")
+    return typed
+
+
+def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> None:
+    """Compose the scenario the words describe and call `job` once for each sweep point.
+
+    Args:
+      words: e.g. ["scenario=binary_mnist", "defense.dpsgd.noise_multiplier=0.1"], with
+        Hydra's own flags (`-m`, `hydra/launcher=...`) and our `--config-dir DIR`.
+      job: gets the checked scenario and the words that replay it.
+
+    Raises:
+      UserError, Refused: naming the word that is wrong, before anything is trained.
+    """
+    import hydra
+
+    name, rest, config_dir = _parse(words)
+    place, origin = locate(name, config_dir)
+    found = _elsewhere(name, place, origin)
+    # argparse wants flags in front of the words
+    overrides = sorted((_forced(word) for word in rest), key=lambda w: w[0] != "-")
+    _check_grammar(overrides)
+
+    def point(config: Any) -> None:
+        try:
+            scenario = _scenario(name, config)._replace(elsewhere=found)
+            job(scenario, f"scenario={name}{_replay(config_dir)}")
+        except UserError as error:
+            raise Refused(str(error)) from None
+
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    main = hydra.main(str(place.resolve()), name, version_base="1.3")
+    try:
+        with _argv([sys.argv[0], *overrides, *QUIET]), _raising():
+            main(point)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_in_one_line(error)) from None
+
+
+def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
+    name, config_dir, rest = None, None, []
+    stream = iter(words)
+    for word in stream:
+        if word == "--config-dir":
+            config_dir = existing_folder(next(stream, None))
+        elif word.startswith("scenario="):
+            if name is not None:
+                raise UserError(f"scenario={name} and {word}: which one?")
+            name = word.removeprefix("scenario=")
+        elif "=" in word or word in ("-m", "--multirun"):
+            rest.append(word)
+        else:
+            raise UserError(f"{word!r} is not of the form key=value{_meant(word)}")
+    if not name:
+        known = ", ".join(compose.scenario_names(folders(config_dir)))
+        raise UserError(f"which scenario? scenario=NAME, NAME one of {known}")
+    return name, rest, config_dir
+
+
+def _meant(word: str) -> str:
+    """Return what a word without "=" may have been, or nothing."""
+    names = [f"scenario={n}" for n in compose.scenario_names(folders(None))]
+    near = f"scenario={word}" if not word.startswith("-") else word
+    known = difflib.get_close_matches(near, [*names, *FLAGS], n=1, cutoff=0.7)
+    return f"; did you mean {known[0]!r}?" if known else ""
+
+
+def _forced(word: str) -> str:
+    """Let a word add a key: what may exist is pydantic's to say, more clearly."""
+    plain = not word.startswith(("-", "+", "~", "hydra.", "hydra/"))
+    return f"++{word}" if plain else word
+
+
+def _check_grammar(overrides: list[str]) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    for word in overrides:
+        if word.startswith("-"):
+            continue
+        try:
+            parser.parse_override(word)
+        except HydraException as error:
+            why = str(error).split("\n")[0]
+            raise UserError(f"cannot read {word.removeprefix('++')!r}: {why}") from None
+
+
+def _scenario(name: str, config: Any) -> compose.Scenario:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        composed = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UserError(str(error).split("\n")[0]) from None
+    assert isinstance(composed, dict)
+    _typed_training_wins(composed)
+    return compose.validate(name, {str(k): v for k, v in composed.items()})
+
+
+def _typed_training_wins(composed: dict) -> None:
+    """Drop what a data set of the file says of a word typed as `training.WORD`."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    overrides = OverridesParser.create().parse_overrides(
+        list(HydraConfig.get().overrides.task)
+    )
+    typed = {w for o in overrides for w in _leaves(o.key_or_group, o.value())}
+    words = {w.removeprefix("training.") for w in typed if w.startswith("training.")}
+    sets = composed.get("sets")
+    for name, own in sets.items() if isinstance(sets, dict) else ():
+        held = own.get("training") if isinstance(own, dict) else None
+        if isinstance(held, dict):
+            for word in words:
+                if f"sets.{name}.training.{word}" not in typed:
+                    held.pop(word, None)
+
+
+def _leaves(key: str, value: Any) -> set[str]:
+    """Return the dotted names `key=value` sets: those in it, if it is a dictionary."""
+    if not isinstance(value, dict):
+        return {key}
+    return set().union(*(_leaves(f"{key}.{k}", held) for k, held in value.items()))
+
+
+def _replay(config_dir: str | None) -> str:
+    from hydra.core.hydra_config import HydraConfig
+
+    words = [_typed(w.removeprefix("++")) for w in HydraConfig.get().overrides.task]
+    words += [f"--config-dir {_typed(config_dir)}"] if config_dir else []
+    words += [f"--plugins {_typed(f)}" for f in plugins.named_folders()]
+    return "".join(f" {w}" for w in words)
+
+
+def _typed(word: str) -> str:
+    """Return a word as a shell takes it; lists of plain words need no quotes."""
+    return word if re.fullmatch(r"[\w@%+=:,./\[\]-]+", word) else shlex.quote(word)
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return what Hydra says of a word, without where it looked for it."""
+    said = f"{error} {error.__cause__ or ''}".replace("++", "")
+    return " ".join(said.split("Config search path")[0].split())
+
+
+@contextlib.contextmanager
+def _raising() -> Any:
+    """Let Hydra raise its errors rather than print them and leave."""
+    name = "HYDRA_FULL_ERROR"
+    kept, os.environ[name] = os.environ.get(name), "1"
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = kept
+
+
+@contextlib.contextmanager
+def _argv(words: list[str]) -> Any:
+    kept, sys.argv = sys.argv, words
+    try:
+        yield
+    finally:
+        sys.argv = kept

@@ -1,0 +1,278 @@
+"""Plug-ins from elsewhere: folders that were named, and installed packages.
+
+`--plugins DIR`, or the variable AUDIT_PLUGINS (folders, separated as in PATH), names
+folders. One that has any of `defenses/`, `attacks/`, `bounds/`, `scenarios/` is *laid
+out*, and nothing beside these is looked at. Any other is *flat*: every `.py` in it is a
+plug-in, its kind what its function returns, and every `.yaml` a scenario; files that
+start with `_` or `test_`, and `conftest.py`, are left alone.
+
+Packages that are installed name theirs by entry points: `audit.defenses`,
+`audit.attacks`, `audit.bounds` (`quiet = "my_package.quiet:quiet"`) and
+`audit.scenarios` (`mine = "my_package.scenarios"`, a package whose folder holds the
+YAML files).
+
+Finding a plug-in reads its source and imports nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from audit.errors import UserError
+
+VARIABLE = "AUDIT_PLUGINS"
+KINDS = {"defense": "defenses", "attack": "attacks", "bound": "bounds"}
+# what a factory says it returns, by which a flat folder's files are told apart
+RETURNS = {"Defense": "defense", "Attack": "attack", "Bound": "bound"}
+SCENARIOS = "scenarios"
+
+
+class Place(NamedTuple):
+    """Where one plug-in is."""
+
+    path: Path
+    origin: str  # in words: "folder mine", "package example 1.0"
+    sources: tuple[Path, ...]  # all files whose code is the plug-in's
+    module: str | None = None  # to import it by; None = by its path
+
+
+def named_folders() -> list[str]:
+    """Return the folders that were named, as typed."""
+    return [f for f in os.environ.get(VARIABLE, "").split(os.pathsep) if f]
+
+
+def words(given: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words of a command without `--plugins DIR`, and the folders.
+
+    Raises:
+      UserError: if one is no folder's name.
+    """
+    kept, folders, stream = [], [], iter(given)
+    for word in stream:
+        if word.startswith("--plugins"):
+            flag, equals, typed = word.partition("=")
+            typed = typed if equals else next(stream, "")
+            if flag != "--plugins" or not typed or os.pathsep in typed:
+                raise UserError(f"{word} {typed}: say --plugins DIR".replace("  ", " "))
+            folders.append(typed)
+        else:
+            kept.append(word)
+    return kept, folders
+
+
+@contextlib.contextmanager
+def only(folders: list[str]) -> Iterator[None]:
+    """Look into these folders and no others; processes that are started inherit it."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(folders))
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+
+
+def using(folders: list[str]) -> contextlib.AbstractContextManager[None]:
+    """Look into these folders, too."""
+    return only([*folders, *named_folders()])
+
+
+def existing(typed: str, by: str = "--plugins") -> str:
+    """Return a folder that is there.
+
+    Args:
+      typed: its name.
+      by: what named it, for the error.
+
+    Raises:
+      UserError: if it is not.
+    """
+    if not Path(typed).is_dir():
+        raise UserError(f"{by} {typed}: no such folder")
+    return typed
+
+
+def import_roots() -> tuple[Path, ...]:
+    """Return the folders Python imports from, but for those of installed packages."""
+    libraries = {Path(p).resolve() for p in sysconfig.get_paths().values()}
+    folders = dict.fromkeys(Path(p or ".").resolve() for p in sys.path)
+    return tuple(f for f in folders if f.is_dir() and not libraries & {f, *f.parents})
+
+
+def laid_out(folder: Path) -> bool:
+    """Return whether plug-ins stand in folders by kind."""
+    return any((folder / kind).is_dir() for kind in (*KINDS.values(), SCENARIOS))
+
+
+def places(kind: str) -> Iterator[tuple[str, Place]]:
+    """Yield the name and place of every plug-in from elsewhere, clashes and all.
+
+    Args:
+      kind: "defense", "attack" or "bound".
+
+    Raises:
+      UserError: for a folder that is not there, a file of a flat folder that is no
+        plug-in, or an entry point that cannot be one.
+    """
+    for typed in named_folders():
+        for path in _files(Path(existing(typed, VARIABLE)), kind):
+            yield path.stem, Place(path, f"folder {typed}", (path,))
+    for point in _points(f"audit.{KINDS[kind]}"):
+        path, sources = _located(point)
+        if point.attr != point.name:
+            raise UserError(
+                f"{_package(point)}: entry point {point.name!r} of {point.group} names "
+                f"{point.value!r}; the function must be called {point.name!r}"
+            )
+        yield point.name, Place(path, _package(point), sources, point.module)
+
+
+def scenario_folders() -> list[tuple[Path, str]]:
+    """Return the folders with scenarios from elsewhere, and where each is from."""
+    found = []
+    for typed in named_folders():
+        folder = Path(existing(typed, VARIABLE))
+        own = folder / SCENARIOS if laid_out(folder) else folder
+        if own.is_dir():
+            found.append((own, f"folder {typed}"))
+    for point in _points(f"audit.{SCENARIOS}"):
+        found.append((_located(point)[0].parent, _package(point)))
+    return found
+
+
+def load(place: Place, name: str) -> ModuleType:
+    """Import a plug-in's module.
+
+    Raises:
+      UserError: one line that names the file, whatever goes wrong.
+    """
+    try:
+        if place.module is not None:
+            return importlib.import_module(place.module)
+        return _load_file(place.path)
+    except Exception as error:  # a plug-in may fail in any way
+        text = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"cannot import {name!r} from {place.path}: {type(error).__name__}: {text}"
+        ) from error
+
+
+def parse(path: Path) -> ast.Module:
+    """Return a plug-in's syntax tree.
+
+    Raises:
+      UserError: if it cannot be read, naming the file and the line.
+    """
+    try:
+        return _tree(path.read_bytes())
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+_tree = functools.lru_cache(maxsize=256)(ast.parse)  # never changed by its readers
+
+
+def functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """Return the functions of a file by name."""
+    return {n.name: n for n in parse(path).body if isinstance(n, ast.FunctionDef)}
+
+
+# Folders ------------------------------------------------------------------------------
+
+
+def _files(folder: Path, kind: str) -> list[Path]:
+    if laid_out(folder):
+        return _python(folder / KINDS[kind])
+    return [path for path in _python(folder) if _kind(path) == kind]
+
+
+def _python(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.py"))
+    return [f for f in files if not f.stem.startswith(("_", "test_", "conftest"))]
+
+
+def _kind(path: Path) -> str:
+    """Return the kind of a flat folder's file, by what its function returns."""
+    function = functions(path).get(path.stem)
+    said = ast.unparse(function.returns) if function and function.returns else ""
+    for word, kind in RETURNS.items():
+        if word in said.replace("|", " ").split():
+            return kind
+    raise UserError(
+        f"{path} holds no function {path.stem!r} that says it returns "
+        f"{', '.join(RETURNS)}; a plug-in is named like its function"
+    )
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Import a file once for each content: the same function is the same object."""
+    address = f"{path.resolve()}\n".encode() + path.read_bytes()
+    name = f"audit_plugin_{path.stem}_{hashlib.sha256(address).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+# Packages -----------------------------------------------------------------------------
+
+
+def _points(group: str) -> tuple[metadata.EntryPoint, ...]:
+    return _points_on(group, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=32)
+def _points_on(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    del path  # what is installed is what can be imported
+    return tuple(sorted(metadata.entry_points(group=group), key=lambda p: p.name))
+
+
+def _package(point: metadata.EntryPoint) -> str:
+    return f"package {point.dist.name} {point.dist.version}" if point.dist else "?"
+
+
+def _located(point: metadata.EntryPoint) -> tuple[Path, tuple[Path, ...]]:
+    """Return an entry point's file and all files of its package; nothing is imported.
+
+    Raises:
+      UserError: if there is no such file.
+    """
+    top, *rest = point.module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is not None and spec.submodule_search_locations:
+        root = Path(next(iter(spec.submodule_search_locations)))
+        below = root.joinpath(*rest)
+        for path in (below / "__init__.py", below.with_suffix(".py")):
+            if path.is_file():
+                return path, tuple(sorted(root.rglob("*.py")))
+    elif spec is not None and spec.origin and not rest:
+        return Path(spec.origin), (Path(spec.origin),)
+    raise UserError(
+        f"{_package(point)}: entry point {point.name!r} of {point.group} names "
+        f"{point.value!r}, and there is no such module"
+    )

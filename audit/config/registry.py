@@ -1,0 +1,305 @@
+"""Plug-ins by name: file name = function name = word on the command line.
+
+The suite's own and those from elsewhere (`plugins`) are found alike. Settings are read
+from the source of a plug-in, not by importing it, so that a typo is answered before JAX
+is even loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+import importlib
+import importlib.util
+import re
+import typing
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import annotated_types
+import pydantic
+
+from audit import types
+from audit.config import code, plugins
+from audit.config.plugins import functions
+from audit.errors import UserError, did_you_mean
+
+
+class Setting(NamedTuple):
+    """One keyword-only argument of a factory."""
+
+    annotation: Any
+    default: Any
+
+
+KINDS = {"defense": "defenses", "attack": "attacks"}  # folders of the suite's own
+OWN = "the suite"
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, package
+    assert spec.submodule_search_locations, package
+    return Path(spec.submodule_search_locations[0])
+
+
+def own_names(kind: str) -> list[str]:
+    """Return the names of the suite's own plug-ins of a kind, or of its models.
+
+    It has no bounds of this kind: its own are always computed.
+    """
+    if kind == "model":
+        return sorted(n for n in functions(_models()) if _is_model(_models(), n))
+    if kind not in KINDS:
+        return []
+    files = _folder(KINDS[kind]).glob("*.py")
+    return sorted(f.stem for f in files if not f.stem.startswith("_"))
+
+
+def always(bound: str) -> bool:
+    """Return whether a bound is the suite's own, which no scenario asks for."""
+    return bound in functions(_folder("audit") / "accounting" / "bounds.py")
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of all plug-ins of a kind.
+
+    Args:
+      kind: "defense", "attack", "bound" or "model".
+    """
+    elsewhere = () if kind == "model" else plugins.places(kind)
+    return sorted({*own_names(kind), *(name for name, _ in elsewhere)})
+
+
+def place(kind: str, name: str) -> plugins.Place:
+    """Return where a plug-in is.
+
+    Raises:
+      UserError: if there is none of that name, or two of them.
+    """
+    found = _all_places(kind, name)
+    if not found:
+        raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names(kind))}")
+    one, *others = found
+    if others:
+        raise UserError(
+            f"there are two of {kind} {name!r}: {_said(one)} and {_said(others[0])}; "
+            f"rename one"
+        )
+    return one
+
+
+def _all_places(kind: str, name: str) -> list[plugins.Place]:
+    found: dict[Path, plugins.Place] = {}
+    if name in own_names(kind):
+        path = _models() if kind == "model" else _folder(KINDS[kind]) / f"{name}.py"
+        module = "audit.models.networks" if kind == "model" else f"{KINDS[kind]}.{name}"
+        found[path.resolve()] = plugins.Place(path, OWN, (path,), module)
+    bounds = _folder("audit") / "accounting" / "bounds.py"
+    if kind == "bound" and name in functions(bounds):
+        found[bounds] = plugins.Place(bounds, OWN, (bounds,), "audit.accounting.bounds")
+    if kind != "model":
+        for other, at in plugins.places(kind):
+            if other == name:  # one file named twice is one plug-in
+                found.setdefault(at.path.resolve(), at)
+    return list(found.values())
+
+
+def _said(at: plugins.Place) -> str:
+    return f"{at.path} ({at.origin})"
+
+
+def source(kind: str, name: str) -> Path:
+    """Return the file of a plug-in.
+
+    Raises:
+      UserError: if there is none of that name, or two of them.
+    """
+    return place(kind, name).path
+
+
+def find(kind: str, name: str) -> Callable:
+    """Import a plug-in and return its factory.
+
+    Raises:
+      UserError: if it is not to be found, or fails to import.
+    """
+    at = place(kind, name)
+    factory = getattr(plugins.load(at, name), name, None)
+    if factory is None:
+        raise UserError(f"{at.path} holds no function {name!r}; a plug-in is named so")
+    return factory
+
+
+def version(kind: str, name: str) -> str:
+    """Return a hash of the code that can change a plug-in's results.
+
+    The plug-in, the files of its own that it imports (of a package: all of the
+    package), and every room a training run goes through.
+    """
+    return code.version([*sources(kind, name), *code.up_to(code.TRAINING)])
+
+
+def sources(kind: str, name: str) -> tuple[Path, ...]:
+    """Return all files whose code is a plug-in's, its helper modules among them.
+
+    Raises:
+      UserError: if there is none of that name, or two of them.
+    """
+    return code.with_helpers(place(kind, name).sources, plugins.import_roots())
+
+
+def elsewhere(kind: str, name: str) -> dict[str, str] | None:
+    """Return where a plug-in that is not the suite's own is from; None for one that is.
+
+    Returns:
+      Plain data for the card: kind, name, origin, and a hash of its own code.
+    """
+    at = place(kind, name)
+    if at.origin == OWN:
+        return None
+    own = code.version(sources(kind, name))
+    return {"kind": kind, "name": name, "origin": at.origin, "code": own}
+
+
+def summary(kind: str, name: str) -> str:
+    """Return the first line of a plug-in's docstring."""
+    path = source(kind, name)
+    held: Any = functions(path)[name] if kind == "model" else plugins.parse(path)
+    return (ast.get_docstring(held) or "").split("\n")[0]
+
+
+def settings(kind: str, name: str) -> dict[str, Setting]:
+    """Return a factory's settings, read from its source. Raises: `read_settings`."""
+    return read_settings(source(kind, name), name)
+
+
+def read_settings(path: Path, name: str) -> dict[str, Setting]:
+    """Return the settings of a file's function, without importing the file.
+
+    Raises:
+      UserError: if the file has no function of its own name, or an annotation or
+        default is no word of `audit.types`, `annotated_types`, typing or the builtins.
+    """
+    function = functions(path).get(name)
+    if function is None:
+        raise UserError(f"{path} holds no function {name!r}; a plug-in is named so")
+    known = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
+    arguments = function.args
+    found = {}
+    for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        try:
+            found[a.arg] = Setting(_value(a.annotation, known), _value(d, known))
+        except Exception as error:  # whatever an expression may raise
+            raise UserError(
+                f"{path}, line {a.lineno}: cannot read the setting {a.arg!r}: {error}"
+            ) from None
+    return found
+
+
+def check(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return all settings of a factory: the given ones validated, the others' defaults.
+
+    Args:
+      kind: of plug-in.
+      name: of plug-in.
+      given: what scenario and command line set.
+      where: how the command line calls this, for errors, e.g. "defense.dpsgd".
+
+    Raises:
+      UserError: on an unknown setting, a wrong type or a value out of range.
+    """
+    return validate(settings(kind, name), given, where)
+
+
+def validate(
+    known: dict[str, Setting], given: dict[str, Any], where: str
+) -> dict[str, Any]:
+    """Return `known` settings with the `given` values; see `check`."""
+    for word in given:
+        if word not in known:
+            hint = did_you_mean(word, known) if known else "; it has no settings"
+            raise UserError(f"unknown setting {where}.{word}{hint}")
+    fields: dict[str, Any] = {k: (s.annotation, s.default) for k, s in known.items()}
+    strict = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model = pydantic.create_model("settings", __config__=strict, **fields)
+    try:
+        return dict(model(**given))
+    except pydantic.ValidationError as error:
+        raise UserError(explain(error, where)) from None
+
+
+def explain(
+    error: pydantic.ValidationError,
+    where: str = "",
+    model: type[pydantic.BaseModel] | None = None,
+) -> str:
+    """Return a validation error as one line that names what was typed.
+
+    Args:
+      error: of pydantic.
+      where: how the command line calls what was validated.
+      model: whose words are offered where one is not known.
+    """
+    found: dict[str, list[str]] = {}
+    for e in error.errors():
+        # of an alternative, pydantic names the type that was tried: not typed by anyone
+        steps = [str(s) for s in e["loc"] if not _ALTERNATIVE.match(str(s))]
+        path = ".".join([*([where] if where else []), *steps])
+        typed = "" if e["type"] == "missing" else f"={e['input']!r}"
+        text = e["msg"][0].lower() + e["msg"][1:]
+        if e["type"] == "extra_forbidden" and model is not None:
+            path, typed = f"unknown key {path}", ""
+            text = did_you_mean(str(e["loc"][-1]), _words(model, e["loc"][:-1]))[2:]
+        found.setdefault(f"{path}{typed}", []).append(text + _nearest(e))
+    return "; ".join(f"{path}: {' or '.join(said)}" for path, said in found.items())
+
+
+_ALTERNATIVE = re.compile(r"str$|dict\[|int$|float$|none$|constrained-")
+
+
+def _nearest(error: Any) -> str:
+    """Return "; did you mean X?" where a valid value is near the one that was typed."""
+    typed = error["input"]
+    if error["type"] == "literal_error":
+        words = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        close = difflib.get_close_matches(str(typed), words, n=1, cutoff=0.3)
+        return f"; did you mean {close[0]!r}?" if close else ""
+    if error["type"] in ("int_type", "float_type") and not isinstance(typed, bool):
+        try:
+            number = float(typed)
+            whole = error["type"] == "int_type"
+            return f"; did you mean {round(number) if whole else number}?"
+        except (TypeError, ValueError, OverflowError):
+            return ""
+    return ""
+
+
+def _words(model: Any, path: Iterable[Any]) -> list[str]:
+    """Return the words a nested model takes at a path of its fields."""
+    for step in path:
+        field = getattr(model, "model_fields", {}).get(step)
+        inside = field.annotation if field is not None else model
+        while not hasattr(inside, "model_fields"):  # X | None, dict[str, X]
+            within = [a for a in typing.get_args(inside) if a not in (type(None), str)]
+            if not within:
+                return []
+            inside = within[0]
+        model = inside
+    return list(model.model_fields)
+
+
+def _models() -> Path:
+    return _folder("audit") / "models" / "networks.py"
+
+
+def _is_model(path: Path, name: str) -> bool:
+    first = [a.arg for a in functions(path)[name].args.args]
+    return first == ["features", "classes"] and not name.startswith("_")
+
+
+def _value(node: ast.expr | None, known: dict[str, Any]) -> Any:
+    """Evaluate an annotation or default of a plug-in's source."""
+    return None if node is None else eval(ast.unparse(node), dict(known))

@@ -1,0 +1,106 @@
+"""What a run needs before it starts: a folder, a store, a configured JAX."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audit.config import code, registry
+from audit.config.compose import Scenario
+from audit.engine import store as stores
+from audit.errors import UserError
+
+if TYPE_CHECKING:
+    from audit.engine.progress import Progress
+    from audit.engine.shadow import Engine
+
+
+def place(scenario: Scenario, runs: Path) -> tuple[Path, str]:
+    """Return where a run's results go, and the digest of what can change them."""
+    digest = stores.digest(scenario.resolved())
+    name = f"{scenario.spec.name}-{scenario.data}-{digest[:8]}"
+    return Path(scenario.spec.out) if scenario.spec.out else runs / name, digest
+
+
+def code_version(scenario: Scenario) -> str:
+    """Return a hash of the code that can change a scorecard: `scorecard.json`'s `code`.
+
+    The plug-ins of the line-up, and every room of the suite up to the pipeline.
+    Installed packages do not count: their versions stand beside it.
+    """
+    line_up = {p for k, name in used(scenario) for p in registry.sources(k, name)}
+    return code.version([*line_up, *code.up_to(code.SCORING)])
+
+
+def used(scenario: Scenario) -> list[tuple[str, str]]:
+    """Return kind and name of every plug-in of the line-up, once each."""
+    line_ups = {
+        "defense": scenario.defenses,
+        "attack": scenario.attacks,
+        "bound": scenario.bounds,
+    }
+    return sorted({(kind, e.name) for kind, held in line_ups.items() for e in held})
+
+
+def from_elsewhere(scenario: Scenario) -> list[dict[str, str]]:
+    """Return what of a scenario is not the suite's own: kind, name, origin, code."""
+    each = [registry.elsewhere(*asked) for asked in used(scenario)]
+    each.append(scenario.elsewhere)
+    return [found for found in each if found is not None]
+
+
+def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
+    """Make the run's folder and prove it can be written; return it and the digest.
+
+    The default name holds the digest of everything that can change a number, so the
+    same command finds the same folder, and two different runs never share one.
+
+    Raises:
+      UserError: if it cannot be written, or holds another run.
+    """
+    folder, digest = place(scenario, runs)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write out={folder}: {error.strerror}") from None
+    card = folder / "scorecard.json"
+    if card.exists() and _digest_of(card) != digest:
+        raise UserError(
+            f"out={folder} holds the scorecard of another run; name another folder or "
+            f"remove it"
+        )
+    return folder, digest
+
+
+def _digest_of(card: Path) -> str | None:
+    try:
+        return json.loads(card.read_text())["provenance"]["scenario_digest"]
+    except (ValueError, KeyError, OSError):
+        return None
+
+
+def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> Engine:
+    """Return tiles, store and progress for one scenario."""
+    from audit.engine.shadow import Engine
+
+    spec = scenario.spec
+    place = Path(spec.store) if spec.store else (folder if spec.out else runs) / "store"
+    return Engine(
+        scenario.lanes, stores.open_store(place, progress.note), progress.report
+    )
+
+
+def prepare_jax() -> None:
+    """Ask for full float32 products, and compile each program once per machine."""
+    import jax
+    from platformdirs import user_cache_dir
+
+    jax.config.update("jax_default_matmul_precision", "highest")
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        cache = os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark")
+        jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "xla"))

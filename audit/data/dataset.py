@@ -1,0 +1,51 @@
+"""What a data set is, and the error of one that is not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from audit.errors import UserError
+
+
+class DataError(UserError):
+    """Data that are missing, damaged or too few; the text says what to do."""
+
+
+class Dataset(NamedTuple):
+    """Records with labels: images in [0, 1], or tables in their own units."""
+
+    name: str
+    x_train: np.ndarray  # [N, H, W, C] or [N, d] float32
+    y_train: np.ndarray  # [N] int32, or float32 where labels are numbers
+    x_test: np.ndarray | None  # the official test part, where there is one
+    y_test: np.ndarray | None
+    origin: str  # "AUDIT_DATA", "cache", "download" or "embedded"
+    note: str  # what a reader must know
+    columns: tuple[str, ...] = ()  # names of a table's columns; () = images
+
+
+def cache_folder() -> Path:
+    """Return where downloads and parsed files are kept; AUDIT_CACHE overrides it."""
+    from platformdirs import user_cache_dir
+
+    return Path(os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark"))
+
+
+def unit(pixels: np.ndarray, most: int = 255) -> np.ndarray:
+    """Return pixels 0 .. most as float32 in [0, 1]."""
+    return (pixels / np.float32(most)).astype(np.float32)
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """Return the sha256 of arrays with their types and shapes, in order."""
+    seen = hashlib.sha256()
+    for a in arrays:
+        a = np.ascontiguousarray(a)
+        seen.update(f"{a.dtype}{a.shape}".encode())
+        seen.update(a.tobytes())
+    return seen.hexdigest()

@@ -1,0 +1,253 @@
+"""A content-addressed store of finished tiles: npz shards with a manifest each.
+
+    <folder>/<key[:2]>/<key>/<name>.npz    the arrays
+    <folder>/<key[:2]>/<key>/<name>.json   sha256 of the npz; written last
+    <folder>/<key[:2]>/<key>/key.json      what the key was made of, for people
+
+The key is a digest of everything that can change the arrays. Files are written under a
+temporary name, synced and renamed, so that a killed run leaves whole shards or none. A
+shard that does not match its manifest is rebuilt, never trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import platform
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from audit.errors import UserError
+
+DESCRIPTION = "key"  # the one name no shard may have
+
+
+class StoreError(UserError):
+    """The folder cannot be written; the text names it."""
+
+
+def _nobody(problem: str) -> None:
+    del problem
+
+
+class Store(NamedTuple):
+    """A folder that was found writable."""
+
+    folder: Path
+    on_problem: Callable[[str], None] = _nobody  # told of every damaged shard
+
+
+def open_store(folder: Path, on_problem: Callable[[str], None] = _nobody) -> Store:
+    """Make the folder and prove it can be written.
+
+    Args:
+      folder: where; made if it is not there.
+      on_problem: told, in words, of every shard that is found damaged.
+
+    Raises:
+      StoreError: if it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StoreError(
+            f"cannot write store={folder}: {error.strerror}; use another store=DIR"
+        ) from None
+    return Store(folder, on_problem)
+
+
+# Keys ---------------------------------------------------------------------------------
+
+
+def digest(*parts: Any) -> str:
+    """Return the sha256 of plain data, arrays, typed keys and nestings of them.
+
+    Order in a dict does not matter; 1, 1.0 and True are different.
+
+    Raises:
+      TypeError: for anything else, naming its type.
+    """
+    seen = hashlib.sha256()
+    _feed(seen, parts)
+    return seen.hexdigest()
+
+
+def _feed(seen: Any, value: Any) -> None:
+    if isinstance(value, dict):
+        seen.update(f"dict{len(value)}".encode())
+        for key in sorted(value, key=lambda k: (type(k).__name__, str(k))):
+            _feed(seen, key)
+            _feed(seen, value[key])
+    elif isinstance(value, (list, tuple)):
+        seen.update(f"list{len(value)}".encode())
+        for item in value:
+            _feed(seen, item)
+    elif hasattr(value, "dtype") and hasattr(value, "shape"):
+        _feed_array(seen, value)  # before the scalars: np.float64 is a float, too
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        seen.update(f"{type(value).__name__}:{value!r};".encode())
+    else:
+        raise TypeError(f"cannot digest a {type(value).__name__}")
+
+
+def _feed_array(seen: Any, value: Any) -> None:
+    """Feed type, shape and bytes; the type in full, for bfloat16 has no short name."""
+    if not isinstance(value.dtype, np.dtype):
+        words = _key_data(value)
+        seen.update(f"{value.dtype}".encode())  # the generator
+        value = words
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise TypeError(f"cannot digest an array of {array.dtype}")
+    seen.update(f"array{array.dtype!r}{array.shape}".encode())
+    seen.update(array.tobytes())
+
+
+def _key_data(value: Any) -> Any:
+    import jax  # not above: the command line digests settings without paying for it
+
+    if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        raise TypeError(f"cannot digest a {type(value).__name__}")
+    return jax.random.key_data(value)
+
+
+# Shards -------------------------------------------------------------------------------
+
+
+def put(store: Store, key: str, name: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write one shard; writers of the same shard at the same time do no harm.
+
+    Raises:
+      StoreError: if the disk does not take it.
+      TypeError: for an array that an npz file would not give back as it was.
+    """
+    shard, manifest = _paths(store, key, name)
+    raw = _npz(arrays)
+    said = {
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "arrays": {k: [str(a.dtype), list(a.shape)] for k, a in arrays.items()},
+        "made_by": versions(),
+    }
+    _write(shard, raw)
+    _write(manifest, json.dumps(said).encode())
+
+
+def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
+    """Return a shard's arrays, or None if it is missing or damaged.
+
+    A damaged shard is removed and `store.on_problem` is told; its rebuilding by the
+    caller is all that happens.
+    """
+    shard, manifest = _paths(store, key, name)
+    try:
+        return _read(shard, manifest)
+    except FileNotFoundError:
+        return None  # not made yet, or killed before its manifest
+    except OSError as error:  # perhaps only for now: not removed
+        store.on_problem(f"cannot read {shard}: {error.strerror}; made again")
+        return None
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        store.on_problem(f"{shard} is damaged ({error}); made again")
+    with contextlib.suppress(OSError):  # what stays is replaced by the next `put`
+        manifest.unlink(missing_ok=True)
+        shard.unlink(missing_ok=True)
+    return None
+
+
+def describe(store: Store, key: str, made_of: dict[str, Any]) -> None:
+    """Write what a key was made of, once, for people to read.
+
+    Raises:
+      StoreError: if the disk does not take it.
+    """
+    path = _folder(store, key) / f"{DESCRIPTION}.json"
+    if not path.exists():
+        _write(path, json.dumps(made_of, indent=2, default=_in_words).encode())
+
+
+def _in_words(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}{list(value.shape)} {digest(value)[:16]}"
+    return str(value)
+
+
+def _folder(store: Store, key: str) -> Path:
+    return store.folder / key[:2] / key
+
+
+def _paths(store: Store, key: str, name: str) -> tuple[Path, Path]:
+    if name == DESCRIPTION:
+        raise ValueError(
+            f"no shard may be called {name!r}: {name}.json says what it is"
+        )
+    folder = _folder(store, key)
+    return folder / f"{name}.npz", folder / f"{name}.json"
+
+
+def _read(shard: Path, manifest: Path) -> dict[str, np.ndarray]:
+    said = json.loads(manifest.read_bytes())["sha256"]
+    raw = shard.read_bytes()
+    seen = hashlib.sha256(raw).hexdigest()
+    if seen != said:
+        raise ValueError(f"sha256 {seen[:16]}..., the manifest says {said!s:.16}...")
+    with np.load(io.BytesIO(raw), allow_pickle=False) as held:
+        return {name: held[name] for name in held}
+
+
+def _npz(arrays: dict[str, np.ndarray]) -> bytes:
+    """Return the bytes of an npz file: the same for the same arrays, never a pickle."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            # bfloat16 has no name in the format: it would come back as raw bytes
+            if array.dtype.hasobject or np.dtype(array.dtype.str) != array.dtype:
+                raise TypeError(f"cannot store {name!r}: npz cannot hold {array.dtype}")
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _write(path: Path, raw: bytes) -> None:
+    """Write a file whole or not at all, under a name of its own first."""
+    own = f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}"
+    temporary = path.with_name(own)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path.parent}: {error.strerror}; make room there or "
+            f"use another store=DIR"
+        ) from None
+
+
+@functools.cache
+def versions() -> dict[str, str | None]:
+    """Return the versions of what computes: None where a package is not installed."""
+    from importlib import metadata
+
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("breachmark", "jax", "jaxlib", "flax", "optax", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found

@@ -1,0 +1,92 @@
+"""Canaries: records planted so that an auditor can tell whether they were trained on.
+
+A *gradient canary* is the worst case: a record whose gradient is long and moves one
+parameter that nothing else moves (the Dirac canary of Nasr et al. 2023). An *input
+canary* is an ordinary record with a wrong label. A record whose slot is empty has no
+gradient: in or out then differ by exactly one contribution, and n is public.
+
+What a record is stands in its label: below 0 an empty slot, from `classes` on the
+gradient canary of that number, else an ordinary record. Training, clipping and noise
+are the defense's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from audit.types import Examples, Task
+
+Kind = Literal["gradient", "input"]
+EMPTY = -1  # label of a slot with nobody in it
+
+
+def plant(task: Task, count: int, norm: float) -> Task:
+    """Return the task with room for gradient canaries: `count` parameters more.
+
+    Closed forms are left behind: they know nothing of canaries.
+
+    Args:
+      task: what is learnt otherwise; its labels are classes.
+      count: of gradient canaries.
+      norm: of a canary's gradient, before it is clipped.
+
+    Raises:
+      ValueError: if labels are numbers.
+    """
+    k = task.classes
+    if not k:
+        raise ValueError("canaries need labels that are classes")
+
+    def loss(params: Any, z: Examples) -> jax.Array:
+        own = norm * params["canaries"][jnp.clip(z.y - k, 0, count - 1)]
+        plain = task.loss(params["model"], z._replace(y=jnp.clip(z.y, 0, k - 1)))
+        return jnp.where(z.y < 0, 0.0, jnp.where(z.y >= k, own, plain))
+
+    def init(key: jax.Array) -> Any:
+        return {"model": task.init(key), "canaries": jnp.zeros(count)}
+
+    return Task(
+        name=f"{task.name}, {count} canaries of norm {norm!r}",
+        loss=loss,
+        logits=lambda params, x: task.logits(params["model"], x),
+        init=init,
+        features=task.features,
+        classes=k,
+        domain=task.domain,
+        label_private=task.label_private,
+    )
+
+
+def records(kind: Kind, count: int, task: Task, pool: Examples) -> Examples:
+    """Return the canaries [count, ...].
+
+    Args:
+      kind: `gradient`, or `input`: the pool's first records, their label one on.
+      count: how many.
+      task: as `plant` left it.
+      pool: records that are not trained on.
+
+    Raises:
+      ValueError: if the pool has fewer.
+    """
+    if kind == "gradient":
+        x = np.zeros((count, *task.features), np.float32)
+        return Examples(x, np.arange(count, dtype=np.int32) + task.classes)
+    if len(pool.y) < count:
+        raise ValueError(f"{count} input canaries from a pool of {len(pool.y)} records")
+    y = (np.asarray(pool.y[:count]) + 1) % task.classes
+    return Examples(np.asarray(pool.x[:count]), y.astype(np.int32))
+
+
+def present(canaries: Examples, member: Any) -> Examples:
+    """Return the canaries with the slots of those who are out emptied.
+
+    Args:
+      canaries: [m, ...].
+      member: [m] whether each is in.
+    """
+    return canaries._replace(y=np.where(member, canaries.y, EMPTY).astype(np.int32))

@@ -1,0 +1,1 @@
+"""Learned perturbations of gradients (Edmunds 2024)."""

@@ -1,0 +1,184 @@
+"""What is fitted before a step: parametrisation x objective, as functions of phi.
+
+A fitter is written for one trajectory's parameters, so that the same code serves one
+trajectory and a bundle of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from audit.clipping import Clip, clip_tree
+from audit.mechanisms.fim import shifted_gradients
+from audit.mechanisms.fim.networks import Inputs, gather, scatter
+from audit.mechanisms.fim.objectives import LEAST, Objective, penalty
+from audit.mechanisms.query import Side, masked
+from audit.types import Examples, Task
+
+# Least deviation an input is divided by, as a share of the typical one: what hardly
+# varies in public records may well do so in private ones.
+SPREAD = 0.1
+
+
+class Ground(NamedTuple):
+    """What phi is fitted on."""
+
+    params: Any  # of one trajectory
+    mask: Any
+    places: Any  # [K] which entries of the flat parameters are trained
+    public: Any  # Examples
+
+
+class Fitter(NamedTuple):
+    """One parametrisation under one objective."""
+
+    look: Callable  # (key, Ground) -> held: what does not depend on phi
+    loss: Callable  # (Ground, held, phi, rows, lambda, key) -> value []
+    init: Callable  # (key, Ground) -> phi
+    settle: Callable  # (Ground, held, phi) -> (offset, aside) the query needs
+    perturb: Callable | None  # for `query.gradient`; None where an offset says it all
+
+
+def constant(
+    task: Task,
+    clip: Clip,
+    objective: Objective,
+    make: Callable,
+    from_mean: Callable | None = None,
+) -> Fitter:
+    """Return the fitter of a perturbation that is the same for all examples.
+
+    Args:
+      task: whose gradients are perturbed.
+      clip: of the query.
+      objective: see `fim_fit`.
+      make: K -> module () -> [K], from `audit.mechanisms.fim.networks`.
+      from_mean: (mean public gradient [K]) -> where the module's parameters start; None
+        = where it says itself.
+    """
+    prepare, measure = shifted_gradients.reader(task)
+
+    def look(key: Any, on: Ground) -> Any:
+        return prepare(on.params, on.mask, on.public, key)
+
+    def made(on: Ground, phi: Any) -> Any:
+        vector = make(on.places.size).apply(phi)
+        return scatter(on.places, vector, on.params)
+
+    def loss(on: Ground, held: Any, phi: Any, rows: Any, weight: Any, key: Any) -> Any:
+        del key
+        c = made(on, phi)
+        cost = optax.tree.norm(c, squared=True)
+        if objective == "replacement":  # a constant has no Jacobian to penalise
+            return cost - 2 * optax.tree.vdot(c, held.mean)
+        own = penalty(objective, clip, measure(on.params, held, on.public, c, rows))
+        return cost + weight * own.mean()
+
+    def init(key: Any, on: Ground) -> Any:
+        if from_mean is None:
+            return dict(make(on.places.size).init(key))
+        return {"params": from_mean(gather(on.places, look(key, on).mean))}
+
+    def replaced(params: Any, side: Side, z: Examples, base: Any) -> Any:
+        del params, side, z
+        return jax.tree.map(jnp.negative, base)
+
+    settle = lambda on, held, phi: (made(on, phi), None)  # noqa: E731
+    perturb = replaced if objective == "replacement" else None
+    return Fitter(look, loss, init, settle, perturb)
+
+
+def network(
+    task: Task, clip: Clip, objective: Objective, make: Callable, *, static: bool
+) -> Fitter:
+    """Return the fitter of a perturbation that does depend on the example.
+
+    Args:
+      task: whose gradients are perturbed.
+      clip: of the query.
+      objective: see `fim_fit`; only `snr_gradient` shows g_phi the gradient.
+      make: K -> module Inputs -> [K], from `audit.mechanisms.fim.networks`.
+      static: inputs are standardised by public means and deviations, weights not shown
+        (Edmunds 2024, appendix A.4); otherwise the module normalises.
+    """
+
+    def base_of(on: Ground, z: Examples) -> Any:
+        return masked(on.mask, jax.grad(task.loss)(on.params, z))
+
+    def inputs(on: Ground, held: dict, z: Examples, base: Any) -> Inputs:
+        own, weights = gather(on.places, base), gather(on.places, on.params)
+        if static:
+            own, weights = (own - held["mean"]) / held["spread"], weights[:0]
+        label = jax.nn.one_hot(z.y, task.classes, dtype=own.dtype)
+        shown = objective == "snr_gradient"
+        return Inputs(z.x, label, weights, own if shown else own[:0])
+
+    def added(on: Ground, held: dict, phi: Any, z: Examples, base: Any) -> Any:
+        """Return what is added to the gradient `base`, a pytree like the parameters."""
+        module = make(on.places.size)
+        own = module.apply(phi, inputs(on, held, z, base))
+        out = scatter(on.places, own, base)
+        if objective == "replacement":
+            return jax.tree.map(jnp.subtract, out, base)
+        return out
+
+    def one(on: Ground, held: dict, phi: Any, weight: Any, z: Any, key: Any) -> Any:
+        """Return one example's loss; the trace by Gaussian probes."""
+
+        def see(x: Any) -> tuple:
+            here = z._replace(x=x)
+            base = base_of(on, here)
+            extra = added(on, held, phi, here, base)
+            total = jax.tree.map(jnp.add, base, extra)
+            if objective not in ("replacement", "perturbation"):
+                total = clip_tree(clip, total)
+            return ravel_pytree(total)[0], optax.tree.norm(extra, squared=True)
+
+        probes = jax.random.normal(
+            key, (shifted_gradients.PROBES, *z.x.shape), z.x.dtype
+        )
+        (v, cost), push = jax.linearize(see, z.x)
+        trace = (
+            jax.vmap(lambda u: push(u)[0])(probes) ** 2
+        ).sum() / shifted_gradients.PROBES
+        by_signal = objective in ("snr", "snr_gradient")
+        return cost + weight * ((trace + LEAST) / (v @ v) if by_signal else trace)
+
+    def look(key: Any, on: Ground) -> dict:
+        del key
+        if not static:
+            return {}
+        own = jax.vmap(lambda z: gather(on.places, base_of(on, z)))(on.public)
+        spread = own.std(0)
+        least = SPREAD * jnp.sqrt((spread**2).mean())
+        return {"mean": own.mean(0), "spread": jnp.maximum(spread, least)}
+
+    def loss(on: Ground, held: dict, phi: Any, rows: Any, weight: Any, key: Any) -> Any:
+        z = on.public
+        z = z if rows is None else jax.tree.map(lambda a: a[rows], z)
+        keys = jax.random.split(key, len(z.y))
+        each = jax.vmap(one, (None, None, None, None, 0, 0))(
+            on, held, phi, weight, z, keys
+        )
+        return each.mean()
+
+    def init(key: Any, on: Ground) -> Any:
+        z = jax.tree.map(lambda a: a[0], on.public)
+        seen = inputs(on, look(key, on), z, base_of(on, z))
+        return dict(make(on.places.size).init(key, seen))
+
+    def settle(on: Ground, held: dict, phi: Any) -> tuple:
+        del on, phi
+        return None, held
+
+    def perturb(params: Any, side: Side, z: Examples, base: Any) -> Any:
+        on = Ground(params, side.mask, side.learnt.places, None)
+        return added(on, side.learnt.aside, side.learnt.phi, z, base)
+
+    return Fitter(look, loss, init, settle, perturb)

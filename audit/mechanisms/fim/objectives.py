@@ -1,0 +1,126 @@
+"""Fitting g_phi: the objectives of Edmunds (2024, section 2.1) and their schedule.
+
+Each improvement of the section is one objective; with g the gradient, J its Jacobian
+in the record and v = CLIP(g + g_phi):
+
+==============  =====  =============================================================
+name            eq.    mean over public records of
+==============  =====  =============================================================
+replacement     2.4    ||g_phi - g||^2 + lambda ||d g_phi / d x||_F^2, g_phi released
+perturbation    2.5    ||g_phi||^2 + lambda ||d (g + g_phi) / d x||_F^2
+clipped         2.7    ||g_phi||^2 + lambda ||d v / d x||_F^2
+snr             2.8    ||g_phi||^2 + lambda ||d v / d x||_F^2 / ||v||^2
+snr_gradient    2.9    as snr, g being an input of g_phi too
+==============  =====  =============================================================
+
+Equation 2.6 is how the traces are estimated, by Gaussian probes; where the logits are
+affine and g_phi is a constant they are exact here. Only public records are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from audit.clipping import Clip
+from audit.mechanisms.fim.shifted_gradients import Measured, clipped_trace
+from audit.models import optimizers
+from audit.models.pretrain import permuted
+
+Objective = Literal["replacement", "perturbation", "clipped", "snr", "snr_gradient"]
+LEAST = 1e-7  # added to a trace before it is divided, as in the published code
+
+
+class Schedule(NamedTuple):
+    """How long and how hard phi is fitted before step t = 0, 1, ..."""
+
+    epochs: int  # before step 0
+    epochs_decay: int  # fewer with every step
+    least_epochs: int
+    batch_size: int
+    learning_rate: Any  # of Adam
+    weight_decay: Any
+    penalty: Any  # lambda before step 0
+    penalty_decay: Any  # less with every step
+    least_penalty: Any
+    warm: bool = True  # phi starts where the last step left it
+
+
+class Learnt(NamedTuple):
+    """What FIM carries from step to step; made from public data and parameters only."""
+
+    phi: Any
+    optimizer: Any  # Adam's averages
+    public: Any  # Examples
+    key: Any  # [] key data: order of the public batches, probes
+    places: Any  # [K] which entries of the flat parameters are trained
+    aside: Any = None  # what g_phi needs besides phi: how its inputs are standardised
+    table: Any = None  # (offset, phi, aside) of every step, where they are fixed
+
+
+def penalty(objective: Objective, clip: Clip, at: Measured) -> Any:
+    """Return what lambda multiplies, one entry an example [m]."""
+    trace, signal = clipped_trace(clip, at)
+    return {
+        "perturbation": at.raw,
+        "clipped": trace,
+        "snr": (trace + LEAST) / signal,
+        "snr_gradient": (trace + LEAST) / signal,
+    }[objective]
+
+
+def fit(
+    loss: Callable,
+    phi: Any,
+    optimizer: Any,
+    schedule: Schedule,
+    t: Any,
+    n: int,
+    key: jax.Array,
+) -> tuple[Any, Any]:
+    """Return phi and Adam's state after the epochs due before step t.
+
+    Args:
+      loss: (phi, rows | None, lambda, key) -> [].
+      phi: where to start.
+      optimizer: Adam's state to start from.
+      schedule: how long, how hard.
+      t: [] step, may be traced.
+      n: public records.
+      key: of batches and probes.
+    """
+    adam = adam_of(schedule)
+    size = min(schedule.batch_size, n)
+    weight = jnp.maximum(
+        schedule.least_penalty, schedule.penalty - schedule.penalty_decay * t
+    ).astype(jnp.float32)
+    epochs = jnp.maximum(
+        schedule.least_epochs, schedule.epochs - schedule.epochs_decay * t
+    )
+
+    def update(carry: tuple, rows: Any, key: jax.Array) -> tuple:
+        phi, opt = carry
+        slope = jax.grad(loss)(phi, rows, weight, key)
+        updates, opt = adam.update(slope, opt, phi)
+        return optax.apply_updates(phi, updates), opt
+
+    def epoch(e: Any, carry: tuple) -> tuple:
+        key_e = jax.random.fold_in(key, e)
+        if size == n:
+            return update(carry, None, key_e)
+        batches = permuted(key_e, n, size)
+        keys = jax.random.split(key_e, len(batches))
+        step = lambda c, part: (update(c, *part), None)  # noqa: E731
+        return jax.lax.scan(step, carry, (batches, keys))[0]
+
+    return jax.lax.fori_loop(0, epochs, epoch, (phi, optimizer))
+
+
+def adam_of(schedule: Schedule) -> optax.GradientTransformation:
+    """Return the optimizer of phi; weight decay on all of it, as in the thesis."""
+    rate, decay = map(jnp.float32, (schedule.learning_rate, schedule.weight_decay))
+    return optimizers.named("adam", rate, decay)

@@ -1,0 +1,181 @@
+"""Before every private step: g_phi, fitted to the parameters of now on public data.
+
+Parameters are releases of the steps before, so that everything here is post-processing
+of what is public by then. phi is fitted in float32 also where accounting is float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from audit.mechanisms.fim.fitters import Fitter, Ground
+from audit.mechanisms.fim.networks import places
+from audit.mechanisms.fim.objectives import Learnt, Schedule, adam_of, fit
+from audit.mechanisms.query import Side
+from audit.rng import stream
+from audit.types import Defense, Public, State, TrainingSet
+
+
+def begin(
+    fitter: Fitter, schedule: Schedule, side: Side, public: Public, key: jax.Array
+) -> Side:
+    """Return the side with phi fitted to the common starting point, once for all runs.
+
+    Raises:
+      ValueError: if there is no public record.
+    """
+    if not len(public.records.y):
+        raise ValueError("fim learns from public records and the split has none")
+    records, params = _single((public.records, side.params))
+    learnt = Learnt(
+        None, None, records, jax.random.key_data(key), places(side.mask, params)
+    )
+    ground = Ground(params, side.mask, learnt.places, records)
+    phi = fitter.init(stream(key, "phi"), ground)
+    opt = adam_of(schedule).init(phi)
+    side = side._replace(learnt=learnt._replace(phi=phi, optimizer=opt))
+    return jax.jit(partial(_fitted, fitter, schedule))(params, side, 0)
+
+
+def refresher(fitter: Fitter, schedule: Schedule) -> Callable:
+    """Return `refresh` for `noisy_sgd`: fit again before every step but the first."""
+
+    def refresh(params: Any, side: Side, t: Any) -> Side:
+        def again(params: Any, side: Side, t: Any) -> Side:
+            fitted = _fitted(fitter, schedule, params, side, t)
+            return jax.tree.map(lambda a, b: a.astype(b.dtype), fitted, side)
+
+        keep = lambda params, side, t: side  # noqa: E731
+        return jax.lax.cond(t == 0, keep, again, params, side, t)
+
+    return refresh
+
+
+def _fitted(
+    fitter: Fitter, schedule: Schedule, params: Any, side: Side, t: Any
+) -> Side:
+    """Return the side whose phi is fitted to the parameters of one trajectory."""
+    bundle = jax.tree.map(lambda a: jnp.asarray(a)[None], params)
+    return _fitted_to_all(fitter, schedule, bundle, side, t)
+
+
+def _fitted_to_all(
+    fitter: Fitter, schedule: Schedule, bundle: Any, side: Side, t: Any
+) -> Side:
+    """Return the side whose phi is fitted to the mean loss over trajectories [s, ...].
+
+    The sum over trajectories of Edmunds' Equation 2.4.
+    """
+    learnt = side.learnt
+    key = jax.random.fold_in(jax.random.wrap_key_data(learnt.key), t)
+    bundle, mask, public, phi, opt = _single(
+        (bundle, side.mask, learnt.public, learnt.phi, learnt.optimizer)
+    )
+    ground = Ground(None, mask, learnt.places, public)
+    see = lambda p: fitter.look(stream(key, "look"), ground._replace(params=p))  # noqa: E731
+    held = jax.vmap(see)(bundle)
+    params, first = jax.tree.map(lambda a: a[0], (bundle, held))
+
+    def loss(phi: Any, rows: Any, weight: Any, key: Any) -> jax.Array:
+        own = lambda p, held: fitter.loss(  # noqa: E731
+            ground._replace(params=p), held, phi, rows, weight, key
+        )
+        return jax.vmap(own)(bundle, held).mean()
+
+    if not schedule.warm:
+        phi = fitter.init(stream(key, "phi"), ground._replace(params=params))
+        opt = adam_of(schedule).init(phi)
+    n = len(public.y)
+    phi, opt = fit(loss, phi, opt, schedule, t, n, stream(key, "fit"))
+    offset, aside = fitter.settle(ground._replace(params=params), first, phi)
+    learnt = learnt._replace(phi=phi, optimizer=opt, aside=aside)
+    return side._replace(offset=offset, learnt=learnt)
+
+
+def _single(tree: Any) -> Any:
+    """Return a tree whose floats are float32."""
+
+    def cast(a: Any) -> Any:
+        a = jnp.asarray(a)
+        return a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a
+
+    return jax.tree.map(cast, tree)
+
+
+# One phi a step for all runs ----------------------------------------------------------
+
+
+def share(
+    fitter: Fitter,
+    schedule: Schedule,
+    pilot: Defense,
+    side: Side,
+    key: jax.Array,
+    *,
+    runs: int,
+    steps: int,
+) -> Side:
+    """Return a side with one phi for every step, fitted to pilot runs on public data.
+
+    The pilots are trained like the real runs, with the public records for the private
+    ones; phi_t is fitted to what their parameters look like before step t.
+
+    Args:
+      fitter: whose phi.
+      schedule: how long, how hard.
+      pilot: the defense without a refresh.
+      side: from `begin`.
+      key: of the pilots' batches and noise.
+      runs: trajectories in the bundle.
+      steps: of a run.
+    """
+    assert pilot.init is not None
+    assert pilot.step is not None
+    move, data = pilot.step, TrainingSet(side.learnt.public, None)
+    keys = jax.random.split(key, runs)
+
+    @jax.jit
+    def step(bundle: State, side: Side) -> State:
+        def one(key: Any, state: State) -> State:
+            return move(key, state._replace(side=side), data)[0]._replace(side=None)
+
+        return jax.vmap(one)(keys, bundle)
+
+    @jax.jit
+    def again(bundle: State, side: Side, t: Any) -> Side:
+        return _fitted_to_all(fitter, schedule, bundle.params, side, t)
+
+    state = pilot.init(key, side)._replace(side=None)
+    bundle = jax.tree.map(lambda a: jnp.broadcast_to(a, (runs, *a.shape)), state)
+    used = []
+    for t in range(steps):
+        side = again(bundle, side, t) if t else side
+        used.append(_used(side))
+        bundle = step(bundle, side)
+    table = jax.tree.map(lambda *a: jnp.stack(a), *used)
+    learnt = Learnt(None, None, None, None, side.learnt.places, table=table)
+    return _at(side._replace(learnt=learnt), 0)
+
+
+def _used(side: Side) -> tuple:
+    """Return what of a side the query reads."""
+    phi = side.learnt.phi if side.offset is None else None
+    return side.offset, phi, side.learnt.aside
+
+
+def _at(side: Side, t: Any) -> Side:
+    table = side.learnt.table
+    offset, phi, aside = jax.tree.map(lambda a: a[t], table)
+    learnt = side.learnt._replace(phi=phi, aside=aside)
+    return side._replace(offset=offset, learnt=learnt)
+
+
+def pick(params: Any, side: Side, t: Any) -> Side:
+    """Return the side of step t; the `refresh` of a shared phi."""
+    del params
+    return _at(side, t)

@@ -1,0 +1,252 @@
+"""Builder of releases that are minimisers: a fitted linear model plus noise.
+
+One solve, three readings. Training adds noise to it; the Fisher reading is its Jacobian
+by the implicit function theorem (`information_loss`); the Renyi reading is how far it
+can move when one record is replaced, 2 L / (n lambda), with L the largest gradient of
+a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from audit.mechanisms.glm import information_loss, losses, solvability
+from audit.mechanisms.output_perturbation import output_perturbation
+from audit.rng import stream
+from audit.types import Defense, Examples, Noise, Objective, Release, Task, TrainingSet
+
+
+def fitted_glm(
+    task: Task,
+    noise: Noise,
+    *,
+    loss: Literal["linear", "logistic"],
+    regularization: Any,
+    intercept: bool,
+    max_norm: float | None = None,
+    reweigh: Callable | None = None,
+) -> Defense:
+    """Release argmin_w sum_i omega_i l(<w, x_i>, y_i) + (n lambda / 2) ||w||^2 + noise.
+
+    Args:
+      task: shape of x, number of classes (0: y is a number), whether y is private.
+      noise: what is added to w.
+      loss: `linear` (squared error, classes coded -1 and 1) or `logistic`.
+      regularization: lambda; the objective is a sum over records, hence n lambda.
+      intercept: a constant feature, last, regularised like the others.
+      max_norm: no record is longer, public; None = what the task's domain allows.
+      reweigh: (weight -> eta, labels) -> Reweighted; None = all weights are one.
+
+    Returns:
+      A Defense with the traits `stationary`, `glm` and `exact` (runs in float64). Its
+      Renyi reading is None for `linear`, whose slope is unbounded, with `reweigh`,
+      whose weights depend on every record, and where records may have any length.
+
+    Raises:
+      ValueError: a task the loss cannot fit.
+    """
+    solvability.check_task(task, loss)
+    fits = _Fits(task, losses.LOSSES[loss], regularization, intercept, reweigh)
+    slope = fits.loss.steepest
+
+    def moves(n: int) -> Any:
+        longest = solvability.longest(task, max_norm, intercept)
+        return slope * longest / fits.ridge(n)
+
+    def predict(side: Any, release: Release, x: jax.Array) -> jax.Array:
+        del side
+        u = losses.design(x, intercept) @ release.params
+        return jnp.stack([jnp.zeros_like(u), u], -1) if task.classes else u[:, None]
+
+    known_length = max_norm is not None or np.isfinite(task.domain).all()
+    bounded = reweigh is None and np.isfinite(slope) and known_length
+    noisy = noise.precision is not None
+    noiseless = set() if noisy else {"noiseless"}  # the same release every time
+    built = output_perturbation(
+        fits.solve,
+        noise,
+        norm_bound=moves if bounded else None,
+        sensitivity=(lambda n: 2 * moves(n)) if bounded else None,
+        predict=predict,
+        trace=lambda side, data, rows: information_loss.trace(fits.about(data, rows)),
+        likelihood=reweigh is None,
+        traits=frozenset({"stationary", "glm", "exact"} | noiseless),
+    )
+
+    def spectral(
+        key: jax.Array, side: Any, data: TrainingSet, rows: Any, columns: Any = None
+    ) -> tuple[jax.Array, jax.Array]:
+        del key, side
+        at = fits.about(data, rows)
+        if columns is None:
+            norm = information_loss.example(at, label=task.label_private)
+        else:
+            norm = information_loss.attribute(at, columns)
+        return noise.precision * information_loss.trace(at), noise.precision * norm
+
+    def anatomy(side: Any, data: TrainingSet) -> dict[str, jax.Array]:
+        """Return eta of the whole set and of each class, and by reweighting step."""
+        del side
+        z, scale, seen = _joined(data), jnp.sqrt(noise.precision), {}
+        weight = jnp.ones(len(z.y), jnp.result_type(float))
+        if reweigh is not None:
+            done = fits.reweighted(z)
+            weight = done.weight
+            seen = {"eta_mean": done.eta_mean, "eta_sd": done.eta_sd}
+        at = fits.fit(z, weight)
+        groups = [jnp.ones_like(weight), *(z.y == c for c in range(task.classes))]
+        seen["eta_of_groups"] = jnp.sqrt(
+            jnp.stack(
+                [
+                    information_loss.group(
+                        at._replace(weight=at.weight * own), label=task.label_private
+                    )
+                    for own in groups
+                ]
+            )
+        )
+        return {name: scale * value for name, value in seen.items()}
+
+    return built._replace(
+        objective=Objective(
+            fits.gradient,
+            fits.total,
+            fits.ridge,
+            lambda side, z: fits.weights(z),
+            fits.solve,
+            lambda key, w: noise.sample(stream(key, "noise"), w),
+            fits.known,
+            fits.refit,
+            loss,
+            intercept,
+        ),
+        fil=spectral if noisy else None,
+        check=lambda z: solvability.check(
+            z, task, fits.loss, regularization, intercept, max_norm
+        ),
+        anatomy=anatomy if noisy else None,
+    )
+
+
+class _Fits(NamedTuple):
+    """Every way the suite fits one objective; the records come with the calls."""
+
+    task: Task
+    loss: losses.Loss
+    regularization: Any
+    intercept: bool
+    reweigh: Callable | None
+
+    def ridge(self, n: int) -> Any:
+        """Return n lambda."""
+        return n * self.regularization
+
+    def records(self, z: Examples) -> tuple[jax.Array, jax.Array]:
+        """Return the design [n, D] and the encoded labels [n]."""
+        kind = jnp.result_type(float)
+        x, y = (
+            losses.design(jnp.asarray(z.x, kind), self.intercept),
+            jnp.asarray(z.y, kind),
+        )
+        return x, self.loss.encode(y) if self.task.classes else y
+
+    def record(self, z: Examples) -> tuple[jax.Array, jax.Array]:
+        """Return the same for one record: [D] and []."""
+        x, y = self.records(jax.tree.map(lambda a: jnp.asarray(a)[None], z))
+        return x[0], y[0]
+
+    def fit(self, z: Examples, weight: jax.Array) -> information_loss.Fitted:
+        """Return the minimiser over z with the derivatives at its records."""
+        x, y = self.records(z)
+        ridge = self.ridge(len(y))
+        w = losses.minimise(self.loss, x, y, weight, ridge)
+        curved = losses.hessian(self.loss, x, y, weight, ridge, w)
+        return self._fitted(x, y, w, curved, weight)
+
+    def _fitted(
+        self, x: Any, y: Any, w: Any, curved: Any, weight: Any
+    ) -> information_loss.Fitted:
+        features = x.shape[1] - self.intercept
+        inverse = jnp.linalg.inv(curved)
+        return information_loss.fitted(self.loss, w, inverse, x, y, weight, features)
+
+    def reweighted(self, z: Examples) -> Any:
+        """Return the weights of every iteration's end, and what eta was."""
+        assert self.reweigh is not None
+
+        def eta(weight: jax.Array) -> jax.Array:
+            at = self.fit(z, weight)
+            return jnp.sqrt(information_loss.example(at, label=self.task.label_private))
+
+        return self.reweigh(eta, z.y)
+
+    def weights(self, z: Examples) -> jax.Array:
+        """Return the weight of every record [n]."""
+        if self.reweigh is None:
+            return jnp.ones(len(z.y), jnp.result_type(float))
+        return self.reweighted(z).weight
+
+    def _known(self, z: Examples, weight: jax.Array, n: int) -> losses.Known:
+        return losses.known(self.loss, *self.records(z), weight, self.ridge(n))
+
+    def solve(self, side: Any, data: TrainingSet) -> jax.Array:
+        """Return w* [D] of one training set."""
+        del side
+        if data.target is None or self.reweigh is not None:
+            z = _joined(data)
+            x, y = self.records(z)
+            weight = self.weights(z)
+            return losses.minimise(self.loss, x, y, weight, self.ridge(len(y)))
+        n = len(data.fixed.y)
+        known = self._known(data.fixed, self.weights(data.fixed), n + 1)
+        return losses.refit(self.loss, known, *self.record(data.target), 1.0, None)
+
+    def known(self, side: Any, fixed: Examples) -> losses.Known:
+        """Return the fit of all records, which `refit` starts from."""
+        del side
+        return self._known(fixed, self.weights(fixed), len(fixed.y))
+
+    def refit(self, known: losses.Known, row: Any, z: Examples) -> jax.Array:
+        """Return w* [D] with the record in `row` replaced by z, weights unchanged."""
+        return losses.refit(self.loss, known, *self.record(z), known.weight[row], row)
+
+    def total(self, w: jax.Array, z: Examples, weight: jax.Array) -> jax.Array:
+        """Return the weighted sum of loss gradients at w [D]."""
+        x, y = self.records(z)
+        return x.T @ (weight * self.loss.slope(x @ w, y))
+
+    def gradient(self, w: jax.Array, z: Examples) -> jax.Array:
+        """Return one record's loss gradient at w [D]."""
+        x, y = self.record(z)
+        return self.loss.slope(x @ w, y) * x
+
+    def about(self, data: TrainingSet, rows: Any) -> information_loss.Fitted:
+        """Return the fit with the derivatives of the records at `rows` [m]."""
+        if data.target is None or self.reweigh is not None:
+            z = _joined(data)
+            at = self.fit(z, self.weights(z))
+            x, a, b, omega = (
+                v[rows] for v in (at.x, at.slope, at.curvature, at.weight)
+            )
+            return at._replace(x=x, slope=a, curvature=b, weight=omega)
+        # about the target, and the shared records are never copied
+        w, n = self.solve(None, data), len(data.fixed.y)
+        x, y = self.records(jax.tree.map(lambda a: jnp.asarray(a)[None], data.target))
+        one, ones = jnp.ones(1, w.dtype), jnp.ones(n, w.dtype)
+        shared = self.records(data.fixed)
+        curved = losses.hessian(self.loss, *shared, ones, self.ridge(n + 1), w)
+        curved += losses.hessian(self.loss, x, y, one, 0.0, w)
+        return self._fitted(x, y, w, curved, one)
+
+
+def _joined(data: TrainingSet) -> Examples:
+    if data.target is None:
+        return data.fixed
+    return jax.tree.map(
+        lambda a, b: jnp.concatenate([a, jnp.asarray(b)[None]]), data.fixed, data.target
+    )

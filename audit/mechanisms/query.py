@@ -1,0 +1,162 @@
+"""Queries: one example's contribution, one function for training and accounting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from audit.clipping import Clip, clip_apart, clip_tree
+from audit.models import affine, dense
+from audit.models.masks import MASKS
+from audit.rng import stream
+from audit.types import Examples, Public, Query, Task
+
+NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
+
+
+class Side(NamedTuple):
+    """What `prepare` hands to every lane; public by construction."""
+
+    params: Any  # where every run starts
+    mask: Any = None  # pytree of 0/1 like params: 1 = trained; None = all
+    offset: Any = None  # like params: added to every gradient before it is clipped
+    learnt: Any = None  # what a defense that learns from public data carries along
+
+
+def start(key: jax.Array, public: Public) -> Side:
+    """Prepare nothing but the common starting point."""
+    del key
+    return Side(public.params)
+
+
+def start_masked(keep: str, density: float) -> Callable:
+    """Return `prepare` that also makes a public mask; density 1 freezes nothing."""
+
+    def prepare(key: jax.Array, public: Public) -> Side:
+        side = start(key, public)
+        if density == 1:
+            return side
+        mask = MASKS[keep](stream(key, "mask"), side.params, density)
+        return side._replace(mask=mask)
+
+    return prepare
+
+
+def masked(mask: Any, tree: Any) -> Any:
+    """Return `tree` with frozen entries zero; a mask of None freezes nothing."""
+    return tree if mask is None else jax.tree.map(jnp.multiply, mask, tree)
+
+
+def modules(task: Task) -> dict[str, int]:
+    """Return how many parameters each top-level module has."""
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    return {
+        name: sum(math.prod(a.shape) for a in jax.tree.leaves(part))
+        for name, part in shapes.items()
+    }
+
+
+def gradient(
+    task: Task, clip: Clip, perturb: Callable | None = None, *, apart: bool = False
+) -> Query:
+    """The gradient of one example, masked, perturbed, then clipped.
+
+    CLIP(mask * (grad loss(z) + offset + perturb(z))), whose norm and so its sensitivity
+    are the clip's, whatever is added.
+
+    Models with affine logits bring closed forms for the sum, the trace and the score,
+    dense networks too (the trace of narrow ones), an offset included; elsewhere, and
+    with `perturb`, the builder falls back on `fn`. `no_clip()` gives the plain
+    gradient.
+
+    Args:
+      task: whose loss is differentiated.
+      clip: from `audit.clipping`; owns the norm bound, and so the sensitivity.
+      perturb: (params, side, example, masked gradient) -> what is added, a pytree like
+        the parameters; None = nothing that depends on the example.
+      apart: whether each top-level module of the parameters is clipped on its own, to
+        the same norm.
+    """
+    blocks = len(modules(task)) if apart else 1
+
+    def parts(params: Any, side: Side, example: Examples) -> tuple[Any, Any]:
+        own, added = masked(side.mask, jax.grad(task.loss)(params, example)), None
+        if perturb is not None:
+            added = masked(side.mask, perturb(params, side, example, own))
+        if side.offset is not None:
+            offset = masked(side.mask, side.offset)
+            added = offset if added is None else jax.tree.map(jnp.add, added, offset)
+        return own, added
+
+    def fn(params: Any, side: Side, example: Examples) -> Any:
+        own, added = parts(params, side, example)
+        if added is not None:
+            own = jax.tree.map(jnp.add, own, added)
+        return clip_apart(clip, own) if blocks > 1 else clip_tree(clip, own)
+
+    bound = math.sqrt(blocks) * clip.norm_bound
+    smooth = clip.smooth and task.smooth
+    query = Query(fn, bound, 2 * bound, smooth, parts=parts)
+    if perturb is not None or blocks > 1:
+        return query
+    if task.linear is not None:
+        return _with_closed_forms(query, task, clip)
+    return query if task.dense is None else _with_ghosts(query, task, clip)
+
+
+def _flat(z: Examples) -> tuple[Any, Any]:
+    return z.x.reshape(len(z.y), -1), z.y
+
+
+def _with_ghosts(query: Query, task: Task, clip: Clip) -> Query:
+    """Closed forms of a dense network, without per-example gradients."""
+
+    def arguments(side: Side) -> dict:
+        return {"clip": clip, "mask": side.mask, "offset": side.offset}
+
+    def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
+        own = arguments(side)
+        return dense.clipped_total(task.dense, params, *_flat(z), weight, **own)
+
+    def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
+        own = arguments(side)
+        return dense.clipped_score(task.dense, params, *_flat(z), update, **own)
+
+    def trace(params: Any, side: Side, z: Examples) -> jax.Array:
+        return dense.clipped_trace(task.dense, params, *_flat(z), **arguments(side))
+
+    # exact while the first layer is narrow; else the builder's probes are cheaper
+    exact = trace if task.dense.width <= NARROW else None
+    return query._replace(total=total, score=score, trace=exact)
+
+
+def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
+    to_head, from_head = task.linear
+
+    def arguments(side: Side) -> dict:
+        return {
+            "clip": clip,
+            "classes": task.classes,
+            "mask": None if side.mask is None else to_head(side.mask),
+            "offset": None if side.offset is None else to_head(side.offset),
+        }
+
+    def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
+        x, y = _flat(z)
+        own = arguments(side)
+        return from_head(affine.clipped_total(to_head(params), x, y, weight, **own))
+
+    def trace(params: Any, side: Side, z: Examples) -> jax.Array:
+        x, y = _flat(z)
+        return affine.clipped_trace(to_head(params), x, y, **arguments(side))
+
+    def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
+        x, y = _flat(z)
+        own = arguments(side)
+        return affine.clipped_score(to_head(params), x, y, to_head(update), **own)
+
+    return query._replace(total=total, trace=trace, score=score)

@@ -1,0 +1,249 @@
+"""Samplers: who takes part in a step, and what that is worth in accounting.
+
+A sampler owns its amplification, so that what is accounted is what was drawn:
+
+===============  ============================  ===============================
+sampler          Fisher factor on one step     Renyi curve
+===============  ============================  ===============================
+full_batch       1                             steps x one release
+uniform_batch    q kappa(q, replace-one nu)    without replacement, replace-one
+poisson          q kappa(q, add-remove nu)     Poisson, either adjacency
+shuffled_epochs  1 on a visit, 0 otherwise     visits x one release, unamplified
+===============  ============================  ===============================
+
+kappa is the exact Gaussian replacement of Guo et al. (2022, Theorem 4), see
+`fisher.subsampling_factor`. No theorem amplifies shuffled epochs, so nothing does here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from audit.accounting import fisher, rdp
+from audit.rng import stream
+from audit.types import Adjacency, Batch, Noise, Query, Sampler
+
+
+def sensitivity(query: Query, adjacency: Adjacency) -> Any:
+    """Return the L2 sensitivity of a sum of contributions under `adjacency`."""
+    return {"replace_one": query.sensitivity, "add_remove": query.norm_bound}[adjacency]
+
+
+def _composed(
+    noise: Noise, query: Query, releases: int, orders: Any, adj: Adjacency
+) -> Any:
+    if noise.rdp is None or not _covered(noise, adj):
+        return None
+    return releases * noise.rdp(np.asarray(orders), sensitivity(query, adj))
+
+
+def _covered(noise: Noise, adj: Adjacency) -> bool:
+    """Whether there is a theorem: noises that show how many take part have one less."""
+    counted = noise.at == "example" or noise.total is not None
+    return not counted or adj == "replace_one"
+
+
+def _mixture(noise: Noise, query: Query, q: float, orders: Any, adj: Adjacency) -> Any:
+    """Return one release's curve for any noise, by joint convexity.
+
+    e^((alpha - 1) D_alpha) is jointly convex, and with probability 1 - q the record
+    has no part in the release: it is at most 1 - q + q e^((alpha - 1) D_alpha).
+    """
+    whole = _composed(noise, query, 1, orders, adj)
+    if whole is None:
+        return None
+    less = np.asarray(orders, float) - 1
+    return np.logaddexp(math.log1p(-q), math.log(q) + less * whole) / less
+
+
+def _full_pld(noise: Noise, query: Query, releases: int, adj: Adjacency) -> Any:
+    if noise.pld is not None:
+        return noise.pld(releases, 1.0) if _covered(noise, adj) else None
+    if noise.stddev is None:
+        return None
+    shift = sensitivity(query, adj) / noise.stddev
+    return rdp.GaussianPrivacy(math.sqrt(releases) * shift)
+
+
+def full_batch(batch_size: int | None = None) -> Sampler:
+    """Everybody, every step; the sum is a plain matrix product with no gather."""
+    if batch_size is not None:
+        raise ValueError(f"sampling=full takes no batch_size (got {batch_size})")
+    return Sampler(
+        draw=lambda key, t, n: Batch(None, None),
+        denominator=float,
+        fisher_factor=lambda noise, query, n, weight: weight,
+        rdp=lambda noise, query, n, steps, orders, adj: _composed(
+            noise, query, steps, orders, adj
+        ),
+        pld=lambda noise, query, n, steps, adj: _full_pld(noise, query, steps, adj),
+        everybody=True,
+    )
+
+
+def uniform_batch(batch_size: int | None) -> Sampler:
+    """A fresh uniform subset of fixed size each step, without replacement.
+
+    Adding or removing a record changes the law of everybody's membership: only
+    replace-one has a curve here, add-remove is None.
+    """
+    batch_size = _needed(batch_size, "uniform")
+
+    def draw(key, t, n):
+        rows = jax.random.choice(
+            stream(jax.random.fold_in(key, t), "batch"),
+            n,
+            (_at_most(batch_size, n),),
+            replace=False,
+        )
+        return Batch(rows, jnp.ones(rows.shape))
+
+    def factor(noise, query, n, weight):
+        del weight
+        q = batch_size / n
+        if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
+            return q
+        nu = query.sensitivity * jnp.sqrt(noise.precision)
+        return q * fisher.subsampling_factor(q, nu)
+
+    def curve(noise, query, n, steps, orders, adj):
+        if adj == "add_remove":
+            return None
+        if noise.stddev is None:
+            own = _mixture(noise, query, batch_size / n, orders, adj)
+            return None if own is None else steps * own
+        shift = query.sensitivity / noise.stddev
+        return steps * rdp.without_replacement_gaussian(orders, batch_size / n, shift)
+
+    def pld(noise, query, n, steps, adj):
+        if noise.pld is None or adj == "add_remove":
+            return None
+        return noise.pld(steps, batch_size / n)
+
+    return Sampler(
+        draw=draw,
+        denominator=lambda n: float(batch_size),
+        fisher_factor=factor,
+        rdp=curve,
+        pld=pld,
+    )
+
+
+def poisson(batch_size: int | None) -> Sampler:
+    """Each record independently with probability q = batch_size / n.
+
+    Drawn as a mask over all records, never truncated, so the law is exactly the one
+    that is accounted; a step costs a full-batch step. The sum is divided by the
+    expected size.
+    """
+    batch_size = _needed(batch_size, "poisson")
+
+    def draw(key, t, n):
+        key = stream(jax.random.fold_in(key, t), "batch")
+        member = jax.random.bernoulli(key, _at_most(batch_size, n) / n, (n,))
+        return Batch(None, member.astype(float))
+
+    def factor(noise, query, n, weight):
+        del weight
+        q = batch_size / n
+        if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
+            return q
+        nu = query.norm_bound * jnp.sqrt(noise.precision)
+        return q * fisher.subsampling_factor(q, nu)
+
+    def curve(noise, query, n, steps, orders, adj):
+        if noise.stddev is None:
+            own = _mixture(noise, query, batch_size / n, orders, adj)
+            return None if own is None else steps * own
+        shift = query.norm_bound / noise.stddev
+        return steps * rdp.poisson_gaussian(orders, batch_size / n, shift, adj)
+
+    def pld(noise, query, n, steps, adj):
+        if noise.pld is not None and _covered(noise, adj):
+            return noise.pld(steps, batch_size / n)
+        if noise.stddev is None:
+            return None
+        shift = query.norm_bound / noise.stddev
+        return rdp.poisson_gaussian_pld(batch_size / n, shift, steps, adj)
+
+    return Sampler(draw, lambda n: float(batch_size), factor, curve, pld)
+
+
+def shuffled_epochs(batch_size: int | None) -> Sampler:
+    """A fresh permutation every epoch, cut into batches; the last one may be short.
+
+    Every record is visited exactly once an epoch. The short batch too is divided by
+    `batch_size`: the step length then depends on nothing private.
+    """
+    batch_size = _needed(batch_size, "shuffled")
+
+    def per_epoch(n: int) -> int:
+        return -(-n // _at_most(batch_size, n))
+
+    def draw(key, t, n):
+        size, batches = _at_most(batch_size, n), per_epoch(n)
+        epoch, index = t // batches, t % batches
+        order = jax.random.permutation(
+            stream(jax.random.fold_in(key, epoch), "epoch"), n
+        )
+        order = jnp.pad(order, (0, batches * size - n), constant_values=-1)
+        rows = jax.lax.dynamic_slice(order, (index * size,), (size,))
+        weight = (rows >= 0).astype(float)
+        return Batch(jnp.maximum(rows, 0), weight)
+
+    def schedule(key, steps, n):
+        """Permute every epoch once; `draw` permutes anew in each of its steps."""
+        size, batches = _at_most(batch_size, n), per_epoch(n)
+        epochs = -(-steps // batches)
+
+        def order(epoch):
+            own = stream(jax.random.fold_in(key, epoch), "epoch")
+            return jax.random.permutation(own, n)
+
+        rows = jax.vmap(order)(jnp.arange(epochs))
+        pad = ((0, 0), (0, batches * size - n))
+        rows = jnp.pad(rows, pad, constant_values=-1).reshape(-1, size)[:steps]
+        return Batch(jnp.maximum(rows, 0), (rows >= 0).astype(float))
+
+    def visits(n: int, steps: int) -> int:
+        return -(-steps // per_epoch(n))
+
+    return Sampler(
+        draw=draw,
+        denominator=lambda n: float(_at_most(batch_size, n)),
+        fisher_factor=lambda noise, query, n, weight: weight,
+        rdp=lambda noise, query, n, steps, orders, adj: _composed(
+            noise, query, visits(n, steps), orders, adj
+        ),
+        pld=lambda noise, query, n, steps, adj: _full_pld(
+            noise, query, visits(n, steps), adj
+        ),
+        members_only=True,
+        visits=visits,
+        schedule=schedule,
+    )
+
+
+def _needed(batch_size: int | None, sampling: str) -> int:
+    if batch_size is None:
+        raise ValueError(f"sampling={sampling} needs a batch_size")
+    return batch_size
+
+
+def _at_most(batch_size: int, n: int) -> int:
+    if batch_size > n:
+        raise ValueError(f"batch_size={batch_size} is larger than the {n} records")
+    return batch_size
+
+
+SAMPLERS = {
+    "full": full_batch,
+    "uniform": uniform_batch,
+    "poisson": poisson,
+    "shuffled": shuffled_epochs,
+}

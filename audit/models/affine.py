@@ -1,0 +1,294 @@
+"""Closed forms for models whose logits are affine in x: z = W^T x + b.
+
+With residual e = p - onehot(y) over the trainable logits F, S_F the rows F of
+diag(p) - p p^T, and xb = (x, 1), one example's gradient is g = mask o (xb e^T + offset)
+and everything the suite asks of it costs one forward pass and k x k algebra:
+
+    s = ||g||,   J = d g / d x,   q = J^T g,   gbar = phi(s) g
+    ||d gbar / d x||_F^2 = phi^2 ||J||_F^2 + (2 phi phi'/s + phi'^2) ||q||^2
+
+Without a bias xb is x. The derivation is in docs/bounds/cramer_rao.md; tests compare
+with autodiff to 1e-10. Examples come as x [m, d] and y [m]. Nothing is vmapped over
+examples, so that under a vmap over lanes the products with a shared x become one large
+matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from audit.clipping import Clip
+
+
+class Head(NamedTuple):
+    """Weights of the trainable logits; also shapes masks, offsets and updates."""
+
+    kernel: Any  # [d, F]
+    bias: Any  # [F]; None = the model has none
+
+
+def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
+    """Return (p - onehot(y)) over the trainable logits [m, F], and p [m, classes].
+
+    Logits are z_1 .. z_F, followed by a constant 0 where F = classes - 1. The entry of
+    the true class is minus the sum of the other probabilities, which keeps its relative
+    precision when the example is fitted.
+    """
+    z = affine(head, x)
+    trainable = z.shape[-1]
+    if trainable == 1 and classes == 2:
+        # two logits, one of them 0: one pass over the examples instead of six
+        sign = jnp.where(y == 0, -1, 1).astype(z.dtype)[..., None]
+        one = jax.nn.sigmoid(z)
+        return sign * jax.nn.sigmoid(sign * z), jnp.concatenate([one, 1 - one], -1)
+    if trainable == classes - 1:
+        z = jnp.concatenate([z, jnp.zeros_like(z[..., :1])], -1)
+    p = jax.nn.softmax(z)
+    hot = jax.nn.one_hot(y, classes, dtype=p.dtype)
+    others = p * (1 - hot)
+    e = others - hot * others.sum(-1, keepdims=True)
+    return e[..., :trainable], p
+
+
+def affine(head: Head, x: Any) -> Any:
+    """Return W^T x + b [m, F]; without a bias, W^T x."""
+    z = x @ head.kernel
+    return z if head.bias is None else z + head.bias
+
+
+def inputs(head: Head, x: Any) -> Any:
+    """Return ||xb||^2 [m]."""
+    square = (x**2).sum(-1)
+    return square if head.bias is None else square + 1
+
+
+def _dot(a: Head, b: Head) -> Any:
+    return sum(
+        (p * q).sum() for p, q in zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    )
+
+
+def _inside(mask: Head | None, tree: Any) -> Any:
+    if mask is None or tree is None:
+        return tree
+    return jax.tree.map(jnp.multiply, mask, tree)
+
+
+def _norm(
+    head: Head, x: Any, e: Any, mask: Head | None, offset: Head | None
+) -> jax.Array:
+    """Return ||mask o (xb e^T) + offset|| [m]; the offset lies inside the mask."""
+    if mask is None:
+        square = inputs(head, x) * (e**2).sum(-1)
+    else:
+        square = (affine(mask, x**2) * e**2).sum(-1)
+    if offset is not None:
+        square += 2 * (affine(offset, x) * e).sum(-1) + _dot(offset, offset)
+    return jnp.sqrt(jnp.maximum(square, 0))
+
+
+def clipped_total(
+    head: Head,
+    x: Any,
+    y: Any,
+    weight: Any,
+    *,
+    clip: Clip,
+    classes: int,
+    mask: Head | None = None,
+    offset: Head | None = None,
+) -> Head:
+    """Return sum_i w_i gbar_i in two matrix products.
+
+    Args:
+      head: parameters.
+      x: [m, d].
+      y: [m] integer labels.
+      weight: [m], or None for ones.
+      clip: from `audit.clipping`.
+      classes: number of labels.
+      mask: 0/1; None = everything is trained.
+      offset: constant added before clipping, inside the mask; None = none.
+    """
+    offset = _inside(mask, offset)
+    e, _ = residual(head, x, y, classes)
+    phi = clip.scale(_norm(head, x, e, mask, offset))
+    phi = phi if weight is None else phi * weight
+    scaled = phi[..., None] * e
+    bias = None if head.bias is None else scaled.sum(-2)
+    total = _inside(mask, Head(x.T @ scaled, bias))
+    if offset is not None:
+        count = phi.sum(-1)
+        total = jax.tree.map(lambda t, c: t + count * c, total, offset)
+    return total
+
+
+def clipped_score(
+    head: Head,
+    x: Any,
+    y: Any,
+    update: Head,
+    *,
+    clip: Clip,
+    classes: int,
+    mask: Head | None = None,
+    offset: Head | None = None,
+) -> tuple[Any, Any]:
+    """Return <update, gbar_i> and ||gbar_i||^2, each [m].
+
+    Args: `clipped_total`, and
+      update: what the contributions are compared with.
+    """
+    offset = _inside(mask, offset)
+    e, _ = residual(head, x, y, classes)
+    s = _norm(head, x, e, mask, offset)
+    phi = clip.scale(s)
+    inner = (affine(_inside(mask, update), x) * e).sum(-1)
+    if offset is not None:
+        inner += _dot(offset, update)
+    return phi * inner, (phi * s) ** 2
+
+
+def clipped_trace(
+    head: Head,
+    x: Any,
+    y: Any,
+    *,
+    clip: Clip,
+    classes: int,
+    mask: Head | None = None,
+    offset: Head | None = None,
+) -> Any:
+    """Return ||d gbar_i / d x_i||_F^2 [m], exact. Arguments: `clipped_total`."""
+    offset = _inside(mask, offset)
+    e, p = residual(head, x, y, classes)
+    raw, q = raw_and_leak(mask)(head, x, e, p, mask, offset)
+    phi, curved = curvature(clip, _norm(head, x, e, mask, offset))
+    return phi**2 * raw + curved * q
+
+
+def raw_and_leak(mask: Head | None) -> Callable:
+    """Return what gives ||J||_F^2 and ||J^T g||^2, each [m]: see `_dense`."""
+    return _dense if mask is None else _masked
+
+
+def curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
+    """Return phi(s) and 2 phi phi'/s + phi'^2; the latter multiplies q = 0 at s = 0."""
+    phi, slope = clip.scale(s), clip.slope(s)
+    safe = jnp.where(s > 0, s, 1)
+    return phi, jnp.where(s > 0, 2 * phi * slope / safe + slope**2, 0)
+
+
+def covariance(e: Any, p: Any) -> Any:
+    """Return S_F [m, F, F]: rows and columns of diag(p) - p p^T of trainable logits.
+
+    The diagonal p (1 - p) is written |e| (1 - |e|), the same number: p - p^2 would lose
+    all digits of a fitted example's true class, and with them a third of its trace.
+    """
+    p = p[..., : e.shape[-1]]
+    outer = p[..., :, None] * p[..., None, :]
+    variance = jnp.abs(e) * (1 - jnp.abs(e))
+    return jnp.where(jnp.eye(e.shape[-1], dtype=bool), variance[..., None], -outer)
+
+
+def _dense(
+    head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
+) -> tuple[Any, Any]:
+    """Return ||J||_F^2 and ||J^T g||^2, each [m], with everything trained.
+
+    J^T g = ||e||^2 x + M^T (||xb||^2 e + C^T xb) + C_W e with M = S_F W^T, where C is
+    the offset; only k x k products of W are formed, never M.
+    """
+    del mask
+    w = head.kernel
+    cov = covariance(e, p)
+    gram = w.T @ w  # [F, F], once for all examples
+    ee, xx, xb, v = (e**2).sum(-1), (x**2).sum(-1), inputs(head, x), x @ w
+    c = jnp.einsum("...ji,...j->...i", cov, e)
+    mm = jnp.einsum("...ij,jk,...ik->...", cov, gram, cov)  # ||M||_F^2
+    raw = x.shape[-1] * ee + 2 * (c * v).sum(-1) + xb * mm
+    u = xb[..., None] * e
+    if offset is not None:
+        u = u + affine(offset, x)
+    h = jnp.einsum("...ji,...j->...i", cov, u)  # M^T u = W h
+    q = ee**2 * xx + 2 * ee * (h * v).sum(-1)
+    q = q + jnp.einsum("...i,ij,...j->...", h, gram, h)
+    if offset is not None:
+        k = offset.kernel
+        q = q + 2 * ee * ((x @ k) * e).sum(-1)
+        q = q + 2 * jnp.einsum("...i,ij,...j->...", h, w.T @ k, e)
+        q = q + jnp.einsum("...i,ij,...j->...", e, k.T @ k, e)
+    return raw, q
+
+
+def _masked(
+    head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
+) -> tuple[Any, Any]:
+    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of it frozen; O(d k^2).
+
+    J^T g = x o r + W h + C e with r = m (e o e), h = S (e a + C^T xb): sums over pairs
+    of logits of <x, m_j o w_k> and the like, so that no array is [m, d].
+    """
+    assert mask is not None
+    m, w, cov = mask.kernel, head.kernel, covariance(e, p)
+    e2, gram = e**2, w.T @ w
+    a = affine(mask, x**2)  # [m, F] squared norms of the masked xb, one a logit
+    xw = pairs(x, m, w)  # [m, F, F] <x o m_j, w_k>
+    jac = jnp.einsum("...ij,jk,...ik->...i", cov, gram, cov)  # ||M_j||^2
+    cross = (e[..., :, None] * cov * xw).sum((-1, -2))
+    raw = e2 @ m.sum(0) + 2 * cross + (a * jac).sum(-1)
+    u = a * e
+    if offset is not None:
+        u = u + affine(offset, x)
+    h = (cov * u[..., None, :]).sum(-1)
+    q = _form(e2, pairs(x**2, m, m), e2) + 2 * _form(e2, xw, h)
+    q = q + ((h @ gram) * h).sum(-1)
+    if offset is not None:
+        k = offset.kernel
+        q = q + 2 * _form(e2, pairs(x, m, k), e)
+        q = q + 2 * ((h @ (w.T @ k)) * e).sum(-1) + ((e @ (k.T @ k)) * e).sum(-1)
+    return raw, q
+
+
+def pairs(x: Any, a: Any, b: Any) -> Any:
+    """Return <x, a_j o b_k> [m, F, F] in one matrix product."""
+    both = a[:, :, None] * b[:, None, :]
+    out = x @ both.reshape(len(a), -1)
+    return out.reshape(*x.shape[:-1], *both.shape[1:])
+
+
+def _form(left: Any, matrix: Any, right: Any) -> Any:
+    """Return left^T matrix right, one an example [m]."""
+    return (left[..., :, None] * matrix * right[..., None, :]).sum((-1, -2))
+
+
+def spectrum(head: Head, x: Any, y: Any, *, clip: Clip, classes: int) -> Any:
+    """Return the eigenvalues [d], ascending, of Jbar^T Jbar for one example.
+
+    Jbar^T Jbar = phi^2 ||e||^2 Id + U T U^T with U = [x, M^T] of F + 1 columns, so that
+    all but F + 1 eigenvalues are phi^2 ||e||^2; the others come from the triangular
+    factor of U. Sum: `clipped_trace`. Largest: Hannun et al.'s (2021) squared loss.
+
+    Args:
+      head: parameters, all trained.
+      x: [d], one example.
+      y: [] integer label.
+      clip: from `audit.clipping`.
+      classes: number of labels.
+    """
+    e, p = residual(head, x, y, classes)
+    phi, curved = curvature(clip, _norm(head, x, e, None, None))
+    ee, xb = (e**2).sum(), inputs(head, x)
+    eye = jnp.eye(e.size, dtype=e.dtype)
+    inner = jnp.block([[jnp.zeros((1, 1), e.dtype), e[None]], [e[:, None], xb * eye]])
+    c = jnp.concatenate([ee[None], xb * e])  # J^T g = U c
+    inner = phi**2 * inner + curved * jnp.outer(c, c)
+    u = jnp.concatenate([x[:, None], head.kernel @ covariance(e, p).T], 1)
+    r = jnp.linalg.qr(u, mode="r")
+    bulk = phi**2 * ee
+    low = bulk + jnp.linalg.eigvalsh(r @ inner @ r.T)
+    return jnp.sort(jnp.concatenate([jnp.full(x.size - low.size, bulk), low]))

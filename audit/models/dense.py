@@ -1,0 +1,250 @@
+"""Closed forms for dense networks: clipped sums without per-example gradients.
+
+In layer l one example's gradient is the outer product a_l e_l^T of the layer's input
+(with a 1 for the bias) and the error that comes back to it. One forward and one
+backward pass over a batch give every a_l and e_l, and from them, for the gradient
+g = mask o (a_l e_l^T)_l + offset,
+
+    ||g||^2 = sum_l <mask_l, a_l^2 (e_l^2)^T> + 2 <offset_l, a_l e_l^T> + ||offset||^2
+    sum_i c_i g_i = mask o (sum_i c_i a_il e_il^T)_l + offset sum_i c_i, c_i = w_i phi_i
+
+so that no array has a batch axis and a parameter axis (Goodfellow 2015; "ghost
+clipping", Li et al. 2022). The rows e_l scaled by phi give the clipped sum directly,
+without a second backward pass. Without a hidden layer this is `linear`.
+
+Examples come as x [m, d] and y [m]; nothing is vmapped over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from audit.clipping import Clip
+from audit.models import affine
+from audit.models.affine import Head
+
+
+class Stack(NamedTuple):
+    """Dense layers with one activation between them; logits are the last one's."""
+
+    layers: tuple[str, ...]  # where `params` holds each {"kernel", "bias"}
+    activation: Callable  # element by element
+    classes: int
+    width: int  # of the first hidden layer
+
+
+class _Passes(NamedTuple):
+    """What one example's gradient is made of, a layer each."""
+
+    inputs: list[Any]  # [m, width before]
+    errors: list[Any]  # [m, width after]
+
+
+def _heads(stack: Stack, tree: Any) -> list[Head]:
+    return [Head(tree[name]["kernel"], tree[name]["bias"]) for name in stack.layers]
+
+
+def _tree(stack: Stack, heads: list[Head]) -> Any:
+    pairs = zip(stack.layers, heads, strict=True)
+    return {name: {"kernel": h.kernel, "bias": h.bias} for name, h in pairs}
+
+
+def _both_ways(stack: Stack, params: Any, x: Any, y: Any) -> _Passes:
+    z = affine.affine(_heads(stack, params)[0], x)
+    seen = _after(stack, params, z, y)
+    return seen._replace(inputs=[x, *seen.inputs])
+
+
+def _after(stack: Stack, params: Any, z: Any, y: Any) -> _Passes:
+    """Return the passes from what the first layer gives [..., width] on."""
+    _, *rest = _heads(stack, params)
+    inputs, slopes = [], []
+    for layer in rest:
+        a, slope = jax.jvp(stack.activation, (z,), (jnp.ones_like(z),))
+        inputs.append(a)
+        slopes.append(slope)
+        z = affine.affine(layer, a)
+    errors = [affine.residual(rest[-1], inputs[-1], y, stack.classes)[0]]
+    for layer, slope in zip(rest[::-1], slopes[::-1], strict=True):
+        errors.insert(0, slope * (errors[0] @ layer.kernel.T))
+    return _Passes(inputs, errors)
+
+
+def _inside(mask: Any, tree: Any) -> Any:
+    if mask is None or tree is None:
+        return tree
+    return jax.tree.map(jnp.multiply, mask, tree)
+
+
+def _square(stack: Stack, seen: _Passes, mask: Any, offset: Any) -> jax.Array:
+    """Return the squared norm of every masked gradient plus offset [m]."""
+    square = jnp.zeros(seen.inputs[0].shape[:1], seen.inputs[0].dtype)
+    masks = [None] * len(stack.layers) if mask is None else _heads(stack, mask)
+    for a, e, m in zip(*seen, masks, strict=True):
+        if m is None:
+            square += ((a**2).sum(-1) + 1) * (e**2).sum(-1)
+        else:
+            square += (affine.affine(m, a**2) * e**2).sum(-1)
+    if offset is not None:
+        square += 2 * _inner(stack, seen, offset)
+        square += sum((leaf**2).sum() for leaf in jax.tree.leaves(offset))
+    return square
+
+
+def _norm(stack: Stack, seen: _Passes, mask: Any, offset: Any) -> jax.Array:
+    return jnp.sqrt(jnp.maximum(_square(stack, seen, mask, offset), 0))
+
+
+def _inner(stack: Stack, seen: _Passes, tree: Any) -> jax.Array:
+    """Return <tree, gradient> of every example [m]; `tree` lies inside the mask."""
+    layers = zip(*seen, _heads(stack, tree), strict=True)
+    parts = [(affine.affine(h, a) * e).sum(-1) for a, e, h in layers]
+    return sum(parts[1:], parts[0])
+
+
+def clipped_total(
+    stack: Stack,
+    params: Any,
+    x: Any,
+    y: Any,
+    weight: Any,
+    *,
+    clip: Clip,
+    mask: Any = None,
+    offset: Any = None,
+) -> Any:
+    """Return sum_i w_i gbar_i, a pytree like `params`.
+
+    Args:
+      stack: where the layers are.
+      params: of the network.
+      x: [m, d].
+      y: [m] integer labels.
+      weight: [m], or None for ones.
+      clip: from `audit.clipping`.
+      mask: like `params`, 0/1; None = everything is trained.
+      offset: like `params`, added before clipping, inside the mask; None = none.
+    """
+    offset = _inside(mask, offset)
+    seen = _both_ways(stack, params, x, y)
+    phi = clip.scale(_norm(stack, seen, mask, offset))
+    phi = phi if weight is None else phi * weight
+    scaled = [phi[..., None] * e for e in seen.errors]
+    heads = [Head(a.T @ e, e.sum(-2)) for a, e in zip(seen.inputs, scaled, strict=True)]
+    total = _inside(mask, _tree(stack, heads))
+    if offset is None:
+        return total
+    count = phi.sum(-1)
+    return jax.tree.map(lambda t, o: t + count * o, total, offset)
+
+
+def clipped_score(
+    stack: Stack,
+    params: Any,
+    x: Any,
+    y: Any,
+    update: Any,
+    *,
+    clip: Clip,
+    mask: Any = None,
+    offset: Any = None,
+) -> tuple[Any, Any]:
+    """Return <update, gbar_i> and ||gbar_i||^2, each [m]. Arguments: `clipped_total`.
+
+    `update` is like `params`: what the contributions are compared with.
+    """
+    offset = _inside(mask, offset)
+    seen = _both_ways(stack, params, x, y)
+    s = _norm(stack, seen, mask, offset)
+    inner = _inner(stack, seen, _inside(mask, update))
+    if offset is not None:
+        pairs = zip(jax.tree.leaves(offset), jax.tree.leaves(update), strict=True)
+        inner += sum((o * u).sum() for o, u in pairs)
+    phi = clip.scale(s)
+    return phi * inner, (phi * s) ** 2
+
+
+def clipped_trace(
+    stack: Stack,
+    params: Any,
+    x: Any,
+    y: Any,
+    *,
+    clip: Clip,
+    mask: Any = None,
+    offset: Any = None,
+) -> Any:
+    """Return ||d gbar_i / d x_i||_F^2 [m], exact. Arguments: `clipped_total`.
+
+    With J = d g / d x and s = ||g|| it is phi^2 ||J||_F^2 + (2 phi phi'/s + phi'^2) q,
+    q = ||J^T g||^2. J^T g is the gradient of s^2 / 2 in x. The record reaches all but
+    the first layer's input through the first layer's output z = W^T x + b alone, so
+    that ||J||_F^2 needs as many tangents as z has entries, not as many as x has.
+    """
+    offset = _inside(mask, offset)
+
+    def half(x: Any) -> jax.Array:
+        return _square(stack, _both_ways(stack, params, x, y), mask, offset).sum() / 2
+
+    q = (jax.grad(half)(x) ** 2).sum(-1)
+    seen = _both_ways(stack, params, x, y)
+    phi, curved = affine.curvature(clip, _norm(stack, seen, mask, offset))
+    return phi**2 * _raw(stack, params, x, y, seen, mask) + curved * q
+
+
+def _raw(stack: Stack, params: Any, x: Any, y: Any, seen: _Passes, mask: Any) -> Any:
+    """Return ||J||_F^2 [m]; the offset does not move.
+
+    sum_v ||m o (a' e^T + a e'^T)||^2 over unit directions v of x, a layer at a time;
+    a' and e' are A u and E u for u = W^T v, and sum_v u u^T is W^T W.
+    """
+    first = _heads(stack, params)[0]
+    w, z = first.kernel, affine.affine(first, x)
+    by_z = jax.vmap(jax.jacfwd(lambda z, y: _after(stack, params, z, y)))(z, y)
+    gram = w.T @ w
+    a, e = seen.inputs[0], seen.errors[0]
+    own = by_z.errors[0]  # [m, F, F]
+    masks = [None] * len(stack.layers) if mask is None else _heads(stack, mask)
+    m = masks[0]
+    if m is None:
+        along = jnp.einsum("...j,...jk,...k->...", e, own, x @ w)
+        total = x.shape[-1] * (e**2).sum(-1) + 2 * along
+    else:
+        along = (e[..., :, None] * own * affine.pairs(x, m.kernel, w)).sum((-1, -2))
+        total = e**2 @ m.kernel.sum(0) + 2 * along
+    total += (_weights(m, a) * _moved(own, gram, own)).sum(-1)
+    rest = zip(
+        seen.inputs[1:],
+        seen.errors[1:],
+        by_z.inputs,
+        by_z.errors[1:],
+        masks[1:],
+        strict=True,
+    )
+    for a, e, da, de, m in rest:
+        spread = (e**2).sum(-1, keepdims=True) if m is None else e**2 @ m.kernel.T
+        total += (_moved(da, gram, da) * spread).sum(-1)
+        total += (_weights(m, a) * _moved(de, gram, de)).sum(-1)
+        if m is None:
+            both = [jnp.einsum("...i,...ik->...k", *p) for p in ((a, da), (e, de))]
+            total += 2 * jnp.einsum("...k,kl,...l->...", both[0], gram, both[1])
+        else:
+            cross = jnp.einsum("...ik,kl,...jl->...ij", da, gram, de) * m.kernel
+            total += 2 * jnp.einsum("...i,...ij,...j->...", a, cross, e)
+    return total
+
+
+def _weights(m: Head | None, a: Any) -> Any:
+    """Return the squared norm of what feeds each output, masked [m, width after]."""
+    if m is None:
+        return ((a**2).sum(-1) + 1)[..., None]
+    return affine.affine(m, a**2)
+
+
+def _moved(left: Any, gram: Any, right: Any) -> Any:
+    """Return the diagonal of left gram right^T [m, width]."""
+    return jnp.einsum("...ik,kl,...il->...i", left, gram, right)

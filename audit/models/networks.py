@@ -1,0 +1,318 @@
+"""Networks and the classification tasks made of them.
+
+Every model is a factory `(features, classes, *, settings) -> Task`; its name is the
+word a scenario says under `task.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from audit.models.affine import Head
+from audit.models.dense import Stack
+from audit.types import Count, Task
+
+ACTIVATIONS = {
+    "relu": nn.relu,
+    "elu": nn.elu,
+    "tanh": nn.tanh,
+    "sigmoid": nn.sigmoid,
+    "softplus": nn.softplus,
+}
+KINKED = {"relu"}  # gradients jump as the record moves: no Fisher information
+# Glorot-normal weights and N(0, .01^2) biases: the initialisation of Guo et al. (2022)
+# and Edmunds (2024), whose code builds on stax.
+WEIGHTS = nn.initializers.glorot_normal()
+BIASES = nn.initializers.normal(0.01)
+
+
+class _Linear(nn.Module):
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return _dense(self.outputs, "head")(x.reshape(-1))
+
+
+class _Mlp(nn.Module):
+    hidden: tuple[int, ...]
+    outputs: int
+    activation: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.reshape(-1)
+        for i, width in enumerate(self.hidden):
+            x = ACTIVATIONS[self.activation](_dense(width, f"hidden_{i}")(x))
+        return _dense(self.outputs, "head")(x)
+
+
+class _CnnTanh(nn.Module):
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = mean_of_four(nn.tanh(_dense(16, "conv_0")(patches(same(x, 8), 8))))
+        x = mean_of_four(nn.tanh(_dense(32, "conv_1")(patches(x, 4))))
+        x = nn.tanh(_dense(32, "hidden")(x.reshape(-1)))
+        return _dense(self.outputs, "head")(x)
+
+
+class _Lenet(nn.Module):
+    outputs: int
+    kind: str
+    activation: str
+    start: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return {"zhu": self._zhu, "lenet5": self._lenet5}[self.kind](x)
+
+    def _zhu(self, x: jax.Array) -> jax.Array:
+        for i, stride in enumerate((2, 2, 1)):
+            x = jnp.pad(x, [(2, 2), (2, 2), (0, 0)])
+            x = self._act(self._dense(12, f"conv_{i}")(windows(x, 5, stride)))
+        return self._dense(self.outputs, "head")(x.reshape(-1))
+
+    def _lenet5(self, x: jax.Array) -> jax.Array:
+        short = [max(32 - n, 0) for n in x.shape[:2]]
+        x = jnp.pad(x, [(s // 2, s - s // 2) for s in short] + [(0, 0)])
+        for i, width in enumerate((6, 16)):
+            x = self._act(self._dense(width, f"conv_{i}")(windows(x, 5, 1)))
+            x = windows(x, 2, 2).reshape(x.shape[0] // 2, x.shape[1] // 2, 4, -1)
+            x = x.mean(2)
+        x = x.reshape(-1)
+        for i, width in enumerate((120, 84)):
+            x = self._act(self._dense(width, f"hidden_{i}")(x))
+        return self._dense(self.outputs, "head")(x)
+
+    def _act(self, x: jax.Array) -> jax.Array:
+        return ACTIVATIONS[self.activation](x)
+
+    def _dense(self, width: int, name: str) -> nn.Dense:
+        if self.start == "glorot":
+            return _dense(width, name)
+        return nn.Dense(width, kernel_init=_half, bias_init=_half, name=name)
+
+
+def _half(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+    return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
+
+
+# One example's gradient by a convolution's own rule is slow on CPU under a vmap over
+# examples; a matrix product with patches has the same value and a fast rule.
+def patches(x: jax.Array, size: int) -> jax.Array:
+    """Return what each stride-2 filter of size x size sees: [h, w, size^2 c]."""
+    rows, columns = (
+        2 * np.arange((n - size) // 2 + 1)[:, None] + np.arange(size)
+        for n in x.shape[:2]
+    )
+    cut = x[rows[:, None, :, None], columns[None, :, None, :]]
+    return cut.reshape(*cut.shape[:2], -1)
+
+
+def windows(x: jax.Array, size: int, stride: int) -> jax.Array:
+    """Return what each filter sees, any stride: [h, w, size^2 c], as `patches`.
+
+    By slices, whose gradient is padding: the second derivatives of inversion attacks
+    would scatter through an index. One axis after the other, as each slice is compiled
+    over and over in them.
+    """
+    for axis in (1, 0):
+        last = x.shape[axis] - size + 1
+        cut = [jax.lax.slice_in_dim(x, i, i + last, stride, axis) for i in range(size)]
+        x = jnp.concatenate(cut, -1)
+    return x
+
+
+def same(x: jax.Array, size: int) -> jax.Array:
+    """Pad [h, w, c] with zeros as a stride-2 `SAME` convolution does."""
+    total = [max((-(-n // 2) - 1) * 2 + size - n, 0) for n in x.shape[:2]]
+    return jnp.pad(x, [(t // 2, t - t // 2) for t in total] + [(0, 0)])
+
+
+def mean_of_four(x: jax.Array) -> jax.Array:
+    """Average 2x2 neighbours, stride 1."""
+    x = x[1:] + x[:-1]
+    return (x[:, 1:] + x[:, :-1]) / 4
+
+
+def _dense(width: int, name: str) -> nn.Dense:
+    return nn.Dense(width, kernel_init=WEIGHTS, bias_init=BIASES, name=name)
+
+
+def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
+    """Softmax cross-entropy of one example; logits [k], integer label []."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, label)
+
+
+def classification(
+    name: str,
+    module: nn.Module,
+    features: tuple[int, ...],
+    classes: int,
+    *,
+    padded: bool = False,
+    linear: Any = None,
+) -> Task:
+    """Return the task of classifying `features` with `module`.
+
+    Args:
+      name: of the model; the shapes are added to it.
+      module: one example [*features] -> outputs.
+      features: shape of one x.
+      classes: number of labels, 0 .. classes - 1.
+      padded: the module gives all logits but the last, which is constant 0.
+      linear: (params -> Head, Head -> params) where the logits are affine in x.
+    """
+
+    def logits(params: Any, x: jax.Array) -> jax.Array:
+        out: Any = module.apply({"params": params}, x)
+        return jnp.append(out, jnp.zeros(1, out.dtype)) if padded else out
+
+    return _task(name, module, features, classes, logits, cross_entropy, linear)
+
+
+def squared_error(outputs: jax.Array, label: jax.Array) -> jax.Array:
+    """Half the squared error of one example; outputs [1], real label []."""
+    return (outputs[0] - label) ** 2 / 2
+
+
+def _task(
+    name: str,
+    module: nn.Module,
+    features: tuple[int, ...],
+    classes: int,
+    logits: Callable,
+    loss: Callable,
+    linear: Any = None,
+) -> Task:
+    """Return the task of fitting `logits` by `loss(logits, label)`."""
+    shape = "x".join(map(str, features))
+    return Task(
+        name=f"{name} {shape} -> {classes}",
+        loss=lambda params, z: loss(logits(params, z.x), z.y),
+        logits=logits,
+        init=lambda key: module.init(key, jnp.zeros(features))["params"],
+        features=features,
+        classes=classes,
+        linear=linear,
+    )
+
+
+def _to_head(params: Any) -> Head:
+    return Head(params["head"]["kernel"], params["head"]["bias"])
+
+
+def _from_head(head: Head) -> Any:
+    return {"head": {"kernel": head.kernel, "bias": head.bias}}
+
+
+def linear(features: tuple[int, ...], classes: int) -> Task:
+    """Softmax regression with a bias: `classes` logits W^T x + b."""
+    views = (_to_head, _from_head)
+    return classification("linear", _Linear(classes), features, classes, linear=views)
+
+
+def binary_linear(features: tuple[int, ...], classes: int) -> Task:
+    """One logit z for class 0 and a constant 0 for class 1 (Edmunds 2024, section 3.2).
+
+    Raises:
+      ValueError: if there are not exactly two classes.
+    """
+    if classes != 2:
+        raise ValueError(f"binary_linear has two classes, not {classes}: use linear")
+    return classification(
+        "binary_linear",
+        _Linear(1),
+        features,
+        classes,
+        padded=True,
+        linear=(_to_head, _from_head),
+    )
+
+
+def regression(features: tuple[int, ...], classes: int) -> Task:
+    """A number for a label: one linear output, squared error.
+
+    Raises:
+      ValueError: if there are classes.
+    """
+    if classes:
+        raise ValueError(f"regression has numbers for labels, not {classes} classes")
+    module = _Linear(1)
+
+    def outputs(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.asarray(module.apply({"params": params}, x))
+
+    return _task("regression", module, features, classes, outputs, squared_error)
+
+
+def mlp(
+    features: tuple[int, ...],
+    classes: int,
+    *,
+    hidden: Count = 10,
+    layers: Count = 1,
+    activation: Literal["relu", "elu", "tanh", "sigmoid", "softplus"] = "elu",
+) -> Task:
+    """Fully connected network; the default is Balle et al.'s 784-10-10 ELU network.
+
+    `hidden: 1024, layers: 2, activation: relu` is that of PRECODE (Scheliga et al.
+    2022), `softplus` or `tanh` its smooth twin.
+    """
+    module = _Mlp((hidden,) * layers, classes, activation)
+    name = f"mlp({hidden}x{layers} {activation})"
+    names = (*(f"hidden_{i}" for i in range(layers)), "head")
+    stack = Stack(names, ACTIVATIONS[activation], classes, hidden)
+    task = classification(name, module, features, classes)
+    return task._replace(dense=stack, smooth=activation not in KINKED)
+
+
+def lenet(
+    features: tuple[int, ...],
+    classes: int,
+    *,
+    kind: Literal["zhu", "lenet5"] = "zhu",
+    activation: Literal["relu", "elu", "tanh", "sigmoid", "softplus"] = "tanh",
+    start: Literal["glorot", "uniform"] = "glorot",
+) -> Task:
+    """The LeNet of inversion attacks (Zhu et al. 2019), or LeNet-5 (LeCun et al. 1998).
+
+    `zhu`: three convolutions of 12 5x5 filters, strides 2, 2, 1, and one dense layer;
+    sigmoid with weights uniform in (-1/2, 1/2) in the original. `lenet5`: 6 and 16 5x5
+    filters, each averaged 2x2, and layers of 120 and 84; images are padded to 32x32.
+
+    Raises:
+      ValueError: if an image has fewer than 16 pixels a side.
+    """
+    if len(features) != 3 or min(features[:2]) < 16:
+        shape = "x".join(map(str, features))
+        raise ValueError(f"lenet needs images of 16 or more pixels a side: {shape}")
+    module = _Lenet(classes, kind, activation, start)
+    name = f"lenet({kind} {activation} {start})"
+    task = classification(name, module, features, classes)
+    return task._replace(smooth=activation not in KINKED)
+
+
+def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:
+    """Guo et al.'s (2022, section 7.3) smooth network for MNIST, 26,010 parameters.
+
+    Convolutions of 16 8x8 and 32 4x4 filters, stride 2, tanh, 2x2 averages of stride 1,
+    32 hidden units. The papers say "padding 2"; their code pads as `SAME`, and so does
+    this.
+
+    Raises:
+      ValueError: if an image has fewer than 16 pixels a side.
+    """
+    if len(features) != 3 or min(features[:2]) < 16:
+        shape = "x".join(map(str, features))
+        raise ValueError(f"cnn_tanh needs images of 16 or more pixels a side: {shape}")
+    return classification("cnn_tanh", _CnnTanh(classes), features, classes)

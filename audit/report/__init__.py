@@ -1,0 +1,1 @@
+"""Scorecards for people: terminal, Markdown, HTML."""

@@ -1,0 +1,1 @@
+"""The result of an audit as plain data, and the flags on it."""

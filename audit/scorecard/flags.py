@@ -1,0 +1,336 @@
+"""Trust flags: what a reader must know before believing a row.
+
+Three levels: a *note* belongs to the scenario, a *warning* weakens the row, an *error*
+voids it. Each flag is one small function of a row; `docs/flags.md` has a paragraph
+each. Thresholds were fixed after the faults of `tests/scorecard/test_faults.py` were
+written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+STANDARD_ERRORS = 2.0
+SURE = 5.0  # standard errors, of a check that every run makes many times
+SLACK = 0.02  # relative, of measured noise: rounding and nothing else
+LONGEST = 1.001  # contribution over its bound, float32 rounding allowed
+LEAST_DIVERGENCE = 0.9  # accounted over seen; its noise is known to a few percent
+SHARED = 6.0  # standard errors, of the largest of thousands of correlations
+MATERIAL = 0.95  # of the floor, for the null control
+MATCH = 0.5  # of what pool images get by matching
+LATE = 0.1  # of the held-out error, gained in the last quarter of the epochs
+FEW_KNOWN = 0.01  # of the targets; real data hold twins
+# Flags under which what the attack got is no number of this defense.
+VOID = frozenset(
+    {
+        "non-finite", "attack-dead", "label-leaked", "shuffled-targets", "stale-cache",
+        "null-beats-floor",
+    }
+)  # fmt: skip
+
+
+class Flag(NamedTuple):
+    """One finding about one row."""
+
+    name: str
+    level: Literal["note", "warning", "error"]
+    text: str
+
+
+class Measured(NamedTuple):
+    """What a defense's runs were seen to do; None where there was nothing to see."""
+
+    noise: float | None = None  # standard deviation drawn over the one accounted
+    noise_se: float | None = None  # of that ratio
+    shared: float | None = None  # largest correlation between draws or runs, in s.e.
+    contribution: float | None = None  # longest one over the bound accounted
+    sampling: str | None = None  # law the drawn batches follow
+    divergence: float | None = None  # of order 2, accounted over that of what was seen
+
+
+class Ran(NamedTuple):
+    """What the flags about a defense's runs look at, whoever attacks it."""
+
+    measured: Measured
+    stale: str = ""  # which stored runs are not what this code makes, or ""
+    same_noise: float | None = None  # s.e. by which the attacker's runs share noise
+
+
+class Row(NamedTuple):
+    """What the flags look at."""
+
+    attack: str
+    oracle: bool
+    is_floor: bool
+    mse: np.ndarray  # [targets]
+    bias2: np.ndarray | None  # [targets]
+    finite: bool
+    floor: np.ndarray  # [targets], of the attacker who ignores the release
+    bounds: tuple[Any, ...] | None  # on squared errors; None where no error is squared
+    runs: int
+    control: np.ndarray | None  # [targets] this attack's mse on an undefended learner
+    is_control: bool  # this row is the undefended learner
+    stand_in: str  # why the data are not the scenario's own, or ""
+    augmented: str  # how the pool was enlarged, or ""
+    measured: Measured = Measured()  # what the defense's runs do
+    same_noise: float | None = None  # s.e. by which the attacker's runs share noise
+    null: np.ndarray | None = None  # [targets] mse by guesses at other targets
+    matched: tuple[float, float] | None = None  # error by matching: of guesses, of pool
+    label_leaked: bool = False  # the attack is shown a label that is private
+    known: tuple[int, int] = (0, 0)  # targets the attacker holds, of how many
+    stale: str = ""  # which stored runs are not what this code makes, or ""
+    late_gain: float | None = None  # share of held-out error gained at the end
+    picked: str = ""  # how settings were picked on these targets, or ""
+
+
+def below(values: np.ndarray, limit: np.ndarray) -> bool:
+    """Return whether the mean lies below the limit's by more than 2 s.e., paired."""
+    gap = np.broadcast_to(limit, values.shape) - values
+    if not np.isfinite(gap).all() or len(gap) < 2:
+        return bool(values.mean() < np.mean(limit))
+    se = gap.std(ddof=1) / np.sqrt(len(gap))
+    return bool(gap.mean() > STANDARD_ERRORS * se)
+
+
+def _biased(row: Row) -> bool | None:
+    if row.bias2 is None or len(row.bias2) < 2:
+        return None
+    se = row.bias2.std(ddof=1) / np.sqrt(len(row.bias2))
+    return bool(row.bias2.mean() > STANDARD_ERRORS * se)
+
+
+def non_finite(row: Row) -> Flag | None:
+    """Some guess is not a number."""
+    if row.finite:
+        return None
+    return Flag("non-finite", "error", "some guesses are not finite; the row is void")
+
+
+def attack_dead(row: Row) -> Flag | None:
+    """The attack does not beat the floor even where nothing defends."""
+    if row.oracle or row.is_floor or row.control is None:
+        return None
+    if below(row.control, row.floor):
+        return None
+    text = "the attack fails on the undefended learner: its other rows mean nothing"
+    return Flag("attack-dead", "error", text)
+
+
+def no_control(row: Row) -> Flag | None:
+    """Nothing undefended in the line-up, so the attack was not shown to work."""
+    if row.oracle or row.is_floor or row.control is not None:
+        return None
+    text = "no undefended learner this attack applies to: not shown to work here"
+    return Flag("no-control", "note", text)
+
+
+def attack_below_floor(row: Row) -> Flag | None:
+    """The attack is worse than ignoring the release."""
+    if row.oracle or row.is_floor or not below(row.floor, row.mse):
+        return None
+    text = "worse than ignoring the release; the floor is what the attacker gets"
+    return Flag("attack-below-floor", "note", text)
+
+
+def below_bound(row: Row) -> Flag | None:
+    """The error lies below a bound: explained by bias, or not at all."""
+    if row.oracle:
+        return None
+    for bound in row.bounds or ():
+        if not bound.ranked or not below(row.mse, np.asarray(bound.value)):
+            continue
+        if "unbiased" in bound.holds_for and _biased(row) is not False:
+            measured = "" if row.bias2 is not None else " (bias not measured)"
+            text = f"below {bound.name}, which binds unbiased attackers only{measured}"
+            return Flag("below-bound-biased", "note", text)
+        text = f"below {bound.name}, which holds for {bound.holds_for}"
+        return Flag("below-bound-unexplained", "error", text)
+    return None
+
+
+def no_bound(row: Row) -> Flag | None:
+    """Theory guarantees nothing about this defense."""
+    if row.bounds is None or any(bound.ranked for bound in row.bounds):
+        return None
+    return Flag("no-bound", "note", "no theorem limits what an attacker can rebuild")
+
+
+def few_runs(row: Row) -> Flag | None:
+    """One run a target: bias and variance cannot be told apart."""
+    if row.runs > 1:
+        return None
+    return Flag("few-runs", "note", "one run a target: bias and variance not measured")
+
+
+def data_stand_in(row: Row) -> Flag | None:
+    """The data are not the ones the scenario was published on."""
+    return Flag("data-stand-in", "note", row.stand_in) if row.stand_in else None
+
+
+def augmented_pool(row: Row) -> Flag | None:
+    """The attacker's pool was enlarged by augmentation."""
+    return Flag("augmented-pool", "note", row.augmented) if row.augmented else None
+
+
+# The run is not what it says it is ---------------------------------------------------
+
+
+def wrong_noise(row: Row | Ran) -> Flag | None:
+    """The noise drawn is not the noise accounted for."""
+    seen = row.measured
+    if seen.noise is None or seen.noise_se is None:
+        return None
+    tolerance = max(SLACK, SURE * seen.noise_se)
+    if abs(seen.noise - 1) <= tolerance:
+        return None
+    text = f"noise of {seen.noise:.3g} times the standard deviation accounted for"
+    return Flag("wrong-noise", "error" if seen.noise < 1 else "warning", text)
+
+
+def unclipped(row: Row | Ran) -> Flag | None:
+    """A record contributes more than the accounted sensitivity allows."""
+    longest = row.measured.contribution
+    if longest is None or longest <= LONGEST:
+        return None
+    text = f"a record adds {longest:.3g} times the norm accounted for"
+    return Flag("unclipped", "error", text)
+
+
+def accountant_disagrees(row: Row | Ran) -> Flag | None:
+    """The accountant's divergence is below that of the steps that are trained."""
+    ratio = row.measured.divergence
+    if ratio is None or ratio >= LEAST_DIVERGENCE:
+        return None
+    text = (
+        f"accounted for {ratio:.2g} of the divergence of what is trained: "
+        f"{row.measured.sampling} batches, the noise as drawn"
+    )
+    return Flag("accountant-disagrees", "error", text)
+
+
+def shared_noise(row: Row | Ran) -> Flag | None:
+    """Runs, steps or the attacker's models share noise."""
+    seen = row.measured.shared
+    if seen is not None and seen > SHARED:
+        text = "noise is shared between runs or steps: nothing accounted for holds"
+        return Flag("shared-noise", "error", text)
+    if row.same_noise is not None and row.same_noise > SHARED:
+        text = "the attacker's models share the release's noise: he knew its seed"
+        return Flag("shared-noise", "error", text)
+    return None
+
+
+def stale_cache(row: Row | Ran) -> Flag | None:
+    """Stored runs are not what this code and these settings make."""
+    return Flag("stale-cache", "error", row.stale) if row.stale else None
+
+
+# The attack is shown what it must not be, or is scored wrongly ------------------------
+
+
+def label_leaked(row: Row) -> Flag | None:
+    """The attack is shown the label, which the task counts as private."""
+    if not row.label_leaked:
+        return None
+    text = "the attack is shown the label, which this task counts as private"
+    return Flag("label-leaked", "error", text)
+
+
+def target_in_pool(row: Row) -> Flag | None:
+    """Targets stand among the records the attacker holds."""
+    held, targets = row.known
+    if not held:
+        return None
+    text = f"{held} of {targets} targets stand among what the attacker holds"
+    return Flag(
+        "target-in-pool", "error" if held > FEW_KNOWN * targets else "warning", text
+    )
+
+
+def shuffled_targets(row: Row) -> Flag | None:
+    """Guesses show the targets, but not their own."""
+    if row.oracle or row.is_floor or row.null is None or row.matched is None:
+        return None
+    paired = np.isfinite(row.null)
+    if not paired.any() or below(row.mse[paired], row.null[paired]):
+        return None
+    own, chance = row.matched
+    if own >= MATCH * chance:
+        return None
+    text = "guesses show targets, but other ones than they are scored against"
+    return Flag("shuffled-targets", "error", text)
+
+
+def null_beats_floor(row: Row) -> Flag | None:
+    """Guesses at other targets beat the floor: no release is needed."""
+    if row.oracle or row.null is None:
+        return None
+    told = np.isfinite(row.null)
+    gap = np.broadcast_to(row.floor, row.null.shape)[told] - row.null[told]
+    if len(gap) < 2 or row.null[told].mean() > MATERIAL * row.floor.mean():
+        return None
+    if gap.mean() <= SURE * gap.std(ddof=1) / np.sqrt(len(gap)):
+        return None
+    text = "guesses at other targets beat the floor: targets or floor are not sound"
+    return Flag("null-beats-floor", "error", text)
+
+
+# The attack could have been stronger, or was picked to look so ------------------------
+
+
+def attack_undertrained(row: Row) -> Flag | None:
+    """The attack's held-out error was still falling when it had to stop."""
+    if row.late_gain is None or row.late_gain <= LATE:
+        return None
+    text = f"held-out error fell {row.late_gain:.0%} in the last quarter of its epochs"
+    return Flag("attack-undertrained", "warning", text)
+
+
+def picked_on_targets(row: Row) -> Flag | None:
+    """Settings were picked by what they get on the scored targets."""
+    return Flag("picked-on-targets", "warning", row.picked) if row.picked else None
+
+
+OF_RUNS = (
+    wrong_noise,
+    unclipped,
+    accountant_disagrees,
+    shared_noise,
+    stale_cache,
+)
+FLAGS = (
+    non_finite,
+    attack_dead,
+    no_control,
+    attack_below_floor,
+    below_bound,
+    no_bound,
+    few_runs,
+    data_stand_in,
+    augmented_pool,
+    *OF_RUNS,
+    label_leaked,
+    target_in_pool,
+    shuffled_targets,
+    null_beats_floor,
+    attack_undertrained,
+    picked_on_targets,
+)
+
+
+def raised(row: Row) -> list[Flag]:
+    """Return the flags of a row, errors first."""
+    return _in_order([check(row) for check in FLAGS])
+
+
+def of_runs(ran: Ran) -> list[Flag]:
+    """Return the flags of a defense's runs, errors first."""
+    return _in_order([check(ran) for check in OF_RUNS])
+
+
+def _in_order(found: list[Flag | None]) -> list[Flag]:
+    order = {"error": 0, "warning": 1, "note": 2}
+    raised = [flag for flag in found if flag is not None]
+    return sorted(raised, key=lambda flag: order[flag.level])

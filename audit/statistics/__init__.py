@@ -1,0 +1,1 @@
+"""Numbers from guesses and scores: errors, intervals, ROC curves, lower bounds."""

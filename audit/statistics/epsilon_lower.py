@@ -1,0 +1,294 @@
+"""Lower bounds on epsilon from attacks on many independent runs.
+
+Half of the runs had the canary and half had not; a test accuses those whose score is
+above a threshold. If it accuses `tp` of `p` and `fp` of `n`, then the mechanism cannot
+have been more private than
+
+===================  ============================================================
+method               what it takes for granted
+===================  ============================================================
+`clopper_pearson`    nothing
+`gdp`                the claim it tests is a Gaussian one, mu-GDP; elsewhere void
+`bayesian`           Jeffreys priors: credible, not a confidence bound
+===================  ============================================================
+
+None is smaller than the truth for free: looking for the best threshold costs
+confidence, and how that is paid is a word of its own, see `SELECTIONS`. Sources:
+Jagielski et al. (2020), Nasr et al. (2023), Zanella-Beguelin et al. (2023).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from scipy import special
+
+from audit.accounting import rdp
+from audit.statistics import roc
+from audit.statistics.intervals import clopper_pearson
+
+Method = Literal["clopper_pearson", "gdp", "bayesian"]
+Selection = Literal["fixed", "split", "bonferroni", "multi_split"]
+SELECTIONS = get_args(Selection)
+METHODS = get_args(Method)
+
+SPLITS = 9  # of `multi_split`
+NODES = 128  # of the posterior's quadrature: epsilon to 1e-3
+MOST = 50.0  # epsilon beyond which nobody asks
+
+
+class Lower(NamedTuple):
+    """A lower bound, and the counts it comes from."""
+
+    epsilon: float
+    tp: int
+    p: int
+    fp: int
+    n: int
+    threshold: float
+    mu: float | None = None  # of the Gaussian method alone
+
+
+# Counts to epsilon --------------------------------------------------------------------
+
+
+def _limits(tp: Any, p: Any, fp: Any, n: Any, confidence: float) -> tuple[Any, Any]:
+    """Return (TPR at least, FPR at most); both hold together with `confidence`."""
+    return clopper_pearson(tp, p, confidence)[0], clopper_pearson(fp, n, confidence)[1]
+
+
+def from_clopper_pearson(
+    tp: Any, p: Any, fp: Any, n: Any, delta: float, confidence: float = 0.95
+) -> Any:
+    """Return the epsilon that (epsilon, delta)-privacy cannot be below.
+
+    max(0, log((TPR_L - delta) / FPR_U), log((1 - FPR_U - delta) / (1 - TPR_L))), where
+    TPR_L and FPR_U err with probability (1 - confidence) / 2 each.
+
+    Args:
+      tp: members accused; arrays broadcast.
+      p: members.
+      fp: non-members accused.
+      n: non-members.
+      delta: in [0, 1).
+      confidence: in (0, 1).
+    """
+    tpr, fpr = _limits(tp, p, fp, n, confidence)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        accused = np.log(np.maximum(tpr - delta, 0) / fpr)
+        acquitted = np.log(np.maximum(1 - fpr - delta, 0) / (1 - tpr))
+    return np.maximum(np.nan_to_num(np.maximum(accused, acquitted), nan=0.0), 0.0)[()]
+
+
+def gdp_mu(tp: Any, p: Any, fp: Any, n: Any, confidence: float = 0.95) -> Any:
+    """Return the mu that a mu-GDP mechanism cannot be below: z(TPR_L) - z(FPR_U)."""
+    tpr, fpr = _limits(tp, p, fp, n, confidence)
+    # no member accused or every non-member: the difference is -inf, or nan
+    mu = special.ndtri(tpr) - special.ndtri(fpr)
+    return np.maximum(np.nan_to_num(mu, nan=0.0, neginf=0.0), 0.0)[()]
+
+
+def from_gdp(
+    tp: int, p: int, fp: int, n: int, delta: float, confidence: float = 0.95
+) -> float:
+    """Return the epsilon at delta of the least mu; only of a Gaussian claim.
+
+    Under subsampling or another noise the trade-off is no Gaussian one, and the number
+    is not a bound: do not call it there.
+    """
+    mu = float(gdp_mu(tp, p, fp, n, confidence))
+    return rdp.GaussianPrivacy(mu).get_epsilon_for_delta(delta)
+
+
+@functools.cache
+def _nodes() -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of Gauss and Legendre's rule on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    return (nodes + 1) / 2, weights / 2
+
+
+def _mass(
+    epsilon: np.ndarray, fpr: np.ndarray, fnr: Any, delta: float, mirrored: bool
+) -> np.ndarray:
+    """Return the posterior mass of the rates that (epsilon, delta) allows [k].
+
+    Args:
+      epsilon: [k].
+      fpr: [k, nodes] quantiles of the posterior of the false-positive rate.
+      fnr: (a, b), each [k, 1], of the Beta posterior of the false-negative rate.
+      delta: in [0, 1).
+      mirrored: the test that answers the other way round must be allowed too.
+    """
+    grow = np.exp(epsilon)[:, None]
+    least = np.maximum((1 - delta - fpr) / grow, 1 - delta - grow * fpr)
+    mass = special.betaincc(*fnr, np.clip(least, 0, 1))
+    if mirrored:
+        most = np.minimum(1 - (fpr - delta) / grow, delta + grow * (1 - fpr))
+        mass = np.maximum(mass - special.betaincc(*fnr, np.clip(most, 0, 1)), 0)
+    return mass @ _nodes()[1]
+
+
+def _quantile(
+    tp: Any, p: Any, fp: Any, n: Any, delta: float, mass: float, mirrored: bool
+) -> np.ndarray:
+    """Return the epsilon below which the posterior has this mass [k]."""
+    tp, p, fp, n = (
+        v.astype(float).reshape(-1, 1) for v in np.broadcast_arrays(tp, p, fp, n)
+    )
+    fpr = special.betaincinv(fp + 0.5, n - fp + 0.5, _nodes()[0])
+    fnr = p - tp + 0.5, tp + 0.5
+    low, high = np.zeros(len(tp)), np.full(len(tp), MOST)
+    at = np.flatnonzero(_mass(low, fpr, fnr, delta, mirrored) < mass)
+    fpr, fnr = fpr[at], (fnr[0][at], fnr[1][at])
+    while at.size and np.max(high[at] - low[at]) > 1e-9:
+        middle = (low[at] + high[at]) / 2
+        enough = _mass(middle, fpr, fnr, delta, mirrored) >= mass
+        high[at] = np.where(enough, middle, high[at])
+        low[at] = np.where(enough, low[at], middle)
+    return low
+
+
+def from_bayesian(
+    tp: Any, p: Any, fp: Any, n: Any, delta: float, confidence: float = 0.95
+) -> Any:
+    """Return the epsilon with posterior mass 1 - confidence below it.
+
+    Independent Jeffreys priors on both error rates. Only the test as it answers counts:
+    with the mirrored test of `bayesian_interval` no data can give 0, since rates that
+    are exactly equal have no mass, and every null would look like a leak.
+    """
+    found = _quantile(tp, p, fp, n, delta, 1 - confidence, False)
+    return found if np.ndim(tp) else float(found[0])
+
+
+def bayesian_interval(
+    tp: int, p: int, fp: int, n: int, delta: float, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the equal-tailed credible interval as Zanella-Beguelin et al. publish it.
+
+    Its lower end is above 0 whatever the data, so it proves no leak by itself.
+    """
+    tail = (1 - confidence) / 2
+    low, high = (
+        _quantile(tp, p, fp, n, delta, mass, True) for mass in (tail, 1 - tail)
+    )
+    return float(low[0]), float(high[0])
+
+
+# Scores to counts ---------------------------------------------------------------------
+
+
+def lower(
+    members: Any,
+    nonmembers: Any,
+    *,
+    delta: float,
+    method: Method = "clopper_pearson",
+    selection: Selection = "bonferroni",
+    threshold: float | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Lower:
+    """Return a lower bound on epsilon from the scores of independent runs.
+
+    Args:
+      members: [p] scores of runs with the canary.
+      nonmembers: [n] scores of runs without.
+      delta: at which epsilon is meant.
+      method: a word of METHODS.
+      selection: how the threshold is found, a word of SELECTIONS: `fixed` in advance;
+        on one half of the runs and rated on the other (`split`); at several ranks of
+        the non-members, each at its share of the level (`bonferroni`); the median over
+        splits, each at half the level (`multi_split`; Meinshausen et al. 2009).
+      threshold: of `fixed`, chosen without looking at these scores.
+      confidence: that the mechanism's epsilon is not below the bound.
+      seed: of the splits.
+
+    Raises:
+      ValueError: on an unknown word, or a threshold without `fixed`.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: there are {', '.join(METHODS)}")
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection={selection!r}: there are {', '.join(SELECTIONS)}")
+    if (threshold is None) == (selection == "fixed"):
+        raise ValueError(f"threshold={threshold}: needed by `fixed`, and only there")
+    data, alpha = roc.scores(members, nonmembers), 1 - confidence
+    rng = np.random.default_rng(seed)
+    if threshold is not None:
+        return _at(data, threshold, method, delta, alpha)
+    if selection == "bonferroni":
+        ranks = _ranks(data.nonmembers.size)
+        share = alpha / len(ranks)
+        every = _at_ranks(data, ranks, delta, share, method)
+        return max(every, key=lambda one: one.epsilon)
+    if selection == "split":
+        return _on_split(data, rng, method, delta, alpha)
+    every = [_on_split(data, rng, method, delta, alpha / 2) for _ in range(SPLITS)]
+    return sorted(every, key=lambda one: one.epsilon)[SPLITS // 2]
+
+
+def _ranks(n: int) -> np.ndarray:
+    """Return how many non-members stand above each candidate threshold.
+
+    From nearly none to nearly all, in steps of a factor, fixed by n alone. A threshold
+    at a rank given in advance needs no further price: the false-positive rate there is
+    Beta(k + 1, n - k), whose quantile is the Clopper-Pearson limit of k of n.
+    """
+    tail = np.unique(np.geomspace(1, max(n // 2, 1), 6).round().astype(int)) - 1
+    return np.unique(np.concatenate([tail, n - 1 - tail]))
+
+
+def _at_ranks(
+    data: roc.Scores, ranks: np.ndarray, delta: float, alpha: float, method: Method
+) -> list[Lower]:
+    p, n = data.members.size, data.nonmembers.size
+    cuts = np.sort(data.nonmembers)[::-1][ranks]
+    tp = p - np.searchsorted(np.sort(data.members), cuts, side="right")
+    values, mus = _epsilons(method, tp, p, ranks, n, delta, alpha)
+    return [
+        Lower(float(e), int(t), p, int(k), n, float(c), mu)
+        for e, t, k, c, mu in zip(values, tp, ranks, cuts, mus, strict=True)
+    ]
+
+
+def _at(
+    data: roc.Scores, cut: float, method: Method, delta: float, alpha: float
+) -> Lower:
+    tp, fp = (int((a > cut).sum()) for a in data)
+    p, n = (a.size for a in data)
+    values, mus = _epsilons(method, np.array([tp]), p, np.array([fp]), n, delta, alpha)
+    return Lower(float(values[0]), tp, p, fp, n, float(cut), mus[0])
+
+
+def _on_split(
+    data: roc.Scores, rng: Any, method: Method, delta: float, alpha: float
+) -> Lower:
+    halves = [np.array_split(rng.permutation(a), 2) for a in data]
+    first, second = (roc.Scores(*(h[i] for h in halves)) for i in (0, 1))
+    # which threshold looks best; the posterior is too slow to search with
+    search: Method = "gdp" if method == "gdp" else "clopper_pearson"
+    ranks = _ranks(first.nonmembers.size)
+    best = max(_at_ranks(first, ranks, delta, alpha, search), key=lambda one: one[0])
+    return _at(second, best.threshold, method, delta, alpha)
+
+
+def _epsilons(
+    method: Method, tp: Any, p: int, fp: Any, n: int, delta: float, alpha: float
+) -> tuple[np.ndarray, list[float | None]]:
+    """Return epsilon at each count [k], and mu where the method has one."""
+    if method == "gdp":
+        mu = gdp_mu(tp, p, fp, n, 1 - alpha)
+        # epsilon grows with mu: only the largest is converted, the others need not be
+        best = int(np.argmax(mu))
+        values = np.zeros(len(mu))
+        values[best] = rdp.GaussianPrivacy(float(mu[best])).get_epsilon_for_delta(delta)
+        return values, [float(v) for v in mu]
+    rule: Callable = {
+        "clopper_pearson": from_clopper_pearson,
+        "bayesian": from_bayesian,
+    }[method]
+    return rule(tp, p, fp, n, delta, 1 - alpha), [None] * len(tp)

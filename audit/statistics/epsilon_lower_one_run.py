@@ -1,0 +1,220 @@
+"""Lower bounds on epsilon from one run with many canaries, each in with chance 1/2.
+
+The auditor guesses for some canaries whether they were in, by the highest and lowest
+scores, and abstains on the rest. The game is about in or out: its epsilon is that of
+add-or-remove neighbours.
+
+=============  ====================================================================
+method         what it takes for granted
+=============  ====================================================================
+`one_run`      nothing (Steinke, Nasr and Jagielski 2023)
+`one_run_fdp`  the claim it tests is mu-GDP (Mahloujifar, Melis and Chaudhuri 2024)
+=============  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from scipy import optimize, special
+
+from audit.accounting import rdp
+
+Method = Literal["one_run", "one_run_fdp"]
+Selection = Literal["fixed", "split", "bonferroni", "multi_split"]
+METHODS = get_args(Method)
+SELECTIONS = get_args(Selection)
+
+SPLITS = 9  # of `multi_split`
+MOST = 50.0  # epsilon beyond which nobody asks
+
+
+class Guessed(NamedTuple):
+    """A lower bound, and the guesses it comes from."""
+
+    epsilon: float
+    canaries: int
+    guesses: int
+    right: int
+
+
+def p_value(
+    epsilon: float, canaries: int, guesses: int, right: int, delta: float
+) -> float:
+    """Return how likely so many right guesses are under (epsilon, delta)-privacy.
+
+    P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i] / i with
+    s = 1 / (1 + e^-epsilon), at most 1 (Steinke et al. 2023, Theorem 5.2).
+
+    Args:
+      epsilon: of the claim.
+      canaries: m, those abstained on included.
+      guesses: r.
+      right: v of them.
+      delta: of the claim; the canaries multiply it.
+    """
+    chance = special.expit(epsilon)
+    value = special.bdtrc(right - 1, guesses, chance) if right else 1.0
+    if delta > 0 and right > 0:
+        below = special.bdtr(np.arange(right), guesses, chance)
+        below = np.concatenate([[0.0], below])  # P[Bin < k] for k = 0 .. v
+        i = np.arange(1, right + 1)
+        slab = below[right] - below[right - i]
+        value += 2 * canaries * delta * (slab / i).max()
+    return float(min(value, 1.0))
+
+
+def from_one_run(
+    canaries: int, guesses: int, right: int, delta: float, confidence: float = 0.95
+) -> float:
+    """Return the largest epsilon that so many right guesses reject."""
+    alpha = 1 - confidence
+    return _largest(
+        lambda e: p_value(e, canaries, guesses, right, delta) < alpha, guesses
+    )
+
+
+def fdp_rejects(
+    mu: float, canaries: int, guesses: int, right: int, alpha: float
+) -> bool:
+    """Return whether so many right guesses reject mu-GDP (Mahloujifar et al. 2024).
+
+    The recursion bounds, from the observed count down, the mass r of canaries guessed
+    right and h of those guessed wrong if counts as high had probability alpha; they
+    cannot be all guesses. It is a test at this alpha, not a p-value.
+    """
+    r = alpha * right / canaries
+    h = alpha * (guesses - right) / canaries
+    for i in range(right - 1, -1, -1):
+        grown = max(h, float(special.ndtr(special.ndtri(r) - mu)))
+        if grown == h:  # nothing changes any more
+            break
+        r, h = min(1.0, r + i / (guesses - i) * (grown - h)), grown
+    return bool(r + h > guesses / canaries)
+
+
+def from_one_run_fdp(
+    canaries: int, guesses: int, right: int, delta: float, confidence: float = 0.95
+) -> float:
+    """Return the epsilon at delta of the largest mu that so many right guesses reject.
+
+    Only of a Gaussian claim; see `epsilon_lower.from_gdp`.
+    """
+    alpha = 1 - confidence
+    mu = _largest(
+        lambda m: fdp_rejects(m, canaries, guesses, right, alpha), guesses, 12.0
+    )
+    return rdp.GaussianPrivacy(mu).get_epsilon_for_delta(delta)
+
+
+def _largest(
+    rejects: Callable[[float], bool], guesses: int, most: float = MOST
+) -> float:
+    """Return where a claim stops being rejected; 0 if it never is."""
+    if guesses == 0 or not rejects(0.0):
+        return 0.0
+    if rejects(most):
+        return most
+    found = optimize.bisect(lambda e: 1.0 if rejects(e) else -1.0, 0, most, xtol=1e-11)
+    return float(found)
+
+
+FROM: dict[str, Callable] = {"one_run": from_one_run, "one_run_fdp": from_one_run_fdp}
+
+
+def lower(
+    scores: Any,
+    member: Any,
+    *,
+    delta: float,
+    method: Method = "one_run",
+    selection: Selection = "bonferroni",
+    share: float | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Guessed:
+    """Return a lower bound on epsilon from the canaries' scores in one run.
+
+    The auditor says "in" of the highest scores and "out" of the lowest, as many each.
+
+    Args:
+      scores: [m], high = in.
+      member: [m] whether each was in; the bits were drawn with chance 1/2.
+      delta: at which epsilon is meant.
+      method: a word of METHODS.
+      selection: how many are guessed, a word of SELECTIONS: `fixed` in advance; found
+        on half of the canaries and used on the others (`split`; the scores may depend
+        on all bits, given the first half's they are a mechanism of the others');
+        several shares, each at its part of the level (`bonferroni`); the median over
+        splits, each at half the level (`multi_split`).
+      share: of `fixed`: of canaries guessed, in (0, 1].
+      confidence: that the mechanism's epsilon is not below the bound.
+      seed: of the splits and of ties.
+
+    Raises:
+      ValueError: on an unknown word, a share without `fixed`, or scores that are nan.
+    """
+    scores, member = np.asarray(scores, float).ravel(), np.asarray(member, bool).ravel()
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: there are {', '.join(METHODS)}")
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection={selection!r}: there are {', '.join(SELECTIONS)}")
+    if (share is None) == (selection == "fixed"):
+        raise ValueError(f"share={share}: needed by `fixed`, and only there")
+    if scores.size != member.size or scores.size < 2:
+        raise ValueError(f"{scores.size} scores of {member.size} canaries; at least 2")
+    if np.isnan(scores).any():
+        raise ValueError(f"{np.isnan(scores).sum()} canaries' scores are nan")
+    rng, alpha = np.random.default_rng(seed), 1 - confidence
+    order = rng.permutation(scores.size)  # ties are broken by chance
+    scores, member = scores[order], member[order]
+    if share is not None:
+        return _at(scores, member, share, method, delta, alpha)
+    if selection == "bonferroni":
+        part = alpha / len(SHARES)
+        every = [_at(scores, member, s, method, delta, part) for s in SHARES]
+        return max(every, key=lambda one: one.epsilon)
+    if selection == "split":
+        return _on_split(scores, member, rng, method, delta, alpha)
+    every = [
+        _on_split(scores, member, rng, method, delta, alpha / 2) for _ in range(SPLITS)
+    ]
+    return sorted(every, key=lambda one: one.epsilon)[SPLITS // 2]
+
+
+SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the canaries that are guessed
+
+
+def _at(
+    scores: np.ndarray,
+    member: np.ndarray,
+    share: float,
+    method: str,
+    delta: float,
+    alpha: float,
+) -> Guessed:
+    m = scores.size
+    side = max(1, round(share * m / 2))
+    side = min(side, m // 2)
+    order = np.argsort(scores, kind="stable")
+    right = int(member[order[-side:]].sum() + (~member[order[:side]]).sum())
+    value = FROM[method](m, 2 * side, right, delta, 1 - alpha)
+    return Guessed(value, m, 2 * side, right)
+
+
+def _on_split(
+    scores: np.ndarray,
+    member: np.ndarray,
+    rng: np.random.Generator,
+    method: str,
+    delta: float,
+    alpha: float,
+) -> Guessed:
+    first, second = np.array_split(rng.permutation(scores.size), 2)
+    best = max(
+        SHARES,
+        key=lambda s: _at(scores[first], member[first], s, method, delta, alpha)[0],
+    )
+    return _at(scores[second], member[second], best, method, delta, alpha)

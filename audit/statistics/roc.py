@@ -1,0 +1,296 @@
+"""Scores of members and non-members: ROC, AUC, rates at a threshold, and intervals.
+
+A high score says "member"; the rule is always `score > threshold`, so that a threshold
+taken from the non-members has at most the false-positive rate it was taken for, ties or
+not. Scores may be infinite, never nan. A rate is printed with the counts behind it.
+
+Where a threshold comes from is part of its name:
+
+==========  =====================================================================
+chosen on
+==========  =====================================================================
+`shadows`   the attacker's own shadow models: deployable, and what he would get
+`targets`   the very scores that are rated: optimistic, what most papers print
+==========  =====================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from audit.statistics.intervals import Estimate, Proportion, normal, proportion
+
+FPRS = (1e-2, 1e-3, 1e-4)
+EXPECTED = 10  # false positives a rate needs before it is printed
+
+ChosenOn = Literal["shadows", "targets"]
+
+
+class Roc(NamedTuple):
+    """Every rate the scores can give, from nobody accused to everybody."""
+
+    fpr: np.ndarray  # [p] not decreasing, from 0 to 1
+    tpr: np.ndarray  # [p] the same
+    threshold: np.ndarray  # [p] not increasing; the last is -inf, or the least score
+
+
+class Operating(NamedTuple):
+    """One threshold, and what it did."""
+
+    nominal: float  # the false-positive rate it was chosen for
+    chosen_on: ChosenOn
+    threshold: float
+    tpr: Proportion
+    fpr: Proportion  # realised
+
+
+class Accuracy(NamedTuple):
+    """Balanced accuracy, (TPR + 1 - FPR) / 2, at one threshold."""
+
+    value: float
+    chosen_on: ChosenOn
+    threshold: float
+
+
+class Summary(NamedTuple):
+    """What a table says of one attack."""
+
+    auc: Estimate
+    accuracy: tuple[Accuracy, ...]  # on shadows, where there are any; on targets
+    operating: tuple[Operating | str, ...]  # by FPR; a string says why it is missing
+    members: int
+    nonmembers: int
+
+
+class Scores(NamedTuple):
+    """Scores of both groups."""
+
+    members: np.ndarray  # [m]
+    nonmembers: np.ndarray  # [n]
+
+
+def scores(members: Any, nonmembers: Any) -> Scores:
+    """Return both groups as flat float64 arrays.
+
+    Raises:
+      ValueError: if a group is empty or holds nan, naming it.
+    """
+    flat = Scores(*(np.asarray(a, float).ravel() for a in (members, nonmembers)))
+    for name, a in zip(Scores._fields, flat, strict=True):
+        if not a.size:
+            raise ValueError(f"there are no scores of {name}")
+        if np.isnan(a).any():
+            raise ValueError(f"{np.isnan(a).sum()} of {a.size} {name}' scores are nan")
+    return flat
+
+
+def roc(members: Any, nonmembers: Any) -> Roc:
+    """Return the empirical ROC; tied scores are one step, along its diagonal.
+
+    Args:
+      members: [m] scores.
+      nonmembers: [n] scores.
+    """
+    data = scores(members, nonmembers)
+    cut = np.unique(np.concatenate([*data, [-np.inf]]))[::-1]
+    tpr, fpr = (
+        1 - np.searchsorted(np.sort(a), cut, side="right") / a.size for a in data
+    )
+    # `> -inf` misses scores of -inf: the last step takes everybody
+    if tpr[-1] < 1 or fpr[-1] < 1:
+        cut, tpr, fpr = np.append(cut, -np.inf), np.append(tpr, 1), np.append(fpr, 1)
+    return Roc(fpr, tpr, cut)
+
+
+def threshold_at(nonmembers: Any, fpr: float) -> float:
+    """Return the lowest threshold with at most `fpr` of these non-members above it."""
+    ordered = np.sort(np.asarray(nonmembers, float).ravel())[::-1]
+    allowed = math.floor(fpr * ordered.size + 1e-9)
+    return float(ordered[allowed]) if allowed < ordered.size else -math.inf
+
+
+def operating(
+    members: Any,
+    nonmembers: Any,
+    fpr: float,
+    *,
+    shadows: Any = None,
+    confidence: float = 0.95,
+) -> Operating | str:
+    """Return what the threshold for one false-positive rate did.
+
+    Args:
+      members: [m] scores that are rated.
+      nonmembers: [n] scores that are rated.
+      fpr: nominal rate.
+      shadows: scores of non-members of shadow models, which then choose the threshold;
+        None = it is chosen on `nonmembers`.
+      confidence: of the intervals.
+
+    Returns:
+      "unavailable (n)" with the number there is, where fewer than 10 / fpr non-members
+      choose or rate the threshold: at most ten of them would decide.
+    """
+    data = scores(members, nonmembers)
+    chosen_on: ChosenOn = "targets" if shadows is None else "shadows"
+    choosing = data.nonmembers if shadows is None else np.asarray(shadows, float)
+    fewest = min(choosing.size, data.nonmembers.size)
+    if fewest * fpr < EXPECTED * (1 - 1e-9):
+        return f"unavailable ({fewest})"
+    cut = threshold_at(choosing, fpr)
+    tpr, realised = (proportion(int((a > cut).sum()), a.size, confidence) for a in data)
+    return Operating(fpr, chosen_on, cut, tpr, realised)
+
+
+def best_threshold(members: Any, nonmembers: Any) -> float:
+    """Return the threshold of the largest TPR - FPR on these scores."""
+    curve = roc(members, nonmembers)
+    return float(curve.threshold[np.argmax(curve.tpr - curve.fpr)])
+
+
+def balanced_accuracy(
+    members: Any, nonmembers: Any, *, shadows: tuple[Any, Any] | None = None
+) -> Accuracy:
+    """Return the balanced accuracy at the best threshold.
+
+    Args:
+      members: [m] scores that are rated.
+      nonmembers: [n] scores that are rated.
+      shadows: (members, nonmembers) of shadow models, on which the threshold is best;
+        None = it is best on the rated scores, an optimistic choice.
+    """
+    data = scores(members, nonmembers)
+    cut = best_threshold(*(data if shadows is None else shadows))
+    tpr, fpr = ((a > cut).mean() for a in data)
+    where: ChosenOn = "targets" if shadows is None else "shadows"
+    return Accuracy(float((tpr + 1 - fpr) / 2), where, cut)
+
+
+class _Placements(NamedTuple):
+    """How each score stands to the other group: the influence values of the AUC."""
+
+    auc: float
+    members: np.ndarray  # [m] share of non-members below, ties counted half
+    nonmembers: np.ndarray  # [n] share of members above, ties counted half
+
+
+def _placements(members: Any, nonmembers: Any) -> _Placements:
+    data = scores(members, nonmembers)
+    m, n = (a.size for a in data)
+    ranks = stats.rankdata(np.concatenate(data))
+    above = (ranks[:m] - stats.rankdata(data.members)) / n
+    below = 1 - (ranks[m:] - stats.rankdata(data.nonmembers)) / m
+    return _Placements(float(above.mean()), above, below)
+
+
+def _variance(a: np.ndarray, b: np.ndarray, clusters: Any) -> float:
+    """Return the variance of mean(a) + mean(b) over independent clusters.
+
+    DeLong, DeLong and Clarke-Pearson (1988) where every score is its own cluster,
+    Obuchowski (1997) else.
+    """
+    if clusters is None:
+        return sum(v.var(ddof=1) / v.size if v.size > 1 else math.inf for v in (a, b))
+    ids = np.concatenate([np.asarray(c).ravel() for c in clusters])
+    if ids.size != a.size + b.size:
+        raise ValueError(f"{ids.size} cluster ids for {a.size + b.size} scores")
+    influence = np.concatenate([(v - v.mean()) / v.size for v in (a, b)])
+    _, where = np.unique(ids, return_inverse=True)
+    sums = np.bincount(where, influence)
+    return float((sums**2).sum() * sums.size / max(sums.size - 1, 1e-300))
+
+
+def auc(
+    members: Any, nonmembers: Any, *, clusters: Any = None, confidence: float = 0.95
+) -> Estimate:
+    """Return the area under the ROC, P(member > non-member) + P(tie) / 2.
+
+    The interval is DeLong's. Perfect separation has no estimated variance: there it is
+    exact, for if all is in order then so are min(m, n) independent pairs, which has
+    probability AUC^min(m, n) at most.
+
+    Args:
+      members: [m] scores.
+      nonmembers: [n] scores.
+      clusters: (ids [m], ids [n]) of what is independent, if scores are not: the model
+        a score comes from, or the record it is about.
+      confidence: of the interval.
+    """
+    data = scores(members, nonmembers)
+    value, above, below = _placements(*data)
+    if value in (0, 1):
+        pairs = min(a.size for a in data)
+        if clusters is not None:
+            pairs = min(pairs, *(len(np.unique(c)) for c in clusters))
+        room = 1 - ((1 - confidence) / 2) ** (1 / pairs)
+        return Estimate(value, max(value - room, 0.0), min(value + room, 1.0))
+    return normal(value, _variance(above, below, clusters), confidence, (0.0, 1.0))
+
+
+def auc_difference(
+    ours: tuple[Any, Any],
+    theirs: tuple[Any, Any],
+    *,
+    clusters: Any = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return AUC(ours) - AUC(theirs) of two attacks on the same records, paired.
+
+    The interval is that of DeLong, DeLong and Clarke-Pearson (1988).
+
+    Args:
+      ours: (members [m], nonmembers [n]) of one attack.
+      theirs: of the other, records in the same order.
+      clusters: as in `auc`.
+      confidence: of the interval.
+
+    Raises:
+      ValueError: if the two have not the same numbers of scores.
+    """
+    first, second = _placements(*ours), _placements(*theirs)
+    shapes = [(p.members.size, p.nonmembers.size) for p in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"paired scores differ in number: {shapes[0]}, {shapes[1]}")
+    variance = _variance(
+        first.members - second.members, first.nonmembers - second.nonmembers, clusters
+    )
+    return normal(first.auc - second.auc, variance, confidence, (-1.0, 1.0))
+
+
+def summarise(
+    members: Any,
+    nonmembers: Any,
+    *,
+    shadows: tuple[Any, Any] | None = None,
+    clusters: Any = None,
+    fprs: tuple[float, ...] = FPRS,
+    confidence: float = 0.95,
+) -> Summary:
+    """Return all that a table says of one attack.
+
+    Args:
+      members: [m] scores of members of the audited models.
+      nonmembers: [n] scores of their non-members.
+      shadows: (members, nonmembers) of shadow models, scored as the targets were.
+      clusters: as in `auc`.
+      fprs: nominal rates.
+      confidence: of every interval.
+    """
+    data = scores(members, nonmembers)
+    given = [shadows, None] if shadows is not None else [None]
+    points = [
+        operating(*data, f, shadows=s if s is None else s[1], confidence=confidence)
+        for s in given
+        for f in fprs
+    ]
+    return Summary(
+        auc(*data, clusters=clusters, confidence=confidence),
+        tuple(balanced_accuracy(*data, shadows=s) for s in given),
+        tuple(points),
+        data.members.size,
+        data.nonmembers.size,
+    )

@@ -1,0 +1,192 @@
+"""What a law is, and how many of them are judged: every one, each by its name.
+
+A law is a small function of a case. It returns None where it holds, a reason where it
+does not apply, and calls `broken` with what was seen where it does not hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from audit.config import registry
+from audit.config.registry import Setting
+
+Law = Callable[[Any], str | None]
+
+
+class LawBroken(AssertionError):
+    """What was seen instead."""
+
+
+def broken(seen: str) -> NoReturn:
+    """Say that the law does not hold."""
+    raise LawBroken(seen)
+
+
+def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
+    """Hold a case against every law.
+
+    Args:
+      subject: how messages call it, e.g. "defense dpsgd".
+      laws: small named functions of the case.
+      case: what they look at.
+
+    Returns:
+      Law -> "holds", or "does not apply: why".
+
+    Raises:
+      AssertionError: naming every law that is broken, and what was seen.
+    """
+    found, wrong = {}, []
+    for law in laws:
+        name = law.__name__
+        try:
+            gap = law(case)
+        except LawBroken as error:
+            wrong.append(f"{name}: {error}")
+        except Exception as error:  # a plug-in may fail in any way
+            text = str(error).strip().split("\n")[0]
+            wrong.append(f"{name}: raised {type(error).__name__}: {text}")
+        else:
+            found[name] = "holds" if gap is None else f"does not apply: {gap}"
+    if wrong:
+        said = "\n  ".join(wrong)
+        raise AssertionError(
+            f"{subject} breaks {len(wrong)} of {len(laws)} laws\n  {said}"
+        )
+    return found
+
+
+# What several laws say ----------------------------------------------------------------
+
+
+def same_bits(a: Any, b: Any, what: str) -> None:
+    """Say so if two trees of arrays are not the same to the bit."""
+    import jax
+
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        if x.shape != y.shape or x.dtype != y.dtype:
+            broken(f"{what}: {x.dtype}{list(x.shape)} and {y.dtype}{list(y.shape)}")
+        if not np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"):
+            broken(f"{what}: {largest_gap(x, y)}")
+
+
+def close(a: Any, b: Any, what: str, relative: float) -> None:
+    """Say so if two trees of arrays differ by more than `relative` of the largest."""
+    import jax
+
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        if x.shape != y.shape:
+            broken(f"{what}: shapes {list(x.shape)} and {list(y.shape)}")
+        scale = max(float(np.abs(y).max(initial=0)), 1e-12)
+        if not np.allclose(x, y, rtol=0, atol=relative * scale):
+            broken(f"{what}: {largest_gap(x, y)}, values up to {scale:.3g}")
+
+
+def largest_gap(x: np.ndarray, y: np.ndarray) -> str:
+    """Return how far two arrays are apart, in words."""
+    gap = np.abs(np.asarray(x, float) - np.asarray(y, float))
+    return f"they differ by up to {np.nanmax(gap, initial=0):.3g}"
+
+
+# Laws of every factory ----------------------------------------------------------------
+
+
+def source_of(factory: Callable) -> Path:
+    """Return the file a factory stands in."""
+    file = inspect.getsourcefile(inspect.unwrap(factory))
+    assert file is not None, factory
+    return Path(file)
+
+
+def settings_of(factory: Callable) -> dict[str, Setting]:
+    """Return a factory's settings by its signature."""
+    hints = typing.get_type_hints(factory, include_extras=True)
+    return {
+        p.name: Setting(hints.get(p.name), p.default)
+        for p in inspect.signature(factory).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    }
+
+
+def file_is_named_like_the_function(case: Any) -> str | None:
+    """The file, its function and the word on the command line are one name."""
+    path, name = source_of(case.factory), case.factory.__name__
+    if path.stem != name:
+        broken(f"function {name!r} stands in {path.name}")
+    return None
+
+
+def settings_are_keyword_only_and_typed(case: Any) -> str | None:
+    """After the task every argument is keyword-only, annotated, and has a default."""
+    _, *others = inspect.signature(case.factory).parameters.values()
+    for p in others:
+        if p.kind is not p.KEYWORD_ONLY:
+            broken(f"{p.name!r} is not keyword-only")
+        if p.annotation is p.empty:
+            broken(f"{p.name!r} has no type")
+        if p.default is p.empty:
+            broken(f"{p.name!r} has no default")
+    return None
+
+
+def settings_are_read_from_the_source(case: Any) -> str | None:
+    """What is read without importing the file is what the function takes."""
+    name, path = case.factory.__name__, source_of(case.factory)
+    read = registry.read_settings(path, name)
+    real = settings_of(case.factory)
+    if read.keys() != real.keys():
+        broken(f"read {sorted(read)}, it takes {sorted(real)}")
+    for word, setting in real.items():
+        if read[word] != setting:
+            broken(f"{word}: read {read[word]}, it is {setting}")
+    return None
+
+
+def settings_are_documented(case: Any) -> str | None:
+    """The docstring says of every setting what it is."""
+    text = inspect.getdoc(case.factory) or ""
+    if not text:
+        broken("the function has no docstring")
+    for word in settings_of(case.factory):
+        if not re.search(rf"^\s*{word}: \S", text, re.MULTILINE):
+            broken(f"the docstring has no line '{word}: ...'")
+    return None
+
+
+def file_says_what_it_is(case: Any) -> str | None:
+    """The file opens with a sentence, which `list` and reports show."""
+    path = source_of(case.factory)
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
+    if not re.search(r"[.:?]$", first):
+        broken(f"the first line of {path.name} is {first!r}, no sentence")
+    return None
+
+
+def defaults_are_valid(case: Any) -> str | None:
+    """Every default keeps its own annotation."""
+    registry.validate(settings_of(case.factory), {}, case.factory.__name__)
+    known = settings_of(case.factory)
+    given = {k: s.default for k, s in known.items()}
+    registry.validate(known, given, case.factory.__name__)
+    return None
+
+
+OF_FACTORIES: tuple[Law, ...] = (
+    file_is_named_like_the_function,
+    file_says_what_it_is,
+    settings_are_keyword_only_and_typed,
+    settings_are_read_from_the_source,
+    settings_are_documented,
+    defaults_are_valid,
+)

@@ -1,0 +1,81 @@
+"""Fixtures for pytest: run or read a scorecard, and hold attacks and bounds to it.
+
+pytest loads this module wherever the package is installed, so it imports nothing of the
+suite until a test asks for a fixture. See docs/strength.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def scorecard() -> Callable[..., Any]:
+    """Return a function that gives the scorecard of a run, or of a folder.
+
+    `scorecard("binary_mnist", "data=digits", "runs=2")` runs a scenario with words as
+    after `python -m audit run`, once a session for equal words; nothing is written.
+    `scorecard("results/binary_mnist-mnist")` reads what a run wrote.
+    """
+    held: dict[tuple[str, ...], Any] = {}
+
+    def get(what: str | Path, *words: str) -> Any:
+        from audit.report import html
+        from audit.testing import strength
+
+        key = (str(what), *words)
+        if key not in held:
+            folder = Path(what)
+            held[key] = (
+                html.load(folder)
+                if not words and (folder / "scorecard.json").is_file()
+                else strength.play([f"scenario={what}", *words])[0]
+            )
+        return held[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def assert_attack_at_least() -> Callable[..., None]:
+    """Return a function that fails where an attack is weaker than the numbers given.
+
+    `assert_attack_at_least(card, "reconstructor", "sgd", mse=0.02)`: an error at most
+    that, or an AUC, success rate, epsilon at least that. Labels are the line-up's.
+    """
+
+    def check(card: Any, attack: str, defense: str, **limits: float) -> None:
+        from audit.testing.strength import STRONGER, Cell, value
+
+        if not limits:
+            raise TypeError("say how strong, e.g. mse=0.02 or auc=0.6")
+        for metric, limit in limits.items():
+            cell = Cell(attack, defense, metric)
+            found = value(card, cell)
+            sign = ">=" if STRONGER[metric] else "<="
+            strong = found >= limit if STRONGER[metric] else found <= limit
+            assert strong, f"{cell.name} = {found:.6g}, wanted {sign} {limit:.6g}"
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def assert_bound_holds() -> Callable[..., None]:
+    """Return a function that fails where an attack did what a theorem rules out.
+
+    `assert_bound_holds(card, "dpsgd")`: no error below a bound that binds the attack,
+    no audited epsilon and no true-positive rate above what is accounted for, by the
+    card's own flags. A defense without a theorem, or without an attack, fails too.
+    """
+
+    def check(card: Any, defense: str) -> None:
+        from audit.testing.strength import broken
+
+        found = broken(card, defense)
+        assert not found, "; ".join(found)
+
+    return check

@@ -1,0 +1,230 @@
+"""How strong an attack is, held in golden bands: weaker fails, stronger is asked about.
+
+A *cell* is one number of a scorecard: attack, defense, metric. Its golden value is the
+mean over the seeds `GOLDEN`. A check plays some of them and asks whether their mean
+lies within three standard errors of the golden one,
+
+    3 sd sqrt(1 / seeds played + 1 / golden seeds),
+
+sd between seeds. That is the spread of what the check computes under *fresh* random
+bits: a change of code may shift every draw and must not be called weaker for it. On one
+machine, with nothing changed, the check plays the very bits of the golden file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from audit.errors import UserError, did_you_mean
+from audit.scorecard.path import read
+
+if TYPE_CHECKING:
+    from audit.scorecard.card import Scorecard
+
+GOLDEN = tuple(range(10))  # seeds of a golden value
+PLAYED = 5  # of them a check plays, the first ones
+STANDARD_ERRORS = 3.0
+MOST = 0.05  # of the value: a wider band would let a weakened attack through
+LEAST = 1e-3  # of the value: what another machine's rounding may do
+
+# A number of a trial -> whether more of it is a stronger attack
+STRONGER = {
+    "mse": False,  # mean over targets and runs
+    "mse_median": False,
+    "mse_typical": False,  # median over targets of the median over runs
+    "mse_normalised": False,
+    "mse_normalised_median": False,
+    "lpips": False,
+    "psnr_median": True,
+    "ssim": True,
+    "matching": True,
+    "auc": True,
+    "gini": True,  # 2 AUC - 1: 0 at chance, so that a share of it means something
+    "success": True,
+    "advantage": True,
+    "epsilon_lower": True,
+}
+Word = Literal["holds", "weaker", "stronger"]
+# Flags that say a theorem and an attack cannot both be right
+BROKEN = ("below-bound-unexplained", "lower-above-upper", "tpr-above-bound")
+
+
+class Cell(NamedTuple):
+    """One number of one scorecard."""
+
+    attack: str  # labels of the line-up
+    defense: str
+    metric: str  # of `STRONGER`
+
+    @property
+    def name(self) -> str:
+        """Return how tests and the golden file call it."""
+        return f"{self.attack} on {self.defense}: {self.metric}"
+
+
+class Band(NamedTuple):
+    """What a check of one cell allows."""
+
+    value: float  # mean over the golden seeds
+    width: float  # on either side
+
+    @property
+    def share(self) -> float:
+        """Return the width as a share of the value."""
+        return self.width / abs(self.value) if self.value else float("inf")
+
+
+def value(card: Scorecard, cell: Cell) -> float:
+    """Return one number of a scorecard.
+
+    Raises:
+      UserError: no such metric, or no finite number there; the text says what there is.
+    """
+    if cell.metric not in STRONGER:
+        hint = did_you_mean(cell.metric, STRONGER)
+        raise UserError(f"unknown metric {cell.metric!r}{hint}")
+    where = f"trials[defense={cell.defense},attack={cell.attack}].result"
+    name = {"auc": "auc.value", "gini": "auc.value"}.get(cell.metric, cell.metric)
+    try:
+        found = read(card._asdict(), f"{where}.{name}")
+    except LookupError as error:
+        raise UserError(f"{cell.name}: {error}{_instead(card, cell)}") from None
+    return 2 * found - 1 if cell.metric == "gini" else found
+
+
+def _instead(card: Scorecard, cell: Cell) -> str:
+    """Return why a trial has no numbers, or which trials there are."""
+    for t in card.trials:
+        if (t["defense"], t["attack"]) == (cell.defense, cell.attack):
+            return (
+                f" (the trial was {t['status']}: {t['reason']})" if t["reason"] else ""
+            )
+    pairs = ", ".join(f"{t['attack']} on {t['defense']}" for t in card.trials)
+    return f"; there is {pairs or 'no trial'}"
+
+
+def band(golden: Iterable[float], seeds: int = PLAYED) -> Band:
+    """Return the band a mean over so many seeds must lie in.
+
+    Args:
+      golden: values of the golden seeds.
+      seeds: how many a check plays.
+    """
+    each = np.array(list(golden), float)
+    se = each.std(ddof=1) * np.sqrt(1 / seeds + 1 / len(each))
+    mean = float(each.mean())
+    return Band(mean, float(max(STANDARD_ERRORS * se, LEAST * abs(mean))))
+
+
+def judge(cell: Cell, allowed: Band, found: float) -> Word:
+    """Return what a check says of a mean over its seeds; no number is weaker."""
+    gain = found - allowed.value
+    if abs(gain) <= allowed.width:
+        return "holds"
+    better = gain > 0 if STRONGER[cell.metric] else gain < 0
+    return "stronger" if better else "weaker"
+
+
+def play(
+    words: Iterable[str], seeds: Iterable[int] = (0,), store: Path | None = None
+) -> list[Scorecard]:
+    """Run one scenario under several seeds, in memory.
+
+    Args:
+      words: as after `python -m audit run`, without `seed=`.
+      seeds: of the runs; the data and their split are the same for all.
+      store: where releases are kept, so that the next line-up need not train again;
+        None = nowhere.
+
+    Raises:
+      UserError: naming the word that is wrong.
+    """
+    from audit.config import hydra_app
+
+    found: list[Any] = []
+    try:
+        hydra_app.launch(list(words), lambda scenario, _: found.append(scenario))
+    except hydra_app.Refused as error:  # an exit, which would end more than this call
+        raise UserError(str(error)) from None
+    if len(found) != 1:
+        raise UserError(f"{len(found)} scenarios, not one: a sweep is not for here")
+    from audit import pipeline
+    from audit.engine import shadow
+    from audit.engine import store as stores
+
+    kept = None if store is None else stores.open_store(store)
+    engine = shadow.Engine(found[0].lanes, kept)
+
+    def one(seed: int) -> Scorecard:
+        spec = found[0].spec.model_copy(update={"seed": seed})
+        return pipeline.audit(found[0]._replace(spec=spec), engine)
+
+    return [one(seed) for seed in seeds]
+
+
+# Whether a theorem holds --------------------------------------------------------------
+
+
+def broken(card: Scorecard, defense: str) -> list[str]:
+    """Return what contradicts the theorems about one defense, as the card's flags say.
+
+    Raises:
+      UserError: no such defense, no theorem about it, or no attack that tried it.
+    """
+    if defense not in card.defenses:
+        hint = did_you_mean(defense, card.defenses)
+        raise UserError(f"unknown defense {defense!r}{hint}")
+    own = card.defenses[defense]
+    if not own["epsilon"] and not any(b["ranked"] for b in own["bounds"]):
+        raise UserError(f"{defense}: no theorem bounds it, so that none can hold")
+    tried = [
+        t
+        for t in card.trials
+        if t["defense"] == defense
+        and t["status"] == "ok"
+        and not t["result"].get("oracle")
+    ]
+    if not tried:
+        raise UserError(f"{defense}: no attack tried it, so that no bound was tested")
+    return [
+        f"{t['attack']} on {defense}: {flag['text']}"
+        for t in tried
+        for flag in t["flags"]
+        if flag["name"] in BROKEN
+    ]
+
+
+# The golden file ----------------------------------------------------------------------
+
+
+class Golden(NamedTuple):
+    """What one scenario's file holds."""
+
+    words: list[str]  # what was run
+    seeds: list[int]
+    cells: dict[str, list[float]]  # by name, a value a seed
+    reasons: list[str]  # of every update, oldest first
+
+
+def load(path: Path) -> Golden | None:
+    """Read a golden file; None if there is none."""
+    return Golden(**json.loads(path.read_text())) if path.exists() else None
+
+
+def save(path: Path, golden: Golden) -> None:
+    """Write a golden file, values to six digits, a cell a line."""
+
+    def line(name: str, values: list[float]) -> str:
+        return f"    {json.dumps(name)}: {[float(f'{v:.6g}') for v in values]}"
+
+    cells = ",\n".join(line(k, each) for k, each in golden.cells.items())
+    rest = {k: v for k, v in golden._asdict().items() if k != "cells"}
+    lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in rest.items()]
+    lines.append(f'  "cells": {{\n{cells}\n  }}')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -1,0 +1,299 @@
+"""Bounds against test vectors, brute force and each other."""
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.optimize
+import scipy.stats
+
+from audit.accounting import bounds, rdp
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "want"),
+    [
+        (0.01, 24.87520833),
+        (0.1, 2.377082986),
+        (1, 0.1454941767),
+        (2.4937309940681924, 0.02250962365),
+        (5, 0.001695913727),
+    ],
+)
+def test_hcr_test_vectors(epsilon, want):
+    got = bounds.hammersley_chapman_robbins(epsilon)
+    np.testing.assert_allclose(got.value, want, rtol=1e-8)
+    np.testing.assert_allclose(10**got.log10, want, rtol=1e-8)
+
+
+def test_hcr_survives_underflow():
+    """Order 2 of five steps at noise multiplier .05: eps = 9,951."""
+    epsilon = 5 * (2 * 1.1153 / 0.05) ** 2
+    got = bounds.hammersley_chapman_robbins(epsilon)
+    assert got.value == 0.0
+    assert bounds.format_bound(float(got.value), got.log10) == "10^-4322"
+
+
+def test_hcr_scales_with_the_domain():
+    one = bounds.hammersley_chapman_robbins(0.5)
+    two = bounds.hammersley_chapman_robbins(0.5, (-1.0, 1.0))
+    np.testing.assert_allclose(two.value, 4 * one.value)
+
+
+def test_hcr_of_given_records():
+    x = [[0, 0.25, 0.5, 0.9, 1], [0.5] * 5, [0, 1, 0, 1, 1]]
+    got = bounds.hammersley_chapman_robbins_at(0.5, x)
+    worst = bounds.hammersley_chapman_robbins(0.5).value
+    np.testing.assert_allclose(worst, 0.38537352, rtol=1e-7)
+    np.testing.assert_allclose(got.value, [1.11681246, worst, 4 * worst], rtol=1e-8)
+    np.testing.assert_allclose(10**got.log10, got.value)
+    wide = bounds.hammersley_chapman_robbins_at(0.5, 2 * np.array(x) - 1, (-1.0, 1.0))
+    np.testing.assert_allclose(wide.value, 4 * got.value)
+
+
+def test_hcr_without_leakage_and_without_noise():
+    for rdp2, value in ((0.0, np.inf), (1e-320, np.inf), (np.inf, 0.0)):
+        got = bounds.hammersley_chapman_robbins(rdp2)
+        assert got.value == value
+        at = bounds.hammersley_chapman_robbins_at(rdp2, [[0.0, 1.0]])
+        assert at.value.tolist() == [value]
+    assert bounds.hammersley_chapman_robbins(np.inf).log10 == -np.inf
+    with pytest.raises(ValueError, match="rdp2=-1"):
+        bounds.hammersley_chapman_robbins(-1)
+
+
+def test_hcr_underflows_no_earlier_than_it_must():
+    got = bounds.hammersley_chapman_robbins(740.0)
+    np.testing.assert_allclose(got.value, np.exp(-740 - np.log(4)), rtol=1e-3)
+
+
+def test_cramer_rao_of_nothing_is_infinite():
+    got = bounds.cramer_rao([2.0, 0.0])
+    assert got.value.tolist() == [0.5, np.inf]
+    assert got.holds_for == "unbiased attackers"
+
+
+def test_van_trees_between_trace_form_and_exact():
+    """J = diag(1/4, 1, 4), I = 2 Id: trace form .26667, exact .31481."""
+    got = float(bounds.van_trees(6.0, [4.0, 1.0, 0.25]).value)
+    assert 0.2666666667 < got <= 0.3148148148
+
+
+@pytest.mark.parametrize("trace", [0.1, 3.0, 6.0, 50.0])
+def test_van_trees_is_the_least_over_all_information(trace):
+    """Against a numerical minimum over diagonals, and random rotations above it."""
+    precision = np.array([0.25, 1.0, 4.0])
+    got = float(bounds.van_trees(trace, 1 / precision).value)
+
+    def risk(logits):
+        share = np.exp(logits - logits.max())
+        return (1 / (precision + trace * share / share.sum())).mean()
+
+    options = {"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000}
+    starts = ([0.0, 0, 0], [5.0, 0, -5], [9.0, 9, -9])
+    best = min(
+        scipy.optimize.minimize(risk, start, method="Nelder-Mead", options=options).fun
+        for start in starts
+    )
+    np.testing.assert_allclose(got, best, rtol=1e-5)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        a = rng.normal(size=(3, 3))
+        information = a @ a.T * trace / np.trace(a @ a.T)
+        exact = np.trace(np.linalg.inv(information + np.diag(precision))) / 3
+        assert got <= exact * (1 + 1e-12)
+
+
+def test_van_trees_without_leakage_is_the_prior_variance():
+    got = bounds.van_trees(0.0, [4.0, 1.0, 0.0]).value
+    np.testing.assert_allclose(got, 5 / 3)
+    assert not bounds.van_trees(0.0, [1.0]).ranked
+    assert bounds.van_trees(3.0, [0.0, 0.0]).value == 0
+    assert bounds.van_trees(1.0, [1.0, 1e-310]).value == 0.25
+
+
+def test_van_trees_is_attained_by_the_linear_channel():
+    """h = z + noise with I = 2 Id has Bayes risk 1 / (J_i + 2): above, Tr I = 6."""
+    exact = np.mean(1 / (np.array([0.25, 1.0, 4.0]) + 2))
+    np.testing.assert_allclose(exact, 0.3148148148, rtol=1e-9)
+    level = bounds.van_trees(6.0, [4.0, 4.0, 4.0]).value
+    np.testing.assert_allclose(level, 1 / (0.25 + 2))
+
+
+def brute_force(log_ratio, own, candidates, targets, allowed):
+    risks = []
+    for t, x in enumerate(targets):
+        z = np.concatenate([candidates[allowed[t]], x[None]])
+        score = np.append(log_ratio[t][allowed[t]], own[t])
+        w = np.exp(score - score.max())
+        w /= w.sum()
+        risks.append(w @ ((z - w @ z) ** 2).sum(1) / x.size)
+    return np.array(risks)
+
+
+def test_finite_prior_against_a_plain_loop():
+    rng = np.random.default_rng(1)
+    candidates, targets = rng.uniform(size=(7, 4)), rng.uniform(size=(3, 4))
+    log_ratio, own = rng.normal(size=(3, 7)), rng.normal(size=3)
+    allowed = rng.uniform(size=(3, 7)) < 0.6
+    arguments = (log_ratio, own, candidates, targets, allowed)
+    got = bounds.finite_prior(*arguments)
+    np.testing.assert_allclose(got.value, brute_force(*arguments), rtol=1e-10)
+
+
+def test_finite_prior_of_a_certain_attacker_is_zero_and_of_a_blind_one_the_variance():
+    rng = np.random.default_rng(3)
+    pool, target = rng.uniform(size=(50, 8)) + 1e3, rng.uniform(size=(1, 8)) + 1e3
+    everyone = np.ones((1, 50), bool)
+    blind = np.zeros((1, 50))
+    got = bounds.finite_prior(blind, [0.0], pool, target, everyone).value
+    spread = np.concatenate([pool, target]).var(0).mean()
+    np.testing.assert_allclose(got, spread, rtol=1e-10)
+    got = bounds.finite_prior(blind, [900.0], pool, target, everyone).value
+    assert 0 <= got[0] < 1e-8
+    alone = bounds.finite_prior(blind, [0.0], pool, target, ~everyone)
+    assert alone.value[0] == pytest.approx(0, abs=1e-12)
+    assert alone.holds_for.startswith("any attacker, prior = 1+ pool images")
+
+
+B_OF_MU = {  # half the integral of pq / (p + q), and that over 1 - 4B
+    0.5: (0.2352635061, 3.991171644),
+    1: (0.1989864336, 0.9751642926),
+    2: (0.1123998773, 0.2042147113),
+    3: (0.0493106255, 0.06142655246),
+    4: (0.0171493522, 0.01841239477),
+}
+
+
+@pytest.mark.parametrize("mu", [1, 2])
+def test_finite_prior_of_two_points_is_the_closed_form(mu):
+    """Two candidates at ||z - z'||^2 / d = 1, mean of 200,000 runs within 4 s.e."""
+    rng = np.random.default_rng(2)
+    n = 200_000
+    release = rng.normal(size=n)  # the target is at 0, the candidate at mu
+    log_ratio = mu * release - mu**2 / 2
+    got = bounds.finite_prior(
+        log_ratio[:, None],
+        np.zeros(n),
+        [[1.0]],
+        np.zeros((n, 1)),
+        np.ones((n, 1), bool),
+    ).value
+    assert abs(got.mean() - B_OF_MU[mu][0]) < 4 * got.std() / np.sqrt(n)
+
+
+@pytest.mark.parametrize("mu", B_OF_MU)
+def test_two_point_test_vectors(mu):
+    for got in (bounds.two_point(mu), bounds.two_point_of(rdp.GaussianPrivacy(mu))):
+        np.testing.assert_allclose([b.value for b in got], B_OF_MU[mu], rtol=2e-9)
+        np.testing.assert_allclose([10**b.log10 for b in got], B_OF_MU[mu], rtol=2e-9)
+        assert not any(b.ranked for b in got)
+        assert [b.holds_for.split(",")[0] for b in got] == [
+            "any attacker",
+            "unbiased attackers",
+        ]
+
+
+def test_two_point_beyond_what_floats_hold():
+    """At mu = 50 against adaptive quadrature; at 1,000 the value is a power of ten."""
+    sech, _ = scipy.integrate.quad(
+        lambda x: scipy.stats.norm.pdf(x) / np.cosh(25 * x), -2, 2, points=[0]
+    )
+    everybody, unbiased = bounds.two_point(50.0)
+    np.testing.assert_allclose(everybody.value, sech / 4 * np.exp(-312.5), rtol=1e-9)
+    np.testing.assert_allclose(unbiased.log10, everybody.log10)
+    lost = bounds.two_point(1000.0)[0]
+    assert lost.value == 0
+    assert bounds.format_bound(float(lost.value), lost.log10) == "10^-54290"
+    # from a loss it is known only where delta differs from one
+    for mu in (14.0, 50.0):
+        assert [b.value for b in bounds.two_point_of(rdp.GaussianPrivacy(mu))] == [0, 0]
+
+
+def test_two_point_without_leakage():
+    """A quarter is the variance of a corner; unbiased attackers have no chance."""
+    for got in (bounds.two_point(0.0), bounds.two_point_of(rdp.GaussianPrivacy(0.0))):
+        np.testing.assert_allclose([b.value for b in got], [0.25, np.inf])
+    nearly = bounds.two_point(1e-6)[1]
+    np.testing.assert_allclose(nearly.value, 1e12, rtol=1e-9)
+    wide = bounds.two_point(1.0, (-1.0, 1.0))
+    ratio = [
+        w.value / b.value for w, b in zip(wide, bounds.two_point(1.0), strict=True)
+    ]
+    np.testing.assert_allclose(ratio, 4)
+    for mu in (-1.0, np.inf):
+        with pytest.raises(ValueError, match="mu="):
+            bounds.two_point(mu)
+
+
+class Randomised:
+    """Pure eps-DP at its worst: a coin told with odds e^eps."""
+
+    def __init__(self, epsilon):
+        self.epsilon = epsilon
+
+    def get_delta_for_epsilon(self, epsilon):
+        told = (np.exp(self.epsilon) - np.exp(epsilon)) / (1 + np.exp(self.epsilon))
+        return np.maximum(told, 0)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "want"), [(1.0, 0.1966119332), (3.0, 0.0451766598)]
+)
+def test_two_point_of_pure_privacy(epsilon, want):
+    np.testing.assert_allclose(
+        want, np.exp(epsilon) / (1 + np.exp(epsilon)) ** 2, rtol=1e-8
+    )
+    got = bounds.two_point_of(Randomised(epsilon))[0].value
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def composed_two_point(q, shift, steps, grid=1e-4, size=2**20):
+    """E 1 / (2 (1 + e^L)) by FFT of the loss, masses split so that means are kept."""
+    x = np.linspace(-12, 12, 200_001)
+    mixture = lambda s: np.logaddexp(  # noqa: E731
+        np.log1p(-q), np.log(q) + s * x - s**2 / 2
+    )
+    mass = np.exp(mixture(shift)) * scipy.stats.norm.pdf(x) * (x[1] - x[0])
+    place = (mixture(shift) - mixture(-shift)) / grid
+    low = np.floor(place).astype(int)
+    pmf = np.zeros(size)
+    np.add.at(pmf, low % size, mass * (low + 1 - place))
+    np.add.at(pmf, (low + 1) % size, mass * (place - low))
+    total = np.fft.irfft(np.fft.rfft(pmf) ** steps, size)
+    loss = np.fft.fftfreq(size, 1 / size) * grid
+    return total @ (1 / (1 + np.exp(loss))) / 2
+
+
+@pytest.mark.parametrize(("sigma", "published"), [(1.0, 0.224229), (2.0, 0.243847)])
+def test_two_point_of_poisson_batches(sigma, published):
+    """q = .01, 1,000 steps; the six-digit vectors are good to 5e-5 only."""
+    loss = rdp.poisson_gaussian_pld(0.01, 1 / sigma, 1000, "replace_one")
+    got = bounds.two_point_of(loss)[0].value
+    exact = composed_two_point(0.01, 1 / sigma, 1000)
+    np.testing.assert_allclose(got, exact, rtol=2e-6)
+    assert got < exact  # pessimistic deltas make the bound smaller
+    np.testing.assert_allclose(got, published, rtol=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("value", "log10", "text"),
+    [
+        (0.0421, None, ".0421"),
+        (0.5, None, ".5000"),
+        (66.02, None, "66"),
+        (3.2e-7, None, "3.2e-07"),
+        (3.2e-11, None, "10^-10"),
+        (0.0, -4322.1, "10^-4322"),
+        (0.02, -4322.1, ".0200"),
+        (3.2e-5, None, "3.2e-05"),
+        (1.0, None, "1"),
+        (0.0, None, "0"),
+        (0.0, -np.inf, "0"),
+        (np.inf, None, "inf"),
+        (np.inf, np.inf, "inf"),
+        (np.float64("nan"), None, "nan"),
+        (None, None, "none"),
+    ],
+)
+def test_format(value, log10, text):
+    assert bounds.format_bound(value, log10) == text

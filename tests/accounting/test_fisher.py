@@ -1,0 +1,221 @@
+"""Traces and the subsampling factor, against test vectors and brute force."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+from jax.flatten_util import ravel_pytree
+
+from audit.accounting.fisher import (
+    exact_trace,
+    hutchinson,
+    mixture_moments,
+    poisson_trace,
+    subsampling_factor,
+)
+from audit.clipping import GELU_OVERSHOOT, clip_tree, soft_clip
+
+LAWS = ["rademacher", "gaussian", "coordinate"]
+MATRIX = np.arange(12.0).reshape(4, 3) / 7
+
+
+def linear(x):
+    return MATRIX @ x
+
+
+@pytest.mark.parametrize("batch", [1, 2, 64])
+def test_exact_trace_is_the_frobenius_norm(batch):
+    x = jnp.ones((3, 1))
+    got = exact_trace(lambda x: {"y": MATRIX @ x.ravel()}, x, batch=batch)
+    np.testing.assert_allclose(got, (MATRIX**2).sum(), rtol=1e-6)
+
+
+def test_exact_trace_is_taken_at_x():
+    x = jnp.array([1.0, 2.0, 3.0])
+    got = exact_trace(lambda x: (x**3, x.sum()), x)
+    np.testing.assert_allclose(got, (9 * x**4).sum() + 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_probes_are_unbiased_and_so_is_their_variance(law):
+    """4,000 estimates of two probes each: both means within 4 s.e."""
+    keys = jax.random.split(jax.random.key(0), 4_000)
+    run = jax.jit(jax.vmap(lambda k: hutchinson(k, linear, jnp.ones(3), 2, law)))
+    values, errors = map(np.asarray, run(keys))
+    exact = (MATRIX**2).sum()
+    for seen, wanted in [(values, exact), (errors**2, ((values - exact) ** 2).mean())]:
+        assert abs(seen.mean() - wanted) < 4 * seen.std() / np.sqrt(len(seen))
+
+
+@pytest.mark.parametrize(
+    ("law", "variance"),
+    [
+        ("gaussian", lambda a: 2 * (a**2).sum()),
+        ("rademacher", lambda a: 2 * ((a**2).sum() - (a.diagonal() ** 2).sum())),
+    ],
+)
+def test_variance_of_one_probe(law, variance):
+    """20,000 estimates: the variance within 6%, some 4 s.e. for either law."""
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    run = jax.jit(jax.vmap(lambda k: hutchinson(k, linear, jnp.ones(3), 1, law)[0]))
+    values = np.asarray(run(keys))
+    np.testing.assert_allclose(values.var(), variance(MATRIX.T @ MATRIX), rtol=0.06)
+
+
+def test_coordinates_are_drawn_without_replacement(x64):
+    """Over all pairs of coordinates: the squared error is the variance, exactly."""
+    columns = 3 * (MATRIX**2).sum(0)
+    keys = jax.random.split(jax.random.key(0), 60)
+    run = jax.vmap(lambda k: hutchinson(k, linear, jnp.ones(3), 2, "coordinate"))
+    drawn = np.asarray(jax.jit(run)(keys))
+    values, first = np.unique(drawn[0].round(9), return_index=True)
+    wanted = [np.mean(pair) for pair in itertools.combinations(columns, 2)]
+    np.testing.assert_allclose(values, sorted(wanted), rtol=1e-6)
+    np.testing.assert_allclose((drawn[1][first] ** 2).mean(), np.var(wanted))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_every_probe_has_its_own_direction(law):
+    """One key for all probes, the published slip, would give a standard error of 0."""
+    matrix = np.eye(3) + np.arange(9.0).reshape(3, 3)
+    probes = 2 if law == "coordinate" else 8
+    run = lambda x: matrix @ x  # noqa: E731
+    _, se = hutchinson(jax.random.key(1), run, jnp.ones(3), probes, law)
+    assert se > 0
+
+
+def test_all_coordinates_are_exact():
+    value, se = hutchinson(jax.random.key(0), linear, jnp.ones(3), 3, "coordinate")
+    np.testing.assert_allclose(value, (MATRIX**2).sum(), rtol=1e-6)
+    assert se == 0
+    with pytest.raises(ValueError, match="probes=4 is more than the 3 coordinates"):
+        hutchinson(jax.random.key(0), linear, jnp.ones(3), 4, "coordinate")
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_one_probe_has_no_standard_error(law):
+    value, se = hutchinson(jax.random.key(0), linear, jnp.ones(3), 1, law)
+    assert np.isfinite(value)
+    assert np.isnan(se)
+
+
+@pytest.mark.parametrize(
+    ("q", "nu", "a", "b"),
+    [
+        (0.01, 1, 0.0257046800, 0.0471801247),
+        (0.01, 2, 0.1639575703, 0.3037124455),
+        (0.1, 2, 0.4701640257, 0.4880368449),
+        (256 / 60000, 1.1153, 0.0141953868, 0.0297765059),
+        (0.5, 3, 0.9013787489, 0.7360237087),
+    ],
+)
+def test_mixture_moments(x64, q, nu, a, b):
+    np.testing.assert_allclose(mixture_moments(q, nu), (a, b), rtol=0, atol=6e-11)
+
+
+def test_mixture_moments_are_the_fisher_information_of_the_mixture(x64):
+    """Integrate (d p)^2 / p of q N(m, 1) + (1 - q) N(0, 1) along and across m."""
+    q, nu = 0.2, 1.3
+    phi = scipy.stats.norm.pdf
+
+    def mixture(z):
+        return q * phi(z - nu) + (1 - q) * phi(z)
+
+    def integral(f):
+        return scipy.integrate.quad(f, -12, 14, epsabs=1e-13)[0]
+
+    a, b = mixture_moments(q, nu)
+    along = integral(lambda z: (q * phi(z - nu) * (z - nu)) ** 2 / mixture(z))
+    across = integral(lambda z: (q * phi(z - nu)) ** 2 / mixture(z))
+    np.testing.assert_allclose([q * b, q * a], [along, across], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "fixed_size", "poisson"),
+    [
+        (0.5, 0.86737, 0.37119),
+        (1, 0.37119, 0.06250),
+        (2, 0.06250, 0.01751),
+        (5, 0.01445, 0.01100),
+        (10, 0.01100, 0.01024),
+    ],
+)
+def test_factors_by_noise_level(x64, sigma, fixed_size, poisson):
+    """q = .01; nu is 2 c / sigma for fixed-size batches and c / sigma for Poisson's."""
+    nu = np.array([2, 1]) * GELU_OVERSHOOT / sigma
+    got = [subsampling_factor(0.01, nu_max) for nu_max in nu]
+    np.testing.assert_allclose(got, [fixed_size, poisson], rtol=0, atol=6e-6)
+
+
+@pytest.mark.parametrize("q", [1e-4, 0.01, 0.3, 0.5, 0.7, 0.9, 0.999])
+def test_the_supremum_is_at_the_largest_shift(x64, q):
+    """Even above q = 2/3, where b alone first falls."""
+    nu = jnp.linspace(0.0, 10.0, 101)
+    a, b = jax.jit(jax.vmap(mixture_moments, (None, 0)))(q, nu)
+    assert (np.diff(np.maximum(a, b)) > -1e-14).all()
+    assert (np.diff(b) < -1e-7).any() == (q > 2 / 3)
+    before = np.log(q / (1 - q)) + nu**2 / 2 <= 0
+    assert (np.where(before, b - a, a - b) > -1e-14).all()
+
+
+def test_the_factor_is_a_factor_and_may_be_traced():
+    factor = jax.jit(subsampling_factor)
+    for q in (0.001, 0.3, 0.7, 0.99, 1.0):
+        for nu in (0.0, 0.1, 3.0, 50.0, 1e30, np.inf):
+            assert q * (1 - 1e-5) <= float(factor(q, nu)) <= 1.0
+        np.testing.assert_allclose(factor(q, 0.0), q, rtol=1e-5)
+        np.testing.assert_allclose(factor(q, np.inf), 1.0, rtol=1e-5)
+
+
+@functools.cache
+def linear_softmax():
+    """Clipped gradient and Jacobian of the closed forms' test vector, y = 1, C = 1."""
+    i, j = jnp.arange(6.0)[:, None], jnp.arange(3.0)[None]
+    w, b = jnp.sin(1 + 3 * i + j), jnp.array([0.1, -0.2, 0.3])
+
+    def contribution(x):
+        z = lambda p: x @ p[0] + p[1]  # noqa: E731
+        loss = lambda p: jax.nn.logsumexp(z(p)) - z(p)[1]  # noqa: E731
+        return ravel_pytree(clip_tree(soft_clip(1.0), jax.grad(loss)((w, b))))[0]
+
+    x = (jnp.arange(6) + 0.5) / 6
+    both = jax.jit(lambda x: (contribution(x), jax.jacfwd(contribution)(x)))
+    return tuple(map(np.asarray, both(x)))
+
+
+Q, RHO = 0.1, 0.8
+TRACE = 0.1040685893  # 8 million Monte-Carlo draws gave .104073 +- .000126
+
+
+def test_poisson_trace_end_to_end(x64):
+    """The exact trace, its bound at the largest shift, and Guo et al.'s first form."""
+    g, jacobian = linear_softmax()
+    square, norm = (jacobian**2).sum(), np.linalg.norm(g)
+    along = ((g @ jacobian / norm) ** 2).sum()
+    exact = poisson_trace(Q, square, along, norm / RHO) / RHO**2
+    form_1 = Q * square / RHO**2
+    kappa = subsampling_factor(Q, GELU_OVERSHOOT / RHO)
+    np.testing.assert_allclose(form_1, Q * 2.3195227831 / RHO**2, rtol=1e-9)
+    np.testing.assert_allclose(kappa, 0.1225897228 / 0.331163, rtol=2e-6)
+    np.testing.assert_allclose(exact, TRACE, rtol=1e-9)
+    assert exact < form_1 * kappa < form_1
+
+
+def test_poisson_trace_against_monte_carlo(x64):
+    """E ||score||^2 over 200,000 noisy sums that hold the record one time in ten."""
+    g, jacobian = linear_softmax()
+    rng = np.random.default_rng(0)
+    noise = RHO * rng.normal(size=(200_000, g.size))
+    seen = noise + np.where(rng.uniform(size=(len(noise), 1)) < Q, g, 0)
+    log_ratio = (seen @ g - g @ g / 2) / RHO**2  # of taking part against not
+    r = scipy.special.expit(np.log(Q / (1 - Q)) + log_ratio)
+    score = r[:, None] * ((seen - g) @ jacobian) / RHO**2
+    square = (score**2).sum(1)
+    error = square.std() / np.sqrt(len(square))
+    assert abs(square.mean() - TRACE) < 4 * error < 0.04 * TRACE

@@ -1,0 +1,268 @@
+"""Membership attacks against plain-Python renderings of their formulas."""
+
+import itertools
+import math
+import statistics
+
+import jax
+import numpy as np
+import pytest
+
+from attacks.attack_p import attack_p
+from attacks.attack_r import attack_r
+from attacks.attack_s import attack_s
+from attacks.coin import coin
+from attacks.lira import lira
+from attacks.loss_threshold import loss_threshold
+from attacks.rmia import rmia
+from audit.engine import signals
+from audit.engine.signals import Shadows, Signals
+from audit.types import Examples, Knowledge, Observation, Task
+
+MODELS, RECORDS, POOL, CLASSES = 6, 8, 11, 3
+TASK = Task("test", None, None, None, (2,), CLASSES)
+
+
+def softmax(logits):
+    high = max(logits)
+    each = [math.exp(v - high) for v in logits]
+    return [v / sum(each) for v in each]
+
+
+class Fixed:
+    """Logits of reference models and of one target model, as plain lists."""
+
+    def __init__(self, queries):
+        rng = np.random.default_rng(queries)
+        draw = lambda *shape: 2 * rng.normal(size=(*shape, queries, CLASSES))  # noqa: E731
+        self.queries = queries
+        self.label = rng.integers(0, CLASSES, RECORDS)
+        self.pool_label = rng.integers(0, CLASSES, POOL)
+        half = np.arange(MODELS)[:, None] < MODELS // 2
+        self.member = rng.permuted(np.broadcast_to(half, (MODELS, RECORDS)), axis=0)
+        self.shadow, self.shadow_pool = draw(MODELS, RECORDS), draw(MODELS, POOL)
+        self.target, self.target_pool = draw(RECORDS), draw(POOL)
+
+    def p(self, logits, label):
+        """The label's softmax probability, one query."""
+        return softmax(logits.tolist())[label]
+
+    def phi(self, logits, label):
+        p = softmax(logits.tolist())
+        return math.log(p[label]) - math.log(sum(p) - p[label])
+
+    def loss(self, logits, label):
+        """Averaged over queries."""
+        each = [-math.log(self.p(q, label)) for q in logits]
+        return sum(each) / len(each)
+
+    def split(self, i, q, of):
+        """Return `of` of record i at query q on models with it, and without."""
+        both = [], []
+        for m in range(MODELS):
+            value = of(self.shadow[m, i, q], self.label[i])
+            both[0 if self.member[m, i] else 1].append(value)
+        return both
+
+    def scores(self, attack):
+        """Score the target model with one of our attacks."""
+
+        def odds(a, y):
+            return signals.log_odds(a, np.broadcast_to(y[:, None], a.shape[:-1]))
+
+        both = Signals(
+            odds(self.shadow, self.label), odds(self.shadow_pool, self.pool_label)
+        )
+        shadows = Shadows(self.member, self.label, jax.tree.map(np.asarray, both))
+        pool = Examples(np.zeros((POOL, 2)), self.pool_label)
+        known = attack.threat_model.knows
+        held = Knowledge(TASK, pool, np.arange(POOL))
+        held = held._replace(shadows=shadows if "shadows" in known else None)
+        state, _ = attack.fit(jax.random.key(0), held)
+        own = Signals(
+            odds(self.target, self.label), odds(self.target_pool, self.pool_label)
+        )
+        label = self.label if "label" in known else None
+        sees = "signals" in attack.threat_model.sees
+        seen = Observation(label=label, signals=own if sees else None)
+        return np.asarray(attack.guess(state, jax.random.key(1), seen))
+
+
+@pytest.fixture(params=[1, 3], ids=["one query", "three queries"])
+def fixed(request, x64):
+    return Fixed(request.param)
+
+
+def log_normal(v, mean, sd):
+    return -((v - mean) ** 2) / (2 * sd**2) - math.log(sd * math.sqrt(2 * math.pi))
+
+
+def above(z):
+    return math.erfc(z / math.sqrt(2)) / 2
+
+
+def test_log_odds_are_those_of_the_softmax(fixed):
+    for i in range(RECORDS):
+        for q in range(fixed.queries):
+            ours = signals.log_odds(fixed.target[i, q], fixed.label[i])
+            want = fixed.phi(fixed.target[i, q], fixed.label[i])
+            assert ours == pytest.approx(want, rel=1e-10)
+            p = fixed.p(fixed.target[i, q], fixed.label[i])
+            assert signals.loss(ours) == pytest.approx(-math.log(p), rel=1e-10)
+
+
+@pytest.mark.parametrize("location", ["median", "mean"])
+@pytest.mark.parametrize("variance", ["record", "fixed"])
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_lira(fixed, mode, variance, location):
+    centre = getattr(statistics, location)
+    queries = range(fixed.queries)
+    laws = [
+        [[(centre(s), statistics.pvariance(s)) for s in fixed.split(i, q, fixed.phi)]
+         for q in queries]
+        for i in range(RECORDS)
+    ]  # fmt: skip
+    if variance == "fixed":  # pooled within records: members' from members
+        for q in queries:
+            for side in (0, 1):
+                pooled = statistics.mean(laws[i][q][side][1] for i in range(RECORDS))
+                for i in range(RECORDS):
+                    laws[i][q][side] = (laws[i][q][side][0], pooled)
+    want = []
+    for i in range(RECORDS):
+        total = 0.0
+        for q in queries:
+            phi = fixed.phi(fixed.target[i, q], fixed.label[i])
+            (m_in, v_in), (m_out, v_out) = laws[i][q]
+            if mode == "online":
+                total += log_normal(phi, m_in, v_in**0.5)
+                total -= log_normal(phi, m_out, v_out**0.5)
+            else:  # one-sided, and never the density: far below is not suspicious
+                total -= math.log(above((phi - m_out) / v_out**0.5))
+        want.append(total)
+    ours = fixed.scores(lira(TASK, mode=mode, variance=variance, location=location))
+    np.testing.assert_allclose(ours, want, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 2.0])
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_rmia(fixed, mode, gamma):
+    a = 0.3
+    want = []
+    for i in range(RECORDS):
+        shares = []
+        for q in range(fixed.queries):
+            inside, outside = fixed.split(i, q, fixed.p)
+            known = statistics.mean([statistics.mean(inside), statistics.mean(outside)])
+            if mode == "offline":
+                known = ((1 + a) * statistics.mean(outside) + (1 - a)) / 2
+            x = fixed.p(fixed.target[i, q], fixed.label[i]) / known
+            beaten = 0
+            for z in range(POOL):
+                y = fixed.pool_label[z]
+                out = statistics.mean(fixed.p(m[z, q], y) for m in fixed.shadow_pool)
+                ratio = fixed.p(fixed.target_pool[z, q], y)
+                ratio /= ((1 + a) * out + (1 - a)) / 2
+                beaten += x / ratio >= gamma
+            shares.append(beaten / POOL)
+        want.append(statistics.mean(shares))
+    ours = fixed.scores(rmia(TASK, mode=mode, gamma=gamma, offline_a=a))
+    np.testing.assert_allclose(ours, want, atol=1e-6)
+
+
+def test_loss_threshold(fixed):
+    want = [-fixed.loss(fixed.target[i], fixed.label[i]) for i in range(RECORDS)]
+    np.testing.assert_allclose(fixed.scores(loss_threshold(TASK)), want, rtol=1e-9)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_attack_p(fixed, per_class):
+    want = []
+    for i in range(RECORDS):
+        own = fixed.loss(fixed.target[i], fixed.label[i])
+        others = [
+            fixed.loss(fixed.target_pool[z], fixed.pool_label[z])
+            for z in range(POOL)
+            if not per_class or fixed.pool_label[z] == fixed.label[i]
+        ]
+        want.append(-sum(v <= own for v in others) / len(others))
+    ours = fixed.scores(attack_p(TASK, per_class=per_class))
+    np.testing.assert_allclose(ours, want, atol=1e-6)
+
+
+def test_attack_s(fixed):
+    want = []
+    for i in range(RECORDS):
+        own = fixed.loss(fixed.target[i], fixed.label[i])
+        others = [
+            fixed.loss(fixed.shadow[m, j], fixed.label[j])
+            for m in range(MODELS)
+            for j in range(RECORDS)
+            if fixed.label[j] == fixed.label[i] and not fixed.member[m, j]
+        ]
+        want.append(-sum(v <= own for v in others) / len(others))
+    np.testing.assert_allclose(fixed.scores(attack_s(TASK)), want, atol=1e-6)
+
+
+def linear_rank(own, losses):
+    """Interpolate the share between losses sorted with dummies 0 and 1000."""
+    knots = [0.0, *sorted(losses), 1000.0]
+    for k, (low, high) in enumerate(itertools.pairwise(knots)):
+        if low <= own < high:
+            return (k + (own - low) / (high - low)) / (len(knots) - 1)
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    "smoothing", ["none", "linear", "logit", "gaussian", "min", "mean"]
+)
+def test_attack_r(fixed, smoothing):
+    want = []
+    for i in range(RECORDS):
+        out = [m for m in range(MODELS) if not fixed.member[m, i]]
+        y, own = fixed.label[i], fixed.loss(fixed.target[i], fixed.label[i])
+        losses = [fixed.loss(fixed.shadow[m, i], y) for m in out]
+        odds = [
+            statistics.mean(fixed.phi(v, y) for v in fixed.shadow[m, i]) for m in out
+        ]
+        phi = statistics.mean(fixed.phi(v, y) for v in fixed.target[i])
+        linear = linear_rank(own, losses)
+        logit = above((phi - statistics.mean(odds)) / statistics.pstdev(odds))
+        gaussian = above((statistics.mean(losses) - own) / statistics.pstdev(losses))
+        alpha = {
+            "none": sum(v <= own for v in losses) / len(losses),
+            "linear": linear,
+            "logit": logit,
+            "gaussian": gaussian,
+            "min": max(linear, logit),
+            "mean": (linear + logit) / 2,
+        }
+        want.append(-alpha[smoothing])
+    ours = fixed.scores(attack_r(TASK, smoothing=smoothing))
+    np.testing.assert_allclose(ours, want, rtol=1e-6, atol=1e-9)
+
+
+def test_the_coin_tells_nobody_apart(fixed):
+    assert (fixed.scores(coin(TASK)) == 0).all()
+
+
+def test_a_high_score_always_says_member():
+    """Where members are fitted better, every attack's AUC is above one half."""
+    rng = np.random.default_rng(0)
+    models, records = 20, 300
+    half = np.arange(models)[:, None] < models // 2
+    member = rng.permuted(np.broadcast_to(half, (models, records)), axis=0)
+    ease = rng.normal(size=(1, records))
+    odds = (2 + ease + 2 * member + rng.normal(size=member.shape))[..., None]
+    population = (2 + rng.normal(size=(models, 200)))[..., None]
+    label = rng.integers(0, CLASSES, records)
+    pool = Examples(np.zeros((200, 2)), rng.integers(0, CLASSES, 200))
+    shadows = Shadows(member, label, Signals(odds, population))
+    seen = Observation(label=label, signals=Signals(odds[0], population[0]))
+    for factory in (loss_threshold, attack_p, attack_s, attack_r, lira, rmia):
+        attack = factory(TASK)
+        known = Knowledge(TASK, pool, np.arange(200), shadows=shadows)
+        state, _ = attack.fit(jax.random.key(0), known)
+        score = np.asarray(attack.guess(state, jax.random.key(1), seen))
+        inside, outside = score[member[0]], score[~member[0]]
+        assert (inside[:, None] > outside).mean() > 0.6, factory.__name__

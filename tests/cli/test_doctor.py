@@ -1,0 +1,163 @@
+"""The doctor: whatever is broken is a finding, and the others are still found."""
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+from audit import data
+from audit.cli import doctor
+from audit.cli.doctor import Finding
+from audit.config import workspace
+from audit.statistics import lpips
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUDIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("AUDIT_DATA", raising=False)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setattr(lpips, "load_weights", lambda: None)  # slow to read
+
+
+def diagnose():
+    findings = {f.name: f for f in doctor.diagnose()}
+    assert {f.status for f in findings.values()} <= {"ok", "note", "problem"}
+    return findings
+
+
+def broken(*args, **kwargs):
+    raise RuntimeError("on fire")
+
+
+def test_a_machine_that_can_run_the_tests_has_no_problem():
+    findings = diagnose()
+    assert not [f for f in findings.values() if f.status == "problem"]
+    assert findings["jax"].text == jax.__version__
+    assert jax.default_backend() in findings["backend"].text
+    assert findings["data mnist5k"] == Finding("data mnist5k", "ok", "embedded")
+    assert {f"data {name}" for name in data.names()} <= set(findings)
+
+
+@pytest.mark.parametrize("name", doctor.PROBES)
+def test_a_broken_probe_is_a_finding(name, monkeypatch):
+    def probe():
+        yield Finding("before", "ok", "it broke")
+        broken()
+
+    monkeypatch.setitem(doctor.PROBES, name, probe)
+    findings = diagnose()
+    assert findings[name] == Finding(name, "problem", "RuntimeError: on fire")
+    assert "before" in findings
+    assert len(findings) > len(doctor.PROBES)
+
+
+def test_jax_without_devices(monkeypatch):
+    monkeypatch.setattr(jax, "devices", broken)
+    assert diagnose()["devices"].text == "RuntimeError: on fire"
+
+
+class Card:
+    id, platform, device_kind = 0, "gpu", "card"
+
+    def memory_stats(self):
+        return {"bytes_limit": 16 * 2**30}
+
+
+def test_the_memory_of_a_device(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [Card()])
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    findings = diagnose()
+    assert findings["device 0"].text == "gpu: card, 16.0 GiB"
+    assert "accelerator" not in findings
+
+
+def test_absent_packages(monkeypatch):
+    def version(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    findings = diagnose()
+    assert findings["breachmark"].status == "note"
+    assert findings["optax"].status == "problem"
+
+
+def test_a_system_that_does_not_count_its_memory(monkeypatch):
+    monkeypatch.setattr(os, "sysconf_names", {"SC_PAGE_SIZE": 1})
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    findings = diagnose()
+    assert findings["memory"] == Finding("memory", "note", "unknown on this system")
+    assert findings["cpus"].text == "unknown"
+
+
+def test_a_data_folder_that_is_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUDIT_DATA", str(tmp_path / "nowhere"))
+    findings = diagnose()
+    assert findings["data"].status == "problem"
+    assert str(tmp_path / "nowhere") in findings["data"].text
+    for name in data.names():
+        embedded = data.SOURCES[name].files is None
+        assert (f"data {name}" in findings) == embedded
+        assert embedded or name in findings["data"].text
+
+
+def test_absent_data_is_a_note(monkeypatch):
+    monkeypatch.setattr(data, "where", lambda name: None)
+    assert diagnose()["data mnist"].status == "note"
+
+
+def test_absent_weights(monkeypatch):
+    def absent():
+        raise lpips.WeightsUnavailable("no LPIPS weights at nowhere")
+
+    monkeypatch.setattr(lpips, "load_weights", absent)
+    expected = Finding("LPIPS weights", "problem", "no LPIPS weights at nowhere")
+    assert diagnose()["LPIPS weights"] == expected
+
+
+def test_an_unwritable_cache_says_what_to_do(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AUDIT_CACHE", str(tmp_path / "file" / "below"))
+    findings = diagnose()
+    assert findings["cache"].status == "problem"
+    assert "AUDIT_CACHE=DIR" in findings["cache"].text
+
+
+def test_the_compilation_cache_is_where_a_run_puts_it():
+    before = {
+        name: getattr(jax.config, name)
+        for name in ("jax_default_matmul_precision", "jax_compilation_cache_dir")
+    }
+    try:
+        workspace.prepare_jax()
+        assert diagnose()["compilation cache"].text == (
+            jax.config.jax_compilation_cache_dir
+        )
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_extras(there, monkeypatch):
+    module = "json.decoder" if there else "no_such_package.module"
+    monkeypatch.setattr(doctor, "EXTRAS", {"some": (module,)})
+    found = diagnose()["extra some"]
+    assert found.status == ("ok" if there else "note")
+    assert there or "no_such_package.module" in found.text
+
+
+def test_text_is_aligned_and_narrow():
+    long = " ".join(str(Path("/some/place") / str(i)) for i in range(40))
+    findings = [
+        Finding("a", "ok", "fine"),
+        Finding("a longer name", "problem", f"line\nbreaks {long}"),
+    ]
+    first, second, *rest = doctor.render(findings).splitlines()
+    assert first.index("fine") == second.index("line breaks")
+    assert rest
+    assert all(line.startswith(" " * first.index("fine")) for line in rest)
+    assert all(len(line) <= doctor.WIDTH for line in [first, second, *rest])
+    assert doctor.render([]) == ""

@@ -1,0 +1,205 @@
+"""Scores and logits of models trained elsewhere: every layout, and clear errors."""
+
+import numpy as np
+import pytest
+
+from audit.__main__ import main
+from audit.cli import rate_scores, score_formats
+from audit.engine import signals
+from audit.statistics import roc
+
+MODELS, RECORDS, QUERIES, CLASSES = 12, 300, 2, 4
+
+
+def elsewhere(seed=0):
+    """Logits of models that are surer of what they were trained on."""
+    rng = np.random.default_rng(seed)
+    keep = rng.permuted(np.arange(MODELS)[:, None] % 2 == np.zeros(RECORDS), axis=0)
+    labels = rng.integers(0, CLASSES, RECORDS)
+    logits = rng.normal(0, 0.5, (MODELS, RECORDS, QUERIES, CLASSES))
+    hard = rng.normal(0, 2, (RECORDS, 1))
+    own = hard + 1.5 * keep[:, :, None] + 0.1 * rng.normal(size=logits.shape[:3])
+    np.put_along_axis(logits, np.broadcast_to(labels[None, :, None, None],
+                      (*logits.shape[:3], 1)), own[..., None], -1)  # fmt: skip
+    return keep, logits.astype(np.float32), labels
+
+
+def odds(logits, labels):
+    each = [signals.log_odds(m, labels[:, None]) for m in logits]
+    return np.asarray(each, np.float16)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    keep, logits, labels = elsewhere()
+    np.save(tmp_path / "y_train.npy", labels)
+    for i in range(MODELS):
+        at = tmp_path / f"experiment-{i:02d}_{MODELS}"
+        (at / "logits").mkdir(parents=True)
+        np.save(at / "keep.npy", keep[i])
+        np.save(at / "logits" / "0000000010.npy", np.zeros((RECORDS, 1, 2, CLASSES)))
+        np.save(at / "logits" / "0000000100.npy", logits[i][:, None])
+    return tmp_path
+
+
+def test_plain_scores_are_rated_as_they_are(tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(1, 1, 1500), rng.normal(0, 1, 1200)
+    file = tmp_path / "scores.npz"
+    np.savez(file, members=a, nonmembers=b, shadow_members=a, shadow_nonmembers=b)
+    assert main(["membership", str(file)]) == 0
+    said = capsys.readouterr().out
+    auc = roc.auc(a, b)
+    assert f"{auc.value:.4f} [{auc.low:.4f}, {auc.high:.4f}]" in said
+    assert "1500 scores of members, 1200 of non-members" in said
+    assert said.count("unavailable (1200)") == 4
+    assert "(from shadows)" in said
+    np.savez(file, scores=np.r_[a, b], member=np.r_[np.ones(1500), np.zeros(1200)] > 0)
+    assert main(["membership", str(file)]) == 0
+    assert f"{auc.value:.4f} [{auc.low:.4f}, {auc.high:.4f}]" in capsys.readouterr().out
+
+
+def test_no_epsilon_is_read_into_a_models_scores(tmp_path, capsys):
+    """Scores of one model's records prove nothing of a mechanism's epsilon."""
+    file = tmp_path / "scores.npz"
+    np.savez(file, members=np.arange(50.0) + 100, nonmembers=np.arange(50.0))
+    main(["membership", str(file)])
+    said = capsys.readouterr().out
+    assert "ε" not in said
+    assert "No epsilon" in said
+
+
+def test_a_tree_of_logits_a_file_of_logits_and_of_scores_say_the_same(tree, tmp_path):
+    keep, logits, labels = elsewhere()
+    np.savez(tmp_path / "a.npz", keep=keep, logits=logits, labels=labels)
+    np.savez(tmp_path / "b.npz", keep=keep, scores=odds(logits, labels))
+    held = [
+        score_formats.read(p) for p in (tree, tmp_path / "a.npz", tmp_path / "b.npz")
+    ]
+    for other in held:
+        np.testing.assert_array_equal(other.keep, keep)
+        np.testing.assert_allclose(
+            other.signals.astype(float), held[0].signals.astype(float), rtol=2e-3
+        )
+    assert held[0].names[0] == "experiment-00_12"
+
+
+def test_the_last_checkpoint_counts_and_scores_go_before_logits(tree):
+    held = score_formats.read(tree)
+    assert held.signals.std() > 1  # the first checkpoint is all zeros
+    for model in tree.glob("*/logits"):
+        (model.parent / "scores").mkdir()
+        np.save(model.parent / "scores" / "1.npy", np.full((RECORDS, 1), 3.0))
+    assert (score_formats.read(tree).signals == 3).all()
+
+
+def test_models_are_attacked_and_lira_beats_the_loss(tree, capsys):
+    asked = rate_scores.parse([str(tree), "targets=2", "calibration=2"])
+    rows = {row.attack: row for row in rate_scores.rate(asked)}
+    assert set(rows) == set(rate_scores.ATTACKS)
+    assert rows["lira"].over.low > 0
+    assert rows["lira"].summary.auc.value > 0.85
+    seen = rows["lira"].summary
+    assert seen.members + seen.nonmembers == 2 * RECORDS
+    said = rate_scores.render(list(rows.values()))
+    assert max(map(len, said.split("\n"))) <= 120
+    assert main(["membership", str(tree), "calibration=0"]) == 0
+    assert "from shadows)" not in capsys.readouterr().out
+
+
+def test_lira_on_the_file_is_lira_written_out(tree):
+    """Every record by hand: normal laws of its log-odds in and out of ten models."""
+    from scipy import stats
+
+    keep, logits, labels = elsewhere()
+    phi = odds(logits, labels).astype(float)
+    asked = rate_scores.parse([str(tree)])
+    row = {r.attack: r for r in rate_scores.rate(asked)}["lira"]
+    own = MODELS - 2
+    half = min(keep[:own].sum(0).min(), (~keep[:own]).sum(0).min())
+    scores = []
+    for j in range(RECORDS):
+        parts = [np.flatnonzero(keep[:own, j])[:half], np.flatnonzero(~keep[:own, j])]
+        parts[1] = parts[1][len(parts[1]) - half :]
+        laws = [(np.median(phi[p, j], 0), phi[p, j].std(0)) for p in parts]
+        ratio = [stats.norm.logpdf(phi[-1, j], *law).sum() for law in laws]
+        scores.append(ratio[0] - ratio[1])
+    scores = np.array(scores)
+    brute = roc.auc(scores[keep[-1]], scores[~keep[-1]]).value
+    assert row.summary.auc.value == pytest.approx(brute, abs=2e-3)
+
+
+def saved(tmp_path, **arrays):
+    file = tmp_path / "bad.npz"
+    np.savez(file, **arrays)
+    return [str(file)]
+
+
+ONES = np.ones((4, 6))
+BITS = np.arange(24).reshape(4, 6) % 2 > 0
+WRONG = {  # what is typed, what is said
+    "nothing typed": (lambda d: [], "membership of what? one .npz file or folder"),
+    "two": (lambda d: ["a.npz", "b.npz"], "got 2"),
+    "no such": (lambda d: [str(d / "no.npz")], "no such file or folder"),
+    "suffix": (lambda d: [str(_text(d / "x.csv"))], "an .npz file or a folder"),
+    "not npz": (lambda d: [str(_text(d / "x.npz"))], "cannot be read as plain arrays"),
+    "word": (lambda d: ["x.npz", "target=2"], "did you mean 'targets'?"),
+    "count": (lambda d: ["x.npz", "targets=0"], "one target at least"),
+    "minus": (lambda d: ["x.npz", "calibration=-1"], "a whole number is wanted"),
+    "empty": (lambda d: saved(d), "holds nothing; a file holds members and"),
+    "half": (lambda d: saved(d, members=ONES[0]), "holds members; a file holds"),
+    "typo": (lambda d: saved(d, membres=ONES[0]), "unknown arrays membres"),
+    "shape": (lambda d: saved(d, members=ONES, nonmembers=ONES[0]), "members has shap"),
+    "nan": (lambda d: saved(d, members=[1.0, np.nan], nonmembers=ONES[0]), "are nan"),
+    "text": (lambda d: saved(d, members=["a"], nonmembers=["b"]), "not numbers"),
+    "pickle": (
+        lambda d: saved(d, members=np.array([{}]), nonmembers=ONES[0]),
+        "cannot be read as plain arrays",
+    ),
+    "one kind": (lambda d: saved(d, scores=ONES[0], member=ONES[0] > 0), "same for"),
+    "bits": (lambda d: saved(d, scores=ONES[0], member=np.arange(6)), "true and false"),
+    "lengths": (lambda d: saved(d, scores=ONES[0], member=BITS[0][:5]), "6 scores, b"),
+    "one shadow": (
+        lambda d: saved(d, members=ONES[0], nonmembers=ONES[0], shadow_members=ONES[0]),
+        "shadow_members and shadow_nonmembers wanted",
+    ),
+    "keep": (lambda d: saved(d, keep=BITS[:3], scores=ONES), "keep has shape (3, 6)"),
+    "labels": (
+        lambda d: saved(d, keep=BITS, logits=np.ones((4, 6, 3)), labels=np.full(6, 7)),
+        "labels are not integers from 0 to 2",
+    ),
+    "few": (lambda d: saved(d, keep=BITS, scores=ONES), "at least 2 each"),
+    "all targets": (
+        lambda d: [*saved(d, keep=BITS, scores=ONES), "targets=3"],
+        "leave none to the attacker",
+    ),
+    "empty folder": (lambda d: [str(d)], "no model in it"),
+}  # fmt: skip
+
+
+def _text(path):
+    path.write_text("not an archive")
+    return path
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_everything_wrong_is_one_line_and_exit_code_two(what, tmp_path, capsys):
+    words, text = WRONG[what]
+    assert main(["membership", *words(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert text in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("missing", ["logits", "labels"])
+def test_what_a_tree_lacks_is_named(missing, tree, capsys):
+    if missing == "labels":
+        (tree / "y_train.npy").unlink()
+        text = "logits alone, and there is no"
+    else:
+        for file in (tree / "experiment-03_12" / "logits").glob("*"):
+            file.unlink()
+        text = "experiment-03_12: neither scores/*.npy nor logits/*.npy"
+    assert main(["membership", str(tree)]) == 2
+    assert text in capsys.readouterr().err

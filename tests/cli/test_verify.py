@@ -1,0 +1,228 @@
+"""`verify`: equal, differs or stale; and no row makes it do anything else."""
+
+import json
+
+import pytest
+
+import audit.__main__ as cli
+from audit.cli import verify
+from audit.cli.verify import Number
+from audit.config import hydra_app, workspace
+from audit.scorecard import card as cards
+from audit.scorecard import schema
+from tests.pages import RESULTS
+
+SMALL = ["scenario=calibration", "data=digits", "runs=2", "lanes.tile=64"]
+
+
+@pytest.fixture(scope="module")
+def row(tmp_path_factory):
+    """A row this code has just made."""
+    out = tmp_path_factory.mktemp("verify") / "out"
+    assert cli.main(["run", *SMALL, f"out={out}"]) == 0
+    return json.loads((out / "scorecard.json").read_text())
+
+
+def written(where, data):
+    path = where / "scorecard.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def changed(data, change):
+    held = json.loads(json.dumps(data))
+    change(held)
+    return held
+
+
+def move(held, by):
+    held["trials"][1]["result"]["mse"] += by * held["trials"][1]["result"]["mse_se"]
+
+
+def test_a_row_replays_to_equal(row, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["verify", str(written(tmp_path, row))]) == 0
+    said = capsys.readouterr().out
+    assert said.rstrip().split("\n")[-1].startswith("equal: ")
+    assert "changed since" not in said
+    assert [p.name for p in tmp_path.iterdir()] == ["scorecard.json"]  # no trace
+
+
+# The runs below are the row's own card again: what is compared is under test, not JAX.
+
+
+@pytest.fixture
+def replayed(row, monkeypatch):
+    again = cards.from_json(json.dumps(row))
+    monkeypatch.setattr(cli, "_again", lambda scenario: again)
+
+
+def call(where, data):
+    return cli.main(["verify", str(written(where, data))])
+
+
+@pytest.mark.usefixtures("replayed")
+@pytest.mark.parametrize(("by", "code"), [(0.0, 0), (1.9, 0), (2.1, 1), (-2.1, 1)])
+def test_two_standard_errors_are_allowed(row, by, code, tmp_path, capsys):
+    assert call(tmp_path, changed(row, lambda h: move(h, by))) == code
+    word = {0: "equal", 1: "differs beyond tolerance"}[code]
+    assert capsys.readouterr().out.rstrip().split("\n")[-1].startswith(f"{word}: ")
+
+
+def _old_code(held):
+    held["provenance"]["code"] = "0" * 64
+
+
+def _no_code(held):
+    del held["provenance"]["code"]
+
+
+def _version(held):
+    held["provenance"]["versions"]["jax"] = "0.0.1"
+
+
+def _setting(held):
+    held["scenario"]["accounting_runs"] += 1
+
+
+CHANGES = {
+    "code": (_old_code, "the code that can change it"),
+    "no code": (_no_code, "does not say which code"),
+    "version": (_version, "jax 0.0.1, here"),
+    "setting": (_setting, "scenario.accounting_runs"),
+}
+
+
+@pytest.mark.usefixtures("replayed")
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_row_by_other_code_is_stale_unless_it_is_reproduced(
+    row, case, tmp_path, capsys
+):
+    change, said = CHANGES[case]
+    other = changed(row, change)
+    assert call(tmp_path, other) == 0
+    out = capsys.readouterr().out
+    assert said in out
+    assert "equal: " in out
+    assert call(tmp_path, changed(other, lambda h: move(h, 9))) == 3
+    out = capsys.readouterr().out
+    assert said in out
+    assert "stale: " in out
+    assert "trials.sum_inversion on noisy_sum.mse" in out
+
+
+@pytest.mark.usefixtures("replayed")
+def test_a_number_that_cannot_be_had_again_is_a_difference(row, tmp_path, capsys):
+    def more(held):
+        held["trials"].append(json.loads(json.dumps(held["trials"][1])))
+        held["trials"][-1]["attack"] = "another"
+
+    assert call(tmp_path, changed(row, more)) == 1
+    assert "another on noisy_sum.mse: in the row, not here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "equal"),
+    [(1.0, 1.0005, True), (1.0, 1.002, False), (float("inf"), float("inf"), True),
+     (float("inf"), 1.0, False), (float("nan"), float("nan"), True), (0.0, 0.0, True)],
+)  # fmt: skip
+def test_numbers_without_an_error_have_a_thousandth(theirs, ours, equal):
+    allowed = verify.LEAST * abs(theirs)
+    assert Number("x", theirs, ours, allowed).equal is equal
+
+
+# Words of a row that do more than set up a scenario -----------------------------------
+
+RUN = "python -m audit run scenario=calibration"
+REFUSED = {
+    "rm -rf /": "is not one of python -m audit run",
+    "python -m audit reproduce all": "is not one of python -m audit run",
+    "python -m audit run scenario=../../evil": "is not of its scenario=calibration",
+    "python -m audit run scenario=binary_mnist": "is not of its scenario=calibration",
+    f"{RUN} scenario=binary_mnist": "is not of its scenario=calibration",
+    f"{RUN} --config-dir /tmp/evil": "'--config-dir', which is not replayed",
+    f"{RUN} -m seed=0,1": "'-m', which is not replayed",
+    f"{RUN} hydra.callbacks.x._target_=os.system": "which is not replayed",
+    f"{RUN} hydra/launcher=joblib": "which is not replayed",
+    f"{RUN} +x=1": "'+x=1', which is not replayed",
+    f"{RUN} ~attacks": "which is not replayed",
+    f"{RUN} 'seed=${{oc.env:HOME}}'": "which is not replayed",
+    f"{RUN}; touch /tmp/x": "'touch', which is not replayed",
+    f"{RUN};touch=x": "is not of its scenario=calibration",
+    f"{RUN} 'seed=0": "cannot read the row's command",
+    f"{RUN} seed=-1": "seed=-1",
+    f"{RUN} sedd=1": "unknown key sedd",
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_commands_that_are_not_replayed(row, command, tmp_path, capsys, monkeypatch):
+    def fail(*a):
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr(cli, "_again", fail)
+    held = changed(row, lambda h: h["provenance"].update(command=command))
+    try:
+        code = call(tmp_path, held)
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    said = capsys.readouterr().err
+    assert REFUSED[command] in said
+    assert said.count("\n") == 1
+
+
+def test_a_row_cannot_choose_where_things_are_written_or_which_data(row, tmp_path):
+    def elsewhere(held):
+        held["provenance"]["command"] += " out=/etc/x store=/etc/y"
+
+    card = cards.from_json(json.dumps(changed(row, elsewhere)))
+    words = verify.replay_words(card, tmp_path)
+    assert words[-2:] == ["data=digits", f"out={tmp_path}"]
+    assert not any("/etc" in word for word in words)
+    assert len([w for w in words if w.startswith(("out=", "data="))]) == 2
+
+
+def test_a_row_is_validated_first(tmp_path, capsys):
+    assert call(tmp_path, {"schema": 1}) == 2
+    assert "field required" in capsys.readouterr().err
+    assert cli.main(["verify"]) == 2
+    assert cli.main(["verify", "/no/such.json"]) == 2
+    assert "cannot read /no/such.json: No such file" in capsys.readouterr().err
+
+
+def test_committed_rows_can_be_composed(tmp_path, monkeypatch):
+    """Their words still exist, whatever data this machine has."""
+    monkeypatch.chdir(tmp_path)
+    for path in sorted(RESULTS.glob("*/scorecard.json")):
+        card = schema.load(path)
+        scenario = verify.compose(card, tmp_path / "out")
+        assert scenario.data == card.data["name"]
+        assert list(scenario.resolved()["defense"]) == list(card.scenario["defense"])
+
+
+# Who chose the settings ---------------------------------------------------------------
+
+
+def test_who_chose_goes_into_the_card_and_changes_nothing_else(tmp_path):
+    found = {}
+    who = "chosen={noisy_sum: {by: the source, cost: none}}"
+    for n, words in enumerate(([], [who])):
+        hydra_app.launch([*SMALL, *words], lambda s, _, n=n: found.update({n: s}))
+    assert found[1].spec.chosen["noisy_sum"].by == "the source"
+    assert found[0].resolved() == found[1].resolved()
+    places = {workspace.place(s, tmp_path)[1] for s in found.values()}
+    assert len(places) == 1
+
+
+def test_who_chose_outside_a_shorter_line_up_is_left_out(tmp_path):
+    found = []
+    words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd]"]
+    hydra_app.launch(words, lambda s, _: found.append(s))
+    assert set(found[0].spec.chosen) == {"sgd"}
+
+
+def test_who_chose_for_nobody_is_an_error(capsys):
+    words = ["show", *SMALL, "chosen={noisy_smu: {by: x, cost: y}}"]
+    assert cli.main(words) == 2
+    assert "did you mean 'noisy_sum'" in capsys.readouterr().err

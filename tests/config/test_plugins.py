@@ -1,0 +1,481 @@
+"""Plug-ins from elsewhere: folders, packages, clashes, broken files, identity."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from audit.__main__ import main
+from audit.config import compose, hydra_app, plugins, registry, workspace
+from audit.errors import UserError
+from tests import ROOT
+
+DEFENSE = '''
+"""Quiet: noise on clipped gradients."""
+
+from __future__ import annotations
+
+from audit.mechanisms import optimizers
+from audit.clipping import soft_clip
+from audit.mechanisms.noisy_sgd import noisy_sgd
+from audit.mechanisms.noise import gaussian
+from audit.mechanisms.query import gradient
+from audit.mechanisms.sampler import SAMPLERS
+from audit.types import Count, Defense, Positive, Task
+
+
+def NAME(
+    task: Task, *, noise_multiplier: Positive = 1.0, steps: Count = 2
+) -> Defense:
+    """Train.
+
+    Args:
+      task: what is learnt.
+      noise_multiplier: standard deviation of the noise.
+      steps: how many.
+    """
+    return noisy_sgd(
+        task,
+        gradient(task, soft_clip(1.0)),
+        SAMPLERS["full"](None),
+        gaussian(noise_multiplier),
+        optimizer=optimizers.named("sgd", 0.1),
+        steps=steps,
+    )
+'''
+ATTACK = '''
+"""Grey: guess the middle of the domain."""
+
+import jax.numpy as jnp
+
+from audit.types import Attack, Task, ThreatModel
+
+
+def NAME(task: Task) -> Attack:
+    """Guess the same for all."""
+
+    def fit(key, knowledge):
+        return jnp.full(task.features, 0.5), {}
+
+    def guess(state, key, seen):
+        return state
+
+    return Attack(ThreatModel("reconstruction"), fit, guess)
+'''
+BOUND = '''
+"""Thousandth: never a smaller error than a thousandth, wrong but easy to find."""
+
+import numpy as np
+
+from audit.types import Bound, NonNegative, Readings
+
+
+def NAME(readings: Readings, *, value: NonNegative = 0.001) -> Bound | None:
+    """Say a thousandth.
+
+    Args:
+      readings: of the defense.
+      value: what is said.
+    """
+    if readings.rdp is None:
+        return None
+    return Bound("any", np.asarray(value), "nobody", "this test", ranked=False)
+'''
+SMALL = [
+    "data=digits", "runs=1", "accounting_runs=1", "sets.digits.splits.targets=4",
+    "sets.digits.splits.augment=0", "sets.digits.splits.pool=20", "lanes.tile=4",
+]  # fmt: skip
+
+
+def put(path, text, name=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.replace("NAME", name or path.stem).lstrip("\n"))
+    return path
+
+
+def scenario(path):
+    text = (hydra_app.BUILT_IN / "calibration.yaml").read_text()
+    return put(path, text.replace("runs: 10", "runs: 3"))
+
+
+@pytest.fixture
+def flat(tmp_path):
+    """A folder with a plug-in of every kind, side by side."""
+    put(tmp_path / "quiet.py", DEFENSE)
+    put(tmp_path / "grey.py", ATTACK)
+    put(tmp_path / "thousandth.py", BOUND)
+    scenario(tmp_path / "mine.yaml")
+    put(tmp_path / "_helper.py", "1 / 0")
+    put(tmp_path / "test_quiet.py", "1 / 0")
+    return tmp_path
+
+
+@pytest.fixture
+def laid_out(tmp_path):
+    """The same in folders by kind."""
+    put(tmp_path / "defenses" / "quiet.py", DEFENSE)
+    put(tmp_path / "attacks" / "grey.py", ATTACK)
+    put(tmp_path / "bounds" / "thousandth.py", BOUND)
+    scenario(tmp_path / "scenarios" / "mine.yaml")
+    put(tmp_path / "setup.py", "1 / 0")
+    return tmp_path
+
+
+@pytest.fixture(params=["flat", "laid_out"])
+def folder(request):
+    return request.getfixturevalue(request.param)
+
+
+def call(*words):
+    try:
+        return main(list(words))
+    except SystemExit as stop:
+        return stop.code
+
+
+def refused(capsys, *words):
+    """Return the one line of a command that is refused."""
+    assert call(*words) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err + said.out
+    return said.err
+
+
+def composed(*words):
+    found = []
+    hydra_app.launch(
+        list(words), lambda scenario, replay: found.append((scenario, replay))
+    )
+    return found[0]
+
+
+# Finding ------------------------------------------------------------------------------
+
+
+def test_a_folders_plug_ins_are_found_by_every_command(folder, capsys):
+    where = ["--plugins", str(folder)]
+    assert call("list", *where) == 0
+    said = capsys.readouterr().out
+    for name in ("mine", "quiet", "grey", "thousandth"):
+        line = next(li for li in said.split("\n") if li.startswith(f"  {name} "))
+        assert line.endswith(f"[folder {folder}]")
+    words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd,quiet]"]
+    words += ["attacks=[grey]", "bounds=[thousandth]"]
+    assert call("show", *words, *where) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(
+        f"# python -m audit run {' '.join(words)} --plugins {folder}"
+    )
+    assert "noise_multiplier: 1.0" in said
+    assert "value: 0.001" in said
+    assert call("show", "scenario=mine", "data=digits", *where) == 0
+    assert "runs: 3" in capsys.readouterr().out
+
+
+def test_the_variable_names_folders_too(folder, monkeypatch, capsys):
+    monkeypatch.setenv(plugins.VARIABLE, str(folder))
+    assert call("show", "scenario=mine", "data=digits") == 0
+    assert f"--plugins {folder}" in capsys.readouterr().out
+
+
+def test_a_command_leaves_no_folder_behind(folder, monkeypatch):
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    assert call("show", "scenario=mine", "data=digits", "--plugins", str(folder)) == 0
+    assert plugins.named_folders() == []
+    assert "quiet" not in registry.names("defense")
+
+
+def test_only_commands_that_use_plug_ins_take_them(tmp_path, capsys):
+    said = refused(capsys, "bench", "--plugins", str(tmp_path))
+    assert "bench takes no --plugins" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--plugins", "/no/such"], "--plugins /no/such: no such folder"),
+        (["--plugins"], "say --plugins DIR"),
+        (["--plugin", "x"], "list takes no words, got '--plugin'"),
+    ],
+)
+def test_words_that_name_no_folder(words, said, capsys):
+    assert said in refused(capsys, "list", *words)
+
+
+def test_what_is_found_is_what_the_file_holds_now(tmp_path):
+    path = put(tmp_path / "grey.py", ATTACK)
+    with plugins.using([str(tmp_path)]):
+        first = registry.find("attack", "grey")
+        assert registry.find("attack", "grey") is first
+        put(path, ATTACK.replace("0.5", "0.25"))
+        assert registry.find("attack", "grey") is not first
+
+
+# Refusing -----------------------------------------------------------------------------
+
+
+def test_a_name_that_is_taken_names_both_places(tmp_path, capsys):
+    put(tmp_path / "defenses" / "dpsgd.py", DEFENSE)
+    scenario(tmp_path / "scenarios" / "calibration.yaml")
+    where = ["--plugins", str(tmp_path)]
+    said = refused(capsys, "show", "scenario=binary_mnist", "data=digits", *where)
+    assert "there are two of defense 'dpsgd'" in said
+    assert str(ROOT / "defenses" / "dpsgd.py") in said
+    assert str(tmp_path / "defenses" / "dpsgd.py") in said
+    said = refused(capsys, "show", "scenario=calibration", *where)
+    assert "there are two of scenario 'calibration'" in said
+    assert str(hydra_app.BUILT_IN) in said
+    assert str(tmp_path) in said
+
+
+def test_two_folders_with_one_name(tmp_path, capsys):
+    places = [str(tmp_path / name) for name in ("one", "two")]
+    for place in places:
+        put(Path(place) / "grey.py", ATTACK)
+    words = ["scenario=calibration", "data=digits", "attacks=[grey]"]
+    words += [w for place in places for w in ("--plugins", place)]
+    said = refused(capsys, "show", *words)
+    assert all(place in said for place in places)
+
+
+def test_one_folder_named_twice_is_one(folder):
+    with plugins.using([str(folder), f"{folder}/."]):
+        assert registry.source("attack", "grey").name == "grey.py"
+
+
+def test_the_suites_own_folder_clashes_with_nothing():
+    with plugins.using([str(ROOT)]):
+        assert registry.place("defense", "dpsgd").origin == registry.OWN
+        assert hydra_app.locate("calibration")[1] == registry.OWN
+
+
+BROKEN = {
+    "raises": ('"""X."""\n1 / 0\n' + ATTACK, "ZeroDivisionError: division by zero"),
+    "imports": ("import no_such_module\n" + ATTACK, "ModuleNotFoundError"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_plug_in_that_fails_to_import_is_one_line(
+    fault, tmp_path, capsys, monkeypatch
+):
+    text, said = BROKEN[fault]
+    path = put(tmp_path / "attacks" / "grey.py", text)
+    monkeypatch.chdir(tmp_path)
+    words = ["scenario=calibration", "data=digits", "attacks=[grey]", "out=here"]
+    line = refused(capsys, "run", *words, "--plugins", str(tmp_path))
+    assert f"cannot import 'grey' from {path}: {said}" in line
+
+
+UNREADABLE = {
+    "syntax": ("def grey(task:\n", "line 1: "),
+    "no function": ("def gray(task):\n    return 1\n", "holds no function 'grey'"),
+    "default": (
+        ATTACK.replace("task: Task)", "task: Task, *, level: float = MIDDLE)"),
+        "cannot read the setting 'level': name 'MIDDLE' is not defined",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_a_plug_in_that_cannot_be_read_is_one_line(fault, tmp_path, capsys):
+    text, said = UNREADABLE[fault]
+    path = put(tmp_path / "attacks" / "grey.py", text)
+    words = ["scenario=calibration", "data=digits", "attacks=[grey]"]
+    line = refused(capsys, "show", *words, "--plugins", str(tmp_path))
+    assert str(path) in line
+    assert said in line
+
+
+def test_a_flat_folder_holds_nothing_but_plug_ins(tmp_path, capsys):
+    path = put(tmp_path / "notes.py", "def other():\n    return 1\n")
+    said = refused(capsys, "list", "--plugins", str(tmp_path))
+    assert f"{path} holds no function 'notes'" in said
+
+
+def test_bounds_of_the_suite_are_not_asked_for(capsys):
+    words = ["scenario=binary_mnist", "data=digits", "bounds=[cramer_rao]"]
+    assert "cramer_rao is always computed" in refused(capsys, "show", *words)
+    words = ["scenario=epsilon_audit", "bounds=[cramer_rao]"]
+    assert "no squared errors" in refused(capsys, "show", *words)
+    words = ["scenario=binary_mnist", "data=digits", "bounds=[thousandt]"]
+    assert "unknown bound 'thousandt'" in refused(capsys, "show", *words)
+
+
+# Packages -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package with entry points, as an installer would leave it."""
+
+    def install(points, files, name="elsewhere"):
+        for path, text in files.items():
+            put(tmp_path / path, text, name=Path(path).stem)
+        info = tmp_path / f"{name}-1.2.dist-info"
+        put(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        lines = [f"[{group}]\n{point}" for group, point in points.items()]
+        put(info / "entry_points.txt", "\n".join(lines) + "\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+def test_a_packages_plug_ins_are_found(package, capsys):
+    package(
+        {
+            "audit.defenses": "calm = elsewhere.calm:calm",
+            "audit.scenarios": "any = elsewhere.scenarios",
+        },
+        {
+            "elsewhere/__init__.py": "",
+            "elsewhere/calm.py": DEFENSE,
+            "elsewhere/scenarios/__init__.py": "",
+        },
+    )
+    source = Path(registry.source("defense", "calm"))
+    scenario(source.parent / "scenarios" / "theirs.yaml")
+    assert registry.find("defense", "calm").__name__ == "calm"
+    assert call("list") == 0
+    assert "[package elsewhere 1.2]" in capsys.readouterr().out
+    held, replay = composed("scenario=theirs", "data=digits", "defenses=[calm]")
+    assert "--plugins" not in replay
+    assert [p["origin"] for p in workspace.from_elsewhere(held)] == [
+        "package elsewhere 1.2"
+    ] * 2
+
+
+def test_reading_a_packages_settings_imports_nothing(package):
+    package(
+        {"audit.attacks": "heavy = heavy_package.heavy:heavy"},
+        {"heavy_package/__init__.py": "1 / 0", "heavy_package/heavy.py": ATTACK},
+    )
+    assert registry.settings("attack", "heavy") == {}
+    with pytest.raises(UserError, match=r"cannot import 'heavy' from .*heavy.py: Zero"):
+        registry.find("attack", "heavy")
+
+
+def test_an_entry_point_that_leads_nowhere(package):
+    package({"audit.attacks": "gone = nowhere_at_all.gone:gone"}, {})
+    with pytest.raises(UserError, match=r"'gone' of .* names"):
+        registry.names("attack")
+
+
+def test_an_entry_point_named_unlike_its_function(package):
+    files = {"other_package/__init__.py": "", "other_package/one.py": ATTACK}
+    package({"audit.attacks": "two = other_package.one:one"}, files)
+    with pytest.raises(UserError, match="the function must be called 'two'"):
+        registry.names("attack")
+
+
+# Identity -----------------------------------------------------------------------------
+
+
+def test_a_plug_ins_code_is_part_of_the_result(flat):
+    words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd,quiet]"]
+    path = flat / "quiet.py"
+    text = path.read_text()
+    with plugins.using([str(flat)]):
+        held, _ = composed(*words)
+        code, version = (
+            workspace.code_version(held),
+            registry.version("defense", "quiet"),
+        )
+        path.write_text(text.replace('"sgd", 0.1', '"sgd", 0.2'))
+        assert workspace.code_version(held) != code
+        assert registry.version("defense", "quiet") != version
+        path.write_text(text + "\n# a comment\n")
+        assert workspace.code_version(held) == code
+        assert registry.version("defense", "quiet") == version
+
+
+def test_all_of_a_package_is_its_code(package):
+    package(
+        {"audit.defenses": "calmer = calm_package.calmer:calmer"},
+        {
+            "calm_package/__init__.py": "",
+            "calm_package/calmer.py": DEFENSE,
+            "calm_package/deep/helper.py": "A = 1\n",
+        },
+    )
+    before = registry.version("defense", "calmer")
+    helper = registry.source("defense", "calmer").parent / "deep" / "helper.py"
+    helper.write_text("A = 2\n")
+    assert registry.version("defense", "calmer") != before
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One small run with a plug-in of every kind."""
+    place = tmp_path_factory.mktemp("run")
+    put(place / "defenses" / "quiet.py", DEFENSE)
+    put(place / "attacks" / "grey.py", ATTACK)
+    put(place / "bounds" / "thousandth.py", BOUND)
+    words = ["scenario=binary_mnist", *SMALL, "defenses=[sgd,quiet]"]
+    words += ["attacks=[class_mean,grey]", "bounds=[{low: {use: thousandth}}]"]
+    words += [f"out={place}/out", "--plugins", str(place)]
+    assert call("run", *words) == 0
+    return place
+
+
+def test_a_card_says_where_its_plug_ins_are_from(run):
+    card = json.loads((run / "out" / "scorecard.json").read_text())
+    held = {p["name"]: p for p in card["provenance"]["plugins"]}
+    assert {k: p["kind"] for k, p in held.items()} == {
+        "quiet": "defense",
+        "grey": "attack",
+        "thousandth": "bound",
+    }
+    assert {p["origin"] for p in held.values()} == {f"folder {run}"}
+    assert f"--plugins {run}" in card["provenance"]["command"]
+    text = (run / "out" / "scorecard.md").read_text()
+    assert f"defense quiet from folder {run}" in text
+
+
+def test_a_bound_from_elsewhere_stands_beside_the_suites(run):
+    card = json.loads((run / "out" / "scorecard.json").read_text())
+    bounds = {b["name"]: b for b in card["defenses"]["quiet"]["bounds"]}
+    assert bounds["low"]["mean"] == 0.001
+    assert "cramer_rao" in bounds
+    assert card["defenses"]["sgd"]["bounds"] == []
+    trial = next(
+        t
+        for t in card["trials"]
+        if (t["defense"], t["attack"]) == ("quiet", "class_mean")
+    )
+    assert trial["result"]["against"]["low"]["tightness"] > 1
+    assert "low: nobody (this test)" in (run / "out" / "scorecard.md").read_text()
+
+
+def test_a_rows_own_folder_of_plug_ins_is_never_opened(run, capsys):
+    row = str(run / "out" / "scorecard.json")
+    said = refused(capsys, "verify", row)
+    assert f"made with plug-ins in '{run}'" in said
+    assert "--plugins DIR" in said
+
+
+def test_verify_replays_with_the_folder_one_names(run, tmp_path, capsys):
+    words = ["verify", str(run / "out"), f"out={tmp_path}/again"]
+    assert call(*words, "--plugins", str(run)) == 0
+    assert "equal: " in capsys.readouterr().out
+
+
+def test_a_name_alone_is_enough_for_a_new_process(flat):
+    """Sweeps may compose in other processes: the folder goes along."""
+    code = "from audit.config import registry; print(registry.source('attack', 'grey'))"
+    with plugins.using([str(flat)]):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+    assert done.stdout.strip().endswith("grey.py")
+
+
+def test_titles_are_read_from_the_file(tmp_path):
+    put(tmp_path / "one.yaml", "# title: no\ntitle: A: colon\n")
+    put(tmp_path / "none.yaml", "game: x\n")
+    assert compose.title(tmp_path / "one") == "A: colon"
+    assert compose.title(tmp_path / "none") == ""

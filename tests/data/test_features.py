@@ -1,0 +1,55 @@
+"""Channels of images: by public statistics, or as usual for a data set."""
+
+import numpy as np
+import pytest
+
+from audit import data
+from audit.config import hydra_app
+from audit.data import DataError
+from audit.types import Examples, Splits
+
+RNG = np.random.default_rng(0)
+
+
+def images(n, channels=3):
+    x = RNG.uniform(0, 1, (n, 4, 4, channels)).astype(np.float32)
+    return Examples(x, np.zeros(n, np.int32))
+
+
+def splits(channels=3):
+    parts = [images(n, channels) for n in (50, 20, 3, 10, 10)]
+    return Splits(*parts, np.arange(10))
+
+
+def test_channels_by_public_statistics():
+    held = splits()
+    done = data.prepare_features(held, channels=True)
+    np.testing.assert_allclose(done.public.x.mean((0, 1, 2)), 0, atol=1e-6)
+    np.testing.assert_allclose(done.public.x.std((0, 1, 2)), 1, atol=1e-6)
+    mean, sd = held.public.x.mean((0, 1, 2)), held.public.x.std((0, 1, 2))
+    np.testing.assert_allclose(done.targets.x, (held.targets.x - mean) / sd, atol=1e-5)
+
+
+def test_channels_as_is_usual():
+    held = splits()
+    done = data.prepare_features(held, channels="cifar10")
+    want = (held.fixed.x - [0.4914, 0.4822, 0.4465]) / [0.2023, 0.1994, 0.2010]
+    np.testing.assert_allclose(done.fixed.x, want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(DataError, match=r"is of 3 channels, .* shape \(4, 4, 1\)"):
+        data.prepare_features(splits(1), channels="cifar10")
+
+
+@pytest.mark.parametrize(
+    ("words", "channels"),
+    [
+        (["data=mnist5k"], True),  # what the stand-in brings
+        (["data=mnist5k", "features.channels=false"], False),  # what is typed wins
+    ],
+)
+def test_a_data_set_may_bring_its_own_features(words, channels):
+    found = []
+    hydra_app.launch(
+        ["scenario=cifar10_linear_public", *words], lambda s, _: found.append(s)
+    )
+    assert found[0].spec.features.channels is channels
+    assert found[0].resolved()["features"]["channels"] is channels

@@ -1,0 +1,317 @@
+"""DirDP-SGD: what is drawn, what it costs, and what each variant may claim."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from audit.accounting import rdp, vmf, vmf_privacy
+from audit.clipping import clip_tree, normalise
+from audit.config import registry
+from audit.mechanisms.noise import batch_direction, mean_field, von_mises_fisher
+from audit.mechanisms.query import gradient, modules
+from audit.mechanisms.sampler import SAMPLERS
+from audit.models import affine, networks
+from audit.rng import stream
+from audit.types import Examples, TrainingSet
+from tests.conftest import double, public, records
+
+SHAPE, CLASSES = (6,), 3
+LINEAR = networks.linear(SHAPE, CLASSES)
+MLP = networks.mlp(SHAPE, CLASSES, hidden=5, activation="tanh")
+
+
+def build(task=LINEAR, **settings):
+    return registry.find("defense", "dirdp_sgd")(task, **settings)
+
+
+def start_of(defense, task=LINEAR):
+    side = defense.prepare(jax.random.key(0), public(task))
+    side = double(side) if jax.config.jax_enable_x64 else side
+    return jax.tree.map(jnp.asarray, side)
+
+
+def data(n=9, seed=0):
+    z = records(n, SHAPE, CLASSES, seed)
+    z = double(z) if jax.config.jax_enable_x64 else z
+    return TrainingSet(jax.tree.map(jnp.asarray, z), None)
+
+
+def flat(tree):
+    return np.asarray(ravel_pytree(tree)[0])
+
+
+# What is drawn ------------------------------------------------------------------------
+
+
+def test_contributions_are_unit_and_zero_stays_zero():
+    clip = normalise()
+    for length in (1e-12, 1e-3, 7.0):
+        tree = {"a": jnp.array([3.0, 0.0]) * length, "b": jnp.array([4.0]) * length}
+        assert np.linalg.norm(flat(clip_tree(clip, tree))) == pytest.approx(1, abs=1e-6)
+    nothing = {"a": jnp.zeros(2)}
+    assert not flat(clip_tree(clip, nothing)).any()
+    slope = jax.grad(lambda a: clip_tree(clip, {"a": a})["a"].sum())(jnp.zeros(2))
+    assert np.isfinite(slope).all()
+
+
+def test_a_record_without_a_gradient_draws_uniformly():
+    noise = von_mises_fisher(50.0, 5)
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    y = np.asarray(jax.jit(jax.vmap(lambda k: noise.sample(k, jnp.zeros(5))))(keys))
+    np.testing.assert_allclose(np.linalg.norm(y, axis=1), 1, atol=1e-5)
+    assert (abs(y.mean(0)) < 4 / np.sqrt(5 * len(y))).all()
+
+
+def test_a_step_is_the_mean_of_draws_written_out(x64):
+    """One draw a record, by a key of its own row; then divided and descended."""
+    settings = {"concentration": 4.0, "steps": 2, "learning_rate": 0.5}
+    defense, held, key = build(**settings), data(), jax.random.key(3)
+    side = start_of(defense)
+    noise = von_mises_fisher(4.0, sum(modules(LINEAR).values()))
+    query, params = gradient(LINEAR, normalise()), side.params
+
+    @jax.jit
+    def draw(key, params, z):
+        return ravel_pytree(noise.sample(key, query.fn(params, side, z)))[0]
+
+    for t in range(2):
+        step_key = stream(jax.random.fold_in(key, t), "noise")
+        total = np.zeros_like(flat(params))
+        for i in range(9):
+            z = jax.tree.map(lambda a, i=i: a[i], held.fixed)
+            total += np.asarray(draw(jax.random.fold_in(step_key, i), params, z))
+        params = ravel_pytree(params)[1](flat(params) - 0.5 * total / 9)
+    got = jax.jit(defense.train)(key, side, held).params
+    np.testing.assert_allclose(flat(got), flat(params), rtol=1e-9, atol=1e-12)
+
+
+def test_the_target_draws_as_a_record_of_the_same_row(x64):
+    """Fixed + target is the same run as all of them fixed."""
+    for sampling, size in (("shuffled", 4),):
+        defense = build(concentration=3.0, steps=3, sampling=sampling, batch_size=size)
+        side, whole, key = start_of(defense), data(10), jax.random.key(1)
+        fixed, target = (
+            jax.tree.map(lambda a, at=at: a[at], whole.fixed) for at in (slice(9), 9)
+        )
+        train = jax.jit(defense.train)
+        apart = train(key, side, TrainingSet(fixed, target)).params
+        together = train(key, side, whole).params
+        np.testing.assert_allclose(flat(apart), flat(together), atol=1e-12)
+
+
+@pytest.mark.slow
+def test_mean_field_has_the_moments_of_the_sum():
+    k, kappa, many, draws = 40, 30.0, 6, 4000
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(many, k))
+    means = jnp.asarray(means / np.linalg.norm(means, axis=1, keepdims=True))
+    exact, fast = von_mises_fisher(kappa, k), mean_field(kappa, k)
+
+    def summed(key):
+        each = jax.vmap(exact.sample)(jax.random.split(key, many), means)
+        return each.sum(0)
+
+    keys = jax.random.split(jax.random.key(0), draws)
+    a = np.asarray(jax.jit(jax.vmap(summed))(keys))
+    b = jax.vmap(lambda q: fast.total(q, means.sum(0), many))
+    b = np.asarray(jax.jit(b)(keys))
+    se = np.sqrt((a.var(0) + b.var(0)) / draws)
+    assert (abs(a.mean(0) - b.mean(0)) < 4.5 * se).all()
+    # total variance: within 4 s.e. of the exact many (1 - A^2)
+    want = many * (1 - vmf.mean_cosine(k, kappa) ** 2)
+    for each in (a, b):
+        square = ((each - vmf.mean_cosine(k, kappa) * means.sum(0)) ** 2).sum(1)
+        assert abs(square.mean() - want) < 4 * square.std() / np.sqrt(draws)
+
+
+def test_the_batch_variant_draws_around_the_sum():
+    noise = batch_direction(200.0, 4)
+    keys = jax.random.split(jax.random.key(0), 2000)
+    total = jnp.array([3.0, 0.0, 4.0, 0.0])
+    y = np.asarray(jax.jit(jax.vmap(lambda k: noise.total(k, total, 8.0)))(keys))
+    np.testing.assert_allclose(np.linalg.norm(y, axis=1), 8, atol=1e-4)
+    want = 8 * vmf.mean_cosine(4, 200.0) * np.array([0.6, 0, 0.8, 0])
+    assert (abs(y.mean(0) - want) < 4.5 * y.std(0) / np.sqrt(2000)).all()
+
+
+# What it costs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("label", "trace"), [(0, 1.9050409337), (1, 1.8732617558)])
+def test_jacobian_of_a_direction_against_vectors(x64, label, trace):
+    w = np.sin(1 + 3 * np.arange(6)[:, None] + np.arange(3))
+    head = affine.Head(jnp.asarray(w), jnp.array([0.1, -0.2, 0.3]))
+    x = jnp.asarray((np.arange(6) + 0.5) / 6)[None]
+    own = {"clip": normalise(), "classes": 3, "mask": None, "offset": None}
+    found = affine.clipped_trace(head, x, jnp.array([label]), **own)
+    assert float(found[0]) == pytest.approx(trace, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("task", "variant"),
+    [
+        (LINEAR, "joint"),
+        pytest.param(LINEAR, "regularised", marks=pytest.mark.slow),
+        pytest.param(MLP, "joint", marks=pytest.mark.slow),
+        pytest.param(MLP, "layers", marks=pytest.mark.slow),
+    ],
+)
+def test_fisher_of_a_run_is_precision_times_jacobian(x64, task, variant):
+    """Dense Jacobians, module by module; probes are unbiased, closed forms exact."""
+    kappa, steps = 6.0, 2
+    defense = build(task, concentration=kappa, variant=variant, steps=steps)
+    side, held, key = start_of(defense, task), data(), jax.random.key(2)
+    rows = jnp.arange(9)
+    margin = 0.01 if variant == "regularised" else 0.0
+    sizes = modules(task)
+    state, want = defense.init(key, side), np.zeros(9)
+    step = jax.jit(defense.step)
+    for _ in range(steps):
+        params = state.params
+
+        def contribution(z, params=params):
+            own = jax.grad(task.loss)(params, z)
+            if variant != "layers":
+                return {"": clip_tree(normalise(margin), own)}
+            return {name: clip_tree(normalise(), own[name]) for name in own}
+
+        def about(x, y):
+            return contribution(Examples(x, y))
+
+        jacobian = jax.jit(jax.vmap(jax.jacfwd(about)))(*held.fixed)
+        for name, block in jacobian.items():
+            k = sizes.get(name, sum(sizes.values()))
+            own = sum(
+                (np.asarray(a) ** 2).reshape(9, -1).sum(1)
+                for a in jax.tree.leaves(block)
+            )
+            leak = kappa**2 / k if margin else vmf_privacy.precision(k, kappa)
+            want += leak * own
+        state, _ = step(key, state, held)
+    found = np.asarray(jax.jit(defense.fisher)(key, side, held, rows))
+    if task is LINEAR:
+        np.testing.assert_allclose(found, want, rtol=1e-8)
+    # 8 Rademacher probes of 6 coordinates: an s.d. of at most .5 a record and step
+    assert abs(found / want - 1).mean() < 0.5
+
+
+def test_regularised_information_is_bounded_by_its_value_at_zero():
+    """kappa^2 [A' u u^T + A / (kappa r) (I - u u^T)] at radius r: both below 1 / K."""
+    for k, kappa in ((3, 2.0), (50, 200.0)):
+        for r in (1e-2, 0.3, 1.0):
+            x = kappa * r
+            across = vmf.mean_cosine(k, x) / x
+            assert vmf.mean_cosine_slope(k, x) <= across * (1 + 1e-6)
+            assert across <= (1 + 1e-9) / k
+
+
+def test_curves_add_over_steps_visits_and_modules():
+    n, orders, kappa = 100, np.array([2.0, 8.0]), 5.0
+    whole = sum(modules(MLP).values())
+    one = vmf_privacy.renyi(orders, whole, kappa)
+    for settings, times in (
+        ({"steps": 7}, 7),
+        ({"steps": 7, "variant": "regularised"}, 7),
+        ({"steps": 7, "variant": "batch"}, 7),
+        ({"steps": 20, "sampling": "shuffled", "batch_size": 10}, 2),
+    ):
+        found = build(MLP, concentration=kappa, **settings).rdp(
+            n, orders, "replace_one"
+        )
+        np.testing.assert_allclose(found, times * one, rtol=1e-12)
+    layers = build(MLP, concentration=kappa, variant="layers", steps=1)
+    each = sum(vmf_privacy.renyi(orders, k, kappa) for k in modules(MLP).values())
+    np.testing.assert_allclose(layers.rdp(n, orders, "replace_one"), each, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "poisson"])
+def test_a_sampled_record_costs_a_mixture(sampling):
+    """Between q^2 and 1 times the whole, and exact for order 2 of a hidden coin."""
+    defense = build(concentration=5.0, steps=1, sampling=sampling, batch_size=10)
+    whole = vmf_privacy.renyi([2.0], sum(modules(LINEAR).values()), 5.0)
+    found = defense.rdp(100, np.array([2.0]), "replace_one")
+    np.testing.assert_allclose(found, np.log1p(0.1 * np.expm1(whole)), rtol=1e-12)
+    loss = defense.pld(100, "replace_one")
+    exact = vmf_privacy.VmfPrivacy(sum(modules(LINEAR).values()), 5.0)
+    for epsilon in (0.0, 1.0):
+        delta = 0.1 * exact.get_delta_for_epsilon(epsilon)
+        assert loss.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["joint", "layers", "batch"])
+def test_adding_a_record_has_no_theorem(variant):
+    """The number of draws, or the length of their sum, shows how many take part."""
+    for sampling in SAMPLERS:
+        size = None if sampling == "full" else 10
+        own = {"steps": 2, "sampling": sampling, "batch_size": size}
+        own["variant"] = variant
+        defense = build(**own)
+        assert defense.rdp(100, np.array([2.0]), "add_remove") is None
+        assert defense.pld(100, "add_remove") is None
+        assert defense.pld(100, "replace_one") is not None
+
+
+def test_what_has_no_theorem_claims_nothing():
+    fast = build(aggregate="mean_field", steps=2)
+    assert fast.fisher is None
+    assert fast.exposed.trace is None
+    assert fast.exposed.rdp is None
+    assert fast.rdp is None
+    assert fast.pld is None
+    assert "approximate" in fast.traits
+    assert build(variant="batch").fisher is None
+    assert build(variant="regularised").pld(9, "replace_one") is None
+    assert build().log_likelihood is None
+    with pytest.raises(ValueError, match="variant=joint alone"):
+        build(variant="layers", aggregate="mean_field")
+
+
+def test_the_card_says_what_the_paper_leaves_out():
+    n, kappa = 100, 5.0
+    own = {"concentration": kappa, "sampling": "shuffled", "batch_size": 10}
+    said = {c.quantity: c for c in build(MLP, steps=90, **own).nominal(n)}
+    assert said["pure epsilon, replace-one, one record and step"].value == 10
+    assert said["pure epsilon, one epoch"].value == 10
+    assert said["pure epsilon, whole run, composed"].value == 90
+    paper = said["epsilon as published, 2 kappa"]
+    assert paper.value == 10
+    assert "9 steps" in paper.void
+    whole = sum(modules(MLP).values())
+    multiplier = said["equivalent noise multiplier sqrt(L K) / kappa"].value
+    assert multiplier == pytest.approx(math.sqrt(10 * whole) / kappa)
+    assert said[f"mean cosine A_K, K = {whole}"].value == vmf.mean_cosine(whole, kappa)
+    layers = {c.quantity: c for c in build(MLP, variant="layers", **own).nominal(n)}
+    assert layers["pure epsilon, replace-one, one record and step"].value == 20
+    assert "not sqrt(2)" in layers["epsilon as published, 2 kappa sqrt(m)"].void
+
+
+def test_pure_limit_bounds_every_order():
+    defense = build(concentration=2.0, steps=3)
+    curve = defense.rdp(9, rdp.ORDERS, "replace_one")
+    assert (np.diff(curve) > 0).all()
+    assert curve[-1] < 3 * 4
+
+
+# What is shown of one step ------------------------------------------------------------
+
+
+def test_an_exposed_update_is_a_noised_mean(x64):
+    defense, z = build(concentration=1e7), data(4).fixed
+    side, key = start_of(defense), jax.random.key(0)
+    update = flat(jax.jit(defense.exposed.update)(key, side, side.params, z))
+    query = gradient(LINEAR, normalise())
+    mean = flat(jax.jit(query.total)(side.params, side, z, np.ones(4))) / 4
+    np.testing.assert_allclose(update, mean, atol=5e-3)
+    curve = defense.exposed.rdp(np.array([2.0]))
+    k = sum(modules(LINEAR).values())
+    np.testing.assert_allclose(curve, vmf_privacy.renyi([2.0], k, 1e7))
+    trace = jax.jit(defense.exposed.trace)(key, side, side.params, z)
+    want = vmf_privacy.precision(k, 1e7) * jax.jit(query.trace)(side.params, side, z)
+    np.testing.assert_allclose(trace, want, rtol=1e-9)
+    bare = registry.find("defense", "sgd")(LINEAR)
+    assert bare.exposed.trace is None
+    assert bare.exposed.rdp is None

@@ -1,0 +1,140 @@
+"""Progress: plain lines off a terminal, bars on one."""
+
+import io
+
+import pytest
+
+from audit.engine import progress as bars
+from audit.engine.progress import Progress
+
+
+def plain():
+    out = io.StringIO()
+    return out, Progress(out)
+
+
+def test_one_line_at_the_end():
+    out, progress = plain()
+    with progress:
+        for done in (0, 500, 1_000):
+            progress.report("dpsgd", done, 1_000)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("dpsgd: 1,000 of 1,000, ")
+    assert lines[0].endswith(" models/s")
+
+
+def test_slow_stages_speak_in_between(monkeypatch):
+    now = iter(range(0, 1000, 11))
+    monkeypatch.setattr("audit.engine.progress.time.monotonic", lambda: next(now))
+    out, progress = plain()
+    for done in (0, 250, 500, 1_000):
+        progress.report("dpsgd", done, 1_000)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 4
+    assert "s left" in lines[1]
+
+
+def test_what_the_store_had_is_said_and_not_counted_as_speed(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("audit.engine.progress.time.monotonic", lambda: now)
+    out, progress = plain()
+    progress.report("dpsgd", 900, 1_000)
+    now = 5.0
+    progress.report("dpsgd", 1_000, 1_000)
+    want = "dpsgd: 1,000 of 1,000 (900 from the store), 20 models/s\n"
+    assert out.getvalue() == want
+
+
+def test_names_can_be_used_again():
+    out, progress = plain()
+    for _ in range(2):
+        progress.report("dpsgd", 0, 10)
+        progress.report("dpsgd", 10, 10)
+    assert len(out.getvalue().splitlines()) == 2
+
+
+@pytest.mark.parametrize("total", [0, 10])
+def test_bars(total):
+    out = io.StringIO()
+    with Progress(out, plain=False) as progress:
+        progress.report("dpsgd", 0, total)
+        progress.report("dpsgd", total, total)
+    assert "dpsgd" in out.getvalue()
+
+
+def test_stages_can_be_nested_and_finish_apart():
+    with Progress(io.StringIO(), plain=False) as progress:
+        progress.start("defenses", 2, unit="defenses")
+        progress.report("dpsgd", 0, 10)
+        assert len(progress.bars.tasks) == 2
+        progress.report("dpsgd", 10, 10)
+        progress.advance("defenses")
+        assert [task.completed for task in progress.bars.tasks] == [1]
+        progress.finish("defenses")
+        assert not progress.bars.tasks
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_stage_that_broke_off_can_begin_again(is_plain):
+    out = io.StringIO()
+    with Progress(out, is_plain) as progress:
+        progress.report("dpsgd", 0, 1_000)
+        progress.report("dpsgd", 800, 1_000)
+        progress.report("dpsgd", 500, 1_000)
+        assert progress.bars is None or len(progress.bars.tasks) == 1
+        progress.report("dpsgd", 1_000, 1_000)
+    assert "dpsgd: 1,000 of 1,000 (500 from the store)" in out.getvalue()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_no_encoding_is_an_error(is_plain, encoding, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")  # so narrow that names are cut
+    raw = io.BytesIO()
+    with Progress(io.TextIOWrapper(raw, encoding), is_plain) as progress:
+        name = "\u03b5 = 1 [/red] " + "long " * 20
+        progress.report(name, 0, 10)
+        progress.report(name, 5, 10)
+        progress.note("\u03c3 was [bold]read[/bold]")
+        progress.report(name, 10, 10)
+        progress.stream.flush()
+        text = raw.getvalue().decode(encoding)
+    assert ("\u03b5 = 1 [/red]" if encoding == "utf-8" else "? = 1 [/red]") in text
+    assert " was [bold]read[/bold]" in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "term", "is_plain"),
+    [
+        (io.StringIO(), "xterm", True),
+        (Terminal(), "xterm", False),
+        (Terminal(), "dumb", True),
+    ],
+)
+def test_bars_are_for_terminals(stream, term, is_plain, monkeypatch):
+    monkeypatch.setenv("TERM", term)
+    assert Progress(stream).plain == is_plain
+
+
+def test_notes_and_units():
+    out, progress = plain()
+    progress.note("one shard was damaged")
+    progress.start("steps", 3, unit="steps")
+    progress.advance("steps", 3)
+    progress.finish("steps")
+    first, second = out.getvalue().splitlines()
+    assert first == "one shard was damaged"
+    assert second.startswith("steps: 3 of 3, ")
+    assert second.endswith(" steps/s")
+
+
+def test_quiet_is_a_report(capsys):
+    report: bars.Report = bars.quiet
+    report("dpsgd", 1, 2)
+    assert capsys.readouterr() == ("", "")

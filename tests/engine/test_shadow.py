@@ -1,0 +1,258 @@
+"""The engine: same bits whatever the chunk, order, device count or interruption."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from audit.cli import bench
+from audit.engine import shadow
+from audit.engine import store as stores
+from audit.models import networks
+from audit.types import Examples, Lanes, TrainingSet
+from defenses.dpsgd import dpsgd
+from tests.conftest import public, records
+
+SHAPE = (5, 4, 1)
+TASK = networks.binary_linear(SHAPE, 2)
+SETTINGS = {
+    "clip_norm": 1.0, "clip": "soft", "noise_multiplier": 0.3, "learning_rate": 0.1,
+    "optimizer": "adam", "steps": 3, "sampling": "full", "batch_size": None,
+    "weight_decay": 0.0,
+}  # fmt: skip
+M = 23
+DATA = TrainingSet(records(11, SHAPE, 2), records(M, SHAPE, 2, seed=1))
+KEY = jax.random.key(3)
+
+
+def learner(**changed):
+    settings = SETTINGS | changed
+    return shadow.learner(
+        dpsgd, TASK, settings, key=KEY, public=public(TASK), label="dpsgd"
+    )
+
+
+def run(tile=4, of=None, **engine):
+    engine = shadow.Engine(Lanes(tile, engine.pop("memory_gib", 2.0)), **engine)
+    out = shadow.sweep("train", of or learner(), KEY, DATA, engine=engine)
+    return np.concatenate([a.reshape(M, -1) for a in jax.tree.leaves(out)], 1)
+
+
+def test_lane_i_is_one_run_with_the_ith_key():
+    of, got = learner(), run()
+    for i in (0, 3, 22):
+        target = jax.tree.map(lambda a, i=i: a[i], DATA.target)
+        data = TrainingSet(DATA.fixed, target)
+        one = of.defense.train(jax.random.fold_in(KEY, i), of.side, data)
+        flat = np.concatenate([np.ravel(a) for a in jax.tree.leaves(one)])
+        np.testing.assert_allclose(got[i], flat, atol=1e-5)
+
+
+@pytest.mark.parametrize("memory_gib", [1e-9, 10.0])
+def test_tiles_in_flight_do_not_change_a_bit(memory_gib):
+    np.testing.assert_array_equal(run(), run(memory_gib=memory_gib))
+
+
+@pytest.mark.parametrize("tile", [1, 7, 64])
+def test_tile_size_changes_rounding_only(tile):
+    np.testing.assert_allclose(run(tile), run(), atol=1e-5)
+
+
+def test_more_targets_do_not_change_the_first_ones():
+    fewer = DATA._replace(target=jax.tree.map(lambda a: a[:9], DATA.target))
+    out = shadow.sweep("train", learner(), KEY, fewer, engine=shadow.Engine(Lanes(4)))
+    got = np.concatenate([a.reshape(9, -1) for a in jax.tree.leaves(out)], 1)
+    np.testing.assert_array_equal(got, run()[:9])
+
+
+def test_three_noise_levels_compile_once():
+    shadow._program.cache_clear()
+    outs = [run(of=learner(noise_multiplier=s)) for s in (0.1, 0.2, 0.4)]
+    assert len({out.tobytes() for out in outs}) == 3
+    program = shadow._program("train", dpsgd, TASK, learner().static, 1, None)
+    assert shadow._program.cache_info().misses == 1
+    assert program._cache_size() == 1
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_run_resumes_bit_identical(tmp_path):
+    store = stores.open_store(tmp_path)
+    seen = []
+
+    def die(what, done, total):
+        seen.append(done)
+        if done >= 12:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(store=store, report=die, memory_gib=1e-9)
+    again = []
+    report = lambda what, done, total: again.append((done, total))  # noqa: E731
+    np.testing.assert_array_equal(run(store=store, report=report), run())
+    assert again[0][0] == 12  # the shards finished before the kill
+    assert again[-1] == (M, M)
+
+
+def test_the_store_is_used_and_damage_is_rebuilt(tmp_path):
+    store, want = stores.open_store(tmp_path), run()
+    run(store=store)
+    shards = sorted(tmp_path.rglob("*.npz"))
+    assert len(shards) == -(-M // 4)
+    shards[2].write_bytes(shards[2].read_bytes()[:-7])
+    found = []
+    report = lambda what, done, total: found.append(done)  # noqa: E731
+    np.testing.assert_array_equal(run(store=store, report=report), want)
+    assert found[0] == 20  # 5 of 6 tiles, one was made again
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_multiplier": 0.31},
+        {"steps": 4},
+        {"sampling": "poisson", "batch_size": 5},
+    ],
+)
+def test_what_changes_results_misses_the_store(tmp_path, change):
+    store = stores.open_store(tmp_path)
+    run(store=store)
+    count = len(list(tmp_path.rglob("*.npz")))
+    run(store=store, of=learner(**change))
+    assert len(list(tmp_path.rglob("*.npz"))) == 2 * count
+
+
+def test_labels_and_memory_hit_the_store(tmp_path):
+    store = stores.open_store(tmp_path)
+    run(store=store)
+    run(store=store, of=learner()._replace(label="other"), memory_gib=1.0)
+    assert len(list(tmp_path.rglob("*.npz"))) == -(-M // 4)
+
+
+class _OutOfMemory:
+    """A program whose first calls fail as a full device does."""
+
+    def __init__(self, program, failures):
+        self.program, self.failures = program, failures
+
+    def __call__(self, *arguments):
+        if self.failures > 0:
+            self.failures -= 1
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return self.program(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self.program, name)
+
+
+@pytest.mark.parametrize(("failures", "fits"), [(1, True), (3, True), (99, False)])
+def test_out_of_memory_takes_fewer_tiles(monkeypatch, failures, fits):
+    want, real = run(), shadow._program
+    program = None
+
+    def broken(*arguments):
+        nonlocal program
+        program = program or _OutOfMemory(real(*arguments), failures)
+        return program
+
+    monkeypatch.setattr(shadow, "_program", broken)
+    if fits:
+        np.testing.assert_array_equal(run(), want)
+    else:
+        with pytest.raises(MemoryError, match=r"lanes\.tile to 2"):
+            run()
+
+
+def test_other_errors_are_not_swallowed(monkeypatch):
+    def broken(*arguments):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(shadow, "_program", lambda *a: broken)
+    monkeypatch.setattr(shadow._Sweep, "_in_flight", lambda self, devices: 1)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        run()
+
+
+DEVICES = """
+import jax, numpy as np, sys
+assert len(jax.devices()) == 3
+from tests.engine.test_shadow import run
+np.save(sys.argv[1], run())
+"""
+
+
+def test_three_devices_give_the_same_bits(tmp_path):
+    import os
+
+    flags = "--xla_force_host_platform_device_count=3"
+    file = tmp_path / "three.npy"
+    subprocess.run(
+        [sys.executable, "-c", DEVICES, str(file)],
+        check=True,
+        env=os.environ | {"XLA_FLAGS": flags},
+    )
+    np.testing.assert_array_equal(np.load(file), run())
+
+
+def test_engine_equals_the_plain_loop_in_float64():
+    """The benchmark's rival: per-example autodiff, one model at a time."""
+    task, data = bench.problem()
+    few = jax.tree.map(lambda a: a[:3], data.target)
+    small = TrainingSet(jax.tree.map(lambda a: a[:60], data.fixed), few)
+    of = bench.learner("dpsgd", task)
+    engine = shadow.Engine(Lanes(4))
+    got = shadow.sweep("train", of, KEY, small, engine=engine, precise=True).params
+    with jax.enable_x64(True):
+        wide = lambda a: np.asarray(a, float) if a.dtype.kind == "f" else a  # noqa: E731
+        of = of._replace(side=jax.tree.map(wide, of.side))
+        loop, fixed = bench.plain_loop(task, of), jax.tree.map(wide, small.fixed)
+        for i in range(3):
+            z = Examples(wide(few.x[i]), few.y[i])
+            want = loop(jax.random.fold_in(KEY, i), fixed, z)
+            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+                np.testing.assert_allclose(a[i], b, atol=1e-9)
+
+
+def test_a_stored_lane_is_told_from_another_within_rounding():
+    rng = np.random.default_rng(0)
+    one = rng.normal(size=(1, 10))
+    near = [one * (1 + 1e-6)]  # what one rounding of the inputs does to it
+    stored = [np.concatenate([one, rng.normal(size=(3, 10))])]
+    for moved, same in ((1e-9, True), (5e-6, True), (1e-4, False), (0.05, False)):
+        anew = [one * (1 + moved)]
+        assert shadow.same_lane(anew, [near[0] * (1 + moved)], stored) == same
+    assert not shadow.same_lane([one[:, :9]], [near[0][:, :9]], stored)
+
+
+def test_a_lane_of_a_slightly_different_defense_is_noticed(tmp_path):
+    """A tenth of the distance between lanes would hide a change of 1%."""
+    told, store = [], stores.open_store(tmp_path)
+    how = {"store": store, "doubt": lambda *said: told.append(said)}
+    run(**how)
+    run(**how)
+    assert not told
+    shard = next(tmp_path.rglob("tile-00000.npz"))
+    with np.load(shard) as held:
+        changed = {k: held[k] * np.float32(1.01) for k in held}
+    stores.put(store, shard.parent.name, "tile-00000", changed)
+    run(**how)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("what", ["optax", "flax", "numpy", "jaxlib", "threefry"])
+def test_what_computes_is_part_of_the_key(tmp_path, monkeypatch, what):
+    store = stores.open_store(tmp_path)
+    run(store=store)
+    assert len(list(tmp_path.glob("*/*"))) == 1
+    if what == "threefry":
+        with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
+            run(store=store)
+    else:
+        other = stores.versions() | {what: "0.0"}
+        monkeypatch.setattr(stores, "versions", lambda: other)
+        run(store=store)
+    assert len(list(tmp_path.glob("*/*"))) == 2

@@ -1,0 +1,230 @@
+"""The store: whole shards or none, and keys that miss exactly when they should."""
+
+import io
+import json
+import multiprocessing
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from audit.engine import store as stores
+
+ARRAYS = {
+    "a": np.arange(6.0).reshape(2, 3).astype(np.float16),
+    "b": np.array([True, False]),
+    "c": np.zeros((0, 4), np.float32),
+}
+KEY = "ab" + "0" * 62
+
+
+@pytest.fixture
+def problems():
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, problems):
+    return stores.open_store(tmp_path / "store", problems.append)
+
+
+def same(found):
+    assert found is not None
+    assert list(found) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+
+
+def files(store):
+    folder = store.folder / "ab" / KEY
+    return folder / "tile.npz", folder / "tile.json"
+
+
+def test_round_trip(store):
+    assert stores.get(store, KEY, "tile") is None
+    stores.put(store, KEY, "tile", ARRAYS)
+    same(stores.get(store, KEY, "tile"))
+    assert not list(store.folder.rglob(".*"))
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip(path):
+    raw = bytearray(path.read_bytes())
+    raw[20] ^= 1  # of the manifest: a digit of the sha256
+    path.write_bytes(bytes(raw))
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def replace(path):
+    path.write_text(json.dumps(["something", "else"]))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty, replace])
+@pytest.mark.parametrize("which", [0, 1])
+def test_damage_is_told_and_can_be_written_again(store, problems, which, damage):
+    stores.put(store, KEY, "tile", ARRAYS)
+    damage(files(store)[which])
+    assert stores.get(store, KEY, "tile") is None
+    assert len(problems) == 1
+    assert f"{files(store)[0]} is damaged" in problems[0]
+    assert not any(path.exists() for path in files(store))
+    stores.put(store, KEY, "tile", ARRAYS)
+    same(stores.get(store, KEY, "tile"))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_half_a_shard_is_missing_and_no_problem(store, problems, which):
+    stores.put(store, KEY, "tile", ARRAYS)
+    files(store)[which].unlink()
+    assert stores.get(store, KEY, "tile") is None
+    assert not problems
+
+
+def test_killed_between_shard_and_manifest(store, monkeypatch):
+    def killed(source, target, real=os.replace):
+        if target.suffix == ".json":
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("audit.engine.store.os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            stores.put(store, KEY, "tile", ARRAYS)
+    assert [path.exists() for path in files(store)] == [True, False]
+    assert stores.get(store, KEY, "tile") is None
+    stores.put(store, KEY, "tile", ARRAYS)
+    same(stores.get(store, KEY, "tile"))
+    assert not list(store.folder.rglob(".*"))
+
+
+def test_what_cannot_be_read_is_told_and_not_removed(store, problems):
+    files(store)[1].mkdir(parents=True)
+    assert stores.get(store, KEY, "tile") is None
+    assert len(problems) == 1
+    assert "cannot read" in problems[0]
+    assert files(store)[1].exists()
+
+
+def test_a_pickle_is_never_read(store, problems):
+    stores.put(store, KEY, "tile", ARRAYS)
+    raw = io.BytesIO()
+    np.savez(raw, a=np.array([{"any": "object"}], dtype=object))
+    shard, manifest = files(store)
+    shard.write_bytes(raw.getvalue())
+    seen = stores.hashlib.sha256(raw.getvalue()).hexdigest()
+    manifest.write_text(json.dumps({"sha256": seen}))
+    assert stores.get(store, KEY, "tile") is None
+    assert len(problems) == 1
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([{}], dtype=object), np.asarray(jax.numpy.ones(2, "bfloat16"))]
+)
+def test_what_npz_cannot_hold_is_refused(store, array):
+    with pytest.raises(TypeError, match="cannot store 'a'"):
+        stores.put(store, KEY, "tile", {"a": array})
+    assert stores.get(store, KEY, "tile") is None
+
+
+def test_the_same_arrays_are_the_same_bytes(store):
+    raw = []
+    for _ in range(2):
+        stores.put(store, KEY, "tile", ARRAYS)
+        raw.append(files(store)[0].read_bytes())
+    assert raw[0] == raw[1]
+
+
+def test_a_manifest_says_what_is_inside_and_who_made_it(store):
+    stores.put(store, KEY, "tile", ARRAYS)
+    said = json.loads(files(store)[1].read_text())
+    assert said["arrays"]["c"] == ["float32", [0, 4]]
+    assert said["made_by"]["jax"] == jax.__version__
+
+
+def test_descriptions_are_for_people_and_written_once(store):
+    made_of = {"seed": 1, "targets": np.ones((2, 3), np.float32)}
+    stores.describe(store, KEY, made_of)
+    stores.describe(store, KEY, {"seed": 2})
+    said = json.loads((store.folder / "ab" / KEY / "key.json").read_text())
+    assert said["seed"] == 1
+    assert said["targets"].startswith("float32[2, 3] ")
+    with pytest.raises(ValueError, match="'key'"):
+        stores.get(store, KEY, "key")
+
+
+def _write(folder):
+    stores.put(stores.Store(folder), KEY, "tile", ARRAYS)
+
+
+def test_writers_at_the_same_time(store):
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write, args=(store.folder,)) for _ in range(3)]
+    for w in writers:
+        w.start()
+    for w in writers:
+        w.join()
+        assert w.exitcode == 0
+    same(stores.get(store, KEY, "tile"))
+
+
+def test_unwritable_folder_is_named(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(stores.StoreError, match=str(blocked)):
+        stores.open_store(blocked / "below")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(store, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("audit.engine.store.os.fsync", full)
+    with pytest.raises(stores.StoreError, match=r"No space left.*store=DIR"):
+        stores.put(store, KEY, "tile", ARRAYS)
+    assert not [path for path in store.folder.rglob("*") if path.is_file()]
+
+
+def test_digests_tell_apart_what_differs():
+    seen = [
+        1, 1.0, True, "1", None, [1], {"1": 1}, {1: 1}, [1, [2]], [[1], 2], [], {}, "",
+        ["a", "b"], ["ab"], ["a;str:'b'"], {"a": 1, "b": 2}, {"a": 2, "b": 1},
+        np.ones(1), np.ones(1, int), np.ones((1, 1)), np.array(1.0), np.ones(1, ">f8"),
+        np.asarray(jax.numpy.zeros(2, "bfloat16")), np.zeros(2, "f2"),
+        np.zeros(2, "V2"), -0.0, 0.0, [[1, 2]],
+        jax.random.key(0), jax.random.key(1), jax.random.key(0, impl="rbg"),
+        jax.random.key_data(jax.random.key(0)),
+    ]  # fmt: skip
+    assert len({stores.digest(v) for v in seen}) == len(seen)
+
+
+def test_digests_ignore_order_of_words_and_container():
+    assert stores.digest({"a": 1, "b": 2}) == stores.digest({"b": 2, "a": 1})
+    assert stores.digest((1, 2)) == stores.digest([1, 2])
+    assert stores.digest({"a": 1, 2: 3}) == stores.digest({2: 3, "a": 1})
+    assert stores.digest(np.ones(3, np.float32)) == stores.digest(jax.numpy.ones(3))
+    assert stores.digest(np.float32(1)) == stores.digest(np.ones((), np.float32))
+    turned = np.arange(6).reshape(2, 3).T
+    assert stores.digest(turned) == stores.digest(turned.copy())
+    assert stores.digest(jax.random.key(3)) == stores.digest(jax.random.key(3))
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (object(), "object"),
+        ({1, 2}, "set"),
+        (b"raw", "bytes"),
+        (np.array([{}]), "array of object"),
+    ],
+)
+def test_undigestible_is_named(value, named):
+    with pytest.raises(TypeError, match=f"cannot digest an? {named}"):
+        stores.digest({"deep": [value]})

@@ -1,0 +1,180 @@
+"""The whole game of gradient inversion, small, through the command's own path."""
+
+import numpy as np
+import pytest
+
+from audit import pipeline
+from audit.__main__ import main
+from audit.accounting import vmf_privacy
+from audit.config import compose, hydra_app
+from audit.engine import shadow
+from audit.errors import UserError
+from audit.games import rows
+from audit.games.base import Trial
+from audit.report.figures import gradient_inversion
+from audit.scorecard import card as scorecard
+from audit.scorecard.card import Scorecard
+from audit.types import (
+    Lanes,
+)
+
+WORDS = [
+    "scenario=dirdp_mnist5k",
+    "data=digits",
+    "defenses=[sgd,vmf_500]",
+    "attacks=[mean_image,class_mean,analytic,map]",
+    "sets.digits.splits.targets=5",
+    "training.steps=9",
+    "task.settings.hidden=8",
+    "attack.map.steps=5",
+    "runs=2",
+]
+
+
+def composed(*words):
+    found = []
+    hydra_app.launch(
+        [*WORDS, *words, "seed=0"], lambda scenario, _: found.append(scenario)
+    )
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def card():
+    return pipeline.audit(composed(), shadow.Engine(Lanes(tile=2)))
+
+
+def trial(card, defense, attack):
+    found = [t for t in card.trials if (t["defense"], t["attack"]) == (defense, attack)]
+    return found[0]
+
+
+def test_an_undefended_gradient_gives_the_image_away(card):
+    result = trial(card, "sgd", "analytic")["result"]
+    assert result["mse"] < 1e-9
+    assert result["matching"] == 1
+    assert result["targets"] == 5
+    assert result["runs"] == 2
+
+
+def test_noise_keeps_the_closed_form_near_the_floor(card):
+    noised = trial(card, "vmf_500", "analytic")["result"]["mse"]
+    assert noised > 1e3 * trial(card, "sgd", "analytic")["result"]["mse"]
+    assert noised < 3 * card.floor["mse"]
+
+
+def test_accounting_alone_needs_no_attack(tmp_path):
+    words = [
+        "attacks=[]",
+        "defenses=[vmf_500]",
+        "training.steps=2",
+        f"out={tmp_path}/out",
+    ]
+    assert main(["run", *WORDS, *words]) == 0
+    assert main(["report", f"{tmp_path}/out"]) == 0
+    card = scorecard.load(tmp_path / "out")
+    assert card.trials == []
+    assert card.floor["mse"] is None
+    assert card.defenses["vmf_500"]["dfil"]["mean"] > 0
+    names = {f.name for f in (tmp_path / "out").iterdir()}
+    assert {"scorecard.md", "report.html"} <= names
+    assert not {"reconstructions.png", "mse_vs_bound.png"} & names
+
+
+def test_baselines_play_and_the_map_is_skipped_without_noise(card):
+    for name in ("mean_image", "class_mean"):
+        assert trial(card, "vmf_500", name)["status"] == "ok"
+    assert trial(card, "sgd", "map")["reason"] == "the defense is not noisy"
+    assert trial(card, "vmf_500", "map")["status"] == "ok"
+    flags = [f["name"] for t in card.trials for f in t["flags"]]
+    assert "attack-dead" not in flags
+
+
+def test_bounds_are_of_one_update_and_epsilon_of_the_run(card):
+    own = card.defenses["vmf_500"]
+    k = 64 * 8 + 8 + 8 * 10 + 10
+    assert own["rdp2"] == pytest.approx(float(vmf_privacy.renyi(2.0, k, 250.0)))
+    assert {b["name"] for b in own["bounds"]} == {
+        "cramer_rao",
+        "hammersley_chapman_robbins",
+    }
+    one = vmf_privacy.VmfPrivacy(k, 250.0).get_epsilon_for_delta(1e-5)
+    run_of_9 = own["epsilon"]["replace_one"]["tight"]  # one epoch: a single visit
+    assert run_of_9 == pytest.approx(one)
+    assert own["epsilon"]["add_remove"]["tight"] is None
+    assert card.defenses["sgd"]["bounds"] == []
+
+
+def test_pictures_of_people_leave_no_array():
+    held = composed()
+    problem = pipeline.load(held)
+    faces = problem._replace(dataset=problem.dataset._replace(name="lfw"))
+    images = np.zeros((5, 8, 8, 1))
+    one = Trial(
+        "d",
+        compose.Entry("a", "a", {}, {}),
+        "",
+        "ok",
+        None,
+        {},
+        {"guess": images, "mse": np.zeros(5)},
+    )
+    floor = {"mse": np.zeros(5), "guess": images}
+    kept = rows.arrays(faces, {}, [one], floor)
+    assert set(kept) == {"floor", "d/a/mse"}
+    assert "target" in rows.arrays(problem, {}, [one], floor)
+
+
+def test_the_game_needs_targets():
+    with pytest.raises((UserError, hydra_app.Refused), match="exposed needs targets"):
+        composed("sets.digits.splits.targets=0")
+
+
+# What is shown of it ------------------------------------------------------------------
+
+
+def fake_card():
+    """Make a card with two mechanisms at two divergences each."""
+    defenses, trials = {"sgd": {"use": "sgd", "rdp2": None}}, []
+    for use in ("dpsgd", "dirdp_sgd"):
+        for order2 in (1.0, 4.0):
+            label = f"{use}_{order2:.0f}"
+            utility = {"accuracy": 0.8, "accuracy_sd": 0.01, "models": 5}
+            defenses[label] = {"use": use, "rdp2": order2, "utility": utility}
+            trials.append(
+                {
+                    "defense": label,
+                    "attack": "iga",
+                    "use": "gradient_inversion",
+                    "status": "ok",
+                    "result": {"mse": 0.1 / order2, "mse_se": 0.01},
+                }
+            )
+    return Scorecard({"game": "exposed"}, {}, {}, {"mse": 0.05}, defenses, trials, {})
+
+
+def test_common_scale_is_drawn_where_two_mechanisms_share_one(tmp_path):
+    applies, draw = gradient_inversion.FIGURES["common_scale.png"]
+    held = fake_card()
+    assert applies(held)
+    draw(held, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    assert not applies(held._replace(trials=[]))
+    one = {k: v for k, v in held.defenses.items() if v["use"] != "dirdp_sgd"}
+    assert not applies(held._replace(defenses=one))
+
+
+def test_ten_likeliest_classes_are_looked_at_where_there_are_many():
+    """Scores of class k are x_k: ranks are known."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 106))
+    y = rng.integers(0, 106, 200)
+
+    class Of:
+        class defense:
+            @staticmethod
+            def predict(side, release, x):
+                return x
+
+    want = ((x > x[np.arange(200), y][:, None]).sum(1) < 10).mean()
+    assert float(rows.top10(Of)(None, None, x, y)) == pytest.approx(want)

@@ -1,0 +1,307 @@
+"""What happens inside every step: parts, leakage so far, numbers and figures."""
+
+import jax
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from audit import data
+from audit.clipping import clip_tree, soft_clip
+from audit.config import registry
+from audit.engine import shadow
+from audit.errors import UserError
+from audit.games import step_diagnostics
+from audit.games.base import Problem, Table
+from audit.mechanisms.noise import gaussian
+from audit.mechanisms.noisy_sgd import noisy_sgd
+from audit.mechanisms.query import gradient, masked
+from audit.mechanisms.sampler import full_batch
+from audit.models import networks, optimizers
+from audit.report import terminal
+from audit.report.figures import steps as step_figures
+from audit.rng import stream
+from audit.scorecard.card import Scorecard
+from audit.types import (
+    Examples,
+    Lanes,
+    Splits,
+    TrainingSet,
+)
+from tests.conftest import double, public, records
+
+SHAPE, N, STEPS = (4, 4, 1), 12, 2
+TASK = networks.binary_linear(SHAPE, 2)
+KEY = jax.random.key(0)
+ENGINE = shadow.Engine(Lanes(8))
+COMMON = {
+    "steps": STEPS,
+    "optimizer": "adam",
+    "clip_norm": 2.0,
+    "noise_multiplier": 0.3,
+}
+FIT = {**COMMON, "epochs": 5, "epochs_decay": 0, "architecture": "mlp"}
+DEFENSES = {
+    "sgd": ("sgd", {"steps": STEPS}),
+    "dpsgd": ("dpsgd", COMMON),
+    "fim": ("fim", {**FIT, "perturbation": "constant_direct"}),
+}
+
+
+def bent(task):
+    """A defense whose perturbation depends on the record."""
+
+    def perturb(params, side, z, base):
+        bend = lambda a: 0.5 * a + 0.1 * jax.numpy.cos(7 * z.x.sum())  # noqa: E731
+        return jax.tree.map(bend, base)
+
+    clip, stddev = COMMON["clip_norm"], COMMON["noise_multiplier"]
+    return noisy_sgd(
+        task,
+        gradient(task, soft_clip(clip), perturb),
+        full_batch(),
+        gaussian(stddev * clip),
+        optimizer=optimizers.named("adam", 0.1, 0.0),
+        steps=STEPS,
+    )
+
+
+@pytest.fixture(scope="module")
+def splits():
+    fixed, test = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
+    nobody = jax.tree.map(lambda a: a[:0], fixed)
+    known = records(9, SHAPE, 2, seed=3)
+    return Splits(known, fixed, nobody, test, test, np.arange(20))
+
+
+def learner(splits, label):
+    factory, settings = bent, {}
+    if label != "bent":
+        name, given = DEFENSES[label]
+        factory = registry.find("defense", name)
+        settings = registry.check("defense", name, given, name)
+    return shadow.learner(
+        factory,
+        TASK,
+        settings,
+        key=KEY,
+        public=public(TASK, splits.public),
+        label=label,
+    )
+
+
+def table(splits, runs=1):
+    dataset = data.Dataset("made", *splits.fixed, None, None, "embedded", "")
+    return Table(Problem(TASK, splits, dataset, splits.fixed.x), ENGINE, runs, "none")
+
+
+@pytest.fixture(scope="module")
+def looked(splits):
+    """Every defense, its run, and what is held of it."""
+    held = {}
+    for label in (*DEFENSES, "bent"):
+        of, at = learner(splits, label), table(splits)
+        made = step_diagnostics.release(KEY, of, at)
+        own = step_diagnostics.account(KEY, of, at._replace(made=made), 1, 1e-9)
+        held[label] = of, made, own
+    return held
+
+
+def flat(tree):
+    return np.asarray(ravel_pytree(tree)[0])
+
+
+def plain_loop(of, splits):
+    """Parts of every record at every step, one record at a time."""
+    key = jax.random.fold_in(stream(KEY, "target runs"), 0)
+    defense = of.defense
+    side = double(of.side)
+    train = TrainingSet(double(splits.fixed), None)
+    state = defense.init(key, side)
+    clip = soft_clip(COMMON["clip_norm"])
+    step, slope = jax.jit(defense.step), jax.jit(jax.grad(TASK.loss))
+    out = []
+    for _ in range(STEPS):
+        state, view = step(key, state, train)
+        base, added, final = [], [], []
+        for x, y in zip(*train.fixed, strict=True):
+            g = slope(view.params, Examples(x, y))
+            g = masked(view.side.mask, g)
+            base.append(flat(g))
+            offset = getattr(view.side, "offset", None)
+            plus = jax.tree.map(lambda a: 0 * a, g)
+            if offset is not None:
+                plus = masked(view.side.mask, offset)
+            added.append(flat(plus))
+            total = jax.tree.map(lambda a, b: a + b, g, plus)
+            noisy = of.label != "sgd"
+            final.append(flat(clip_tree(clip, total) if noisy else total))
+        towards = [
+            masked(view.side.mask, slope(view.params, Examples(x, y)))
+            for x, y in zip(*double(splits.public), strict=True)
+        ]
+        mean = np.mean([flat(g) for g in towards], 0)
+        out.append((np.array(base), np.array(added), np.array(final), mean))
+    return state.params, out
+
+
+@pytest.mark.parametrize("label", ["sgd", "dpsgd", "fim"])
+def test_parts_equal_a_plain_loop(x64, splits, looked, label):
+    of, made, held = looked[label]
+    params, steps = plain_loop(of, splits)
+    np.testing.assert_allclose(
+        flat(jax.tree.map(lambda a: a[0], made.releases.params)),
+        flat(params),
+        rtol=1e-4,
+    )
+    for t, (base, added, final, mean) in enumerate(steps):
+        seen = {k: v[t] for k, v in held.anatomy.items()}
+        norm = lambda a: np.linalg.norm(a, axis=-1)  # noqa: E731
+        np.testing.assert_allclose(seen["base_norm"], norm(base), rtol=1e-4)
+        np.testing.assert_allclose(seen["final_norm"], norm(final), rtol=1e-4)
+        if label != "fim":
+            assert "perturbation_norm" not in seen
+            assert held.steps[t]["perturbation_norm"] is None
+            assert held.steps[t]["cos_public"] is None
+            continue
+        np.testing.assert_allclose(seen["perturbation_norm"], norm(added), rtol=1e-4)
+        for name, other in (
+            ("cos_base", base),
+            ("cos_private", base.mean(0)),
+            ("cos_public", mean),
+        ):
+            want = (added * other).sum(1) / norm(added) / norm(other)
+            np.testing.assert_allclose(seen[name], want, atol=1e-4)
+            assert held.steps[t][name] == pytest.approx(want.mean(), abs=1e-4)
+
+
+def test_the_contribution_is_the_query_s(x64, splits, looked):
+    """A perturbation of its own a record: clip(base + added) is what training sums."""
+    of = looked["bent"][0]
+    defense = of.defense
+    train = TrainingSet(double(splits.fixed), None)
+    state = defense.init(KEY, double(of.side))
+    clip = soft_clip(COMMON["clip_norm"])
+    before = state.params
+    state, seen = jax.jit(defense.dissect)(KEY, state, train, double(splits.public))
+    each = jax.vmap(lambda v: clip_tree(clip, v))(seen.base + seen.added)
+    np.testing.assert_allclose(seen.final, each, rtol=1e-6, atol=1e-9)
+    again, view = jax.jit(defense.step)(KEY, defense.init(KEY, double(of.side)), train)
+    np.testing.assert_allclose(flat(again.params), flat(state.params), rtol=1e-6)
+    assert np.abs(flat(state.params) - flat(before)).max() > 0
+    noise = flat(view.update) - seen.final.sum(0)  # what is left is the noise alone
+    expected = COMMON["noise_multiplier"] * COMMON["clip_norm"]
+    assert noise.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * len(noise)))
+
+
+@pytest.mark.parametrize("label", ["dpsgd", "fim"])
+def test_leakage_so_far_ends_at_the_accounting_s(splits, looked, label):
+    """Steps add up to `Defense.fisher` of the same key, and to the card's dFIL."""
+    of, _, held = looked[label]
+    key, rows = stream(KEY, "target runs"), np.arange(N)
+    trace = shadow.sweep(
+        "fisher",
+        of,
+        key,
+        TrainingSet(splits.fixed, None),
+        rows,
+        engine=ENGINE._replace(lanes=Lanes(1)),
+        precise=True,
+    )[0]
+    np.testing.assert_allclose(held.dfil, trace / 16, rtol=1e-4)
+    roots, last = np.sqrt(held.dfil), held.steps[-1]
+    assert last["sqrt_max"] == pytest.approx(roots.max(), rel=1e-12)
+    assert last["sqrt_mean"] == pytest.approx(roots.mean(), rel=1e-12)
+    assert last["sqrt_median"] == pytest.approx(np.median(roots), rel=1e-12)
+    means = [step["sqrt_mean"] for step in held.steps]
+    assert len(means) == STEPS
+    assert means == sorted(means)
+
+
+def test_only_a_constant_has_no_spread(looked):
+    held = looked["fim"][2].anatomy
+    np.testing.assert_array_equal(np.ptp(held["perturbation_norm"], axis=1), 0)
+    np.testing.assert_array_equal(held["pca_perturbation"], 0)
+    assert np.isnan(held["pca_perturbation_share"]).all()
+    np.testing.assert_allclose(
+        np.abs(held["pca_base"]), np.abs(held["pca_before_noise"]), atol=1e-4
+    )
+    own = looked["bent"][2].anatomy
+    assert (np.ptp(own["perturbation_norm"], axis=1) > 0).all()
+    assert (np.ptp(own["pca_perturbation"], axis=1) > 0).all()
+
+
+def test_components_meet_the_perturbation_at_their_angle():
+    """A perturbation along the second axis of variance has cosine one with it alone."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(500, 4)) * [9.0, 3.0, 1.0, 0.0]
+    found = step_diagnostics._components(base, np.array([0.0, -2.0, 0.0, 0.0]))
+    np.testing.assert_allclose(found["pc_cosine"], [0, 1, 0], atol=0.05)
+    np.testing.assert_allclose(found["pc_share"], np.array([81, 9, 1]) / 91, atol=0.02)
+
+
+def test_no_sgd_bound_is_unknown_not_zero(looked):
+    held = looked["sgd"][2]
+    assert held.dfil is None
+    assert all(step["sqrt_max"] is None for step in held.steps)
+    assert all(0 <= step["accuracy"] <= 1 for step in held.steps)
+
+
+def test_more_runs_are_taken_apart_and_fewer_refused(splits, looked):
+    of = looked["dpsgd"][0]
+    made = step_diagnostics.release(KEY, of, table(splits, runs=3))
+    at = table(splits, runs=3)._replace(made=made)
+    held = step_diagnostics.account(KEY, of, at, 2, 1e-9)
+    assert held.dfil_se is not None
+    np.testing.assert_allclose(
+        held.dfil, (made.looked[0].traces + made.looked[1].traces) / 32, rtol=1e-9
+    )
+    with pytest.raises(UserError, match="accounting_runs=4"):
+        step_diagnostics.account(KEY, of, at, 4, 1e-9)
+
+
+def test_too_many_gradients_are_refused(splits, looked):
+    at = table(splits)
+    small = at._replace(engine=ENGINE._replace(lanes=Lanes(8, 1e-6)))
+    with pytest.raises(UserError, match=r"lanes\.memory_gib"):
+        step_diagnostics.release(KEY, looked["dpsgd"][0], small)
+
+
+# Figures ------------------------------------------------------------------------------
+
+
+def card(looked, splits):
+    arrays = {"label": splits.fixed.y}
+    defenses = {"whole": {"steps": None, "bounds": []}}
+    for label, (_, _, held) in looked.items():
+        arrays |= {f"{label}/anatomy/{k}": v for k, v in held.anatomy.items()}
+        defenses[label] = {"steps": held.steps, "bounds": []}
+    scenario = {"game": "anatomy", "features": {}}
+    return Scorecard(scenario, {}, {}, {}, defenses, [], arrays)
+
+
+def test_figures_of_a_tiny_run(looked, splits, tmp_path):
+    held = card(looked, splits)
+    drawn = {name: draw for name, (_, draw) in step_figures.FIGURES.items()}
+    drawn |= step_figures.of_each(held)
+    pca = {f"step_pca_{label}.png" for label in looked}
+    both = {
+        f"step_{w}_{d}.png"
+        for w in ("histogram", "components")
+        for d in ("fim", "bent")
+    }
+    assert set(drawn) == {*step_figures.FIGURES, *pca, *both}
+    for name, draw in drawn.items():
+        draw(held, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 5_000
+    assert all(applies(held) for applies, _ in step_figures.FIGURES.values())
+    other = held._replace(scenario={"game": "leave_one_out"})
+    assert not any(applies(other) for applies, _ in step_figures.FIGURES.values())
+    assert step_figures.of_each(other) == {}
+    assert "whole: no anatomy" in terminal.notes(held)
+
+
+def test_many_steps_get_some_panels():
+    shown = step_figures._shown(100)
+    assert len(shown) == step_figures.MOST
+    assert (shown[0], shown[-1]) == (0, 99)
+    np.testing.assert_array_equal(step_figures._shown(5), range(5))

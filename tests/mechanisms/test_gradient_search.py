@@ -1,0 +1,247 @@
+"""Gradient inversion: searches that find, exact closed forms, honest scores."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from audit import data
+from audit.config import registry
+from audit.errors import UserError
+from audit.games import base, gradient_inversion
+from audit.mechanisms import gradient_search
+from audit.models import networks
+from audit.statistics import metrics
+from audit.types import (
+    Examples,
+    Knowledge,
+    Observation,
+    ThreatModel,
+)
+from tests.conftest import public, records
+
+SHAPE, CLASSES = (8, 8, 1), 10
+
+
+@pytest.fixture(scope="module")
+def digits():
+    held = data.load("digits")
+    return Examples(held.x_train, held.y_train)
+
+
+def fitted(task, attack, pool, **known):
+    own = Knowledge(task, pool, np.arange(len(pool.y)), **known)
+    return attack.fit(jax.random.key(0), own)[0]
+
+
+def start(task):
+    return public(task).params
+
+
+def play(task, z, params, pool, update=None, known=None, **settings):
+    """Let an attack guess records from the updates they take alone."""
+    attack = registry.find("attack", "gradient_inversion")(task, **settings)
+    state = fitted(task, attack, pool, **(known or {}))
+    gradient = jax.grad(task.loss)
+
+    def one(key, z):
+        seen = gradient(params, z) if update is None else update(key, z)
+        own = Observation(params=params, update=seen, label=z.y)
+        return attack.guess(state, key, own)
+
+    keys = jax.random.split(jax.random.key(7), len(z.y))
+    return np.asarray(jax.jit(jax.vmap(one))(keys, z))
+
+
+def mse(a, b):
+    return ((a - b) ** 2).reshape(len(a), -1).mean(1)
+
+
+# Searches -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("preset", "steps", "limit"),
+    [("iga", 300, 0.01), ("dlg", 60, 0.01), ("idlg", 60, 0.01)],
+)
+def test_searches_find_undefended_images(digits, preset, steps, limit):
+    """Far below the mean image's error, .07 here."""
+    task = networks.mlp(SHAPE, CLASSES, hidden=32, activation="tanh")
+    z = jax.tree.map(lambda a: a[:3], digits)
+    found = play(task, z, start(task), digits, preset=preset, steps=steps, restarts=2)
+    assert np.median(mse(found, z.x)) < limit
+
+
+def test_the_closed_form_is_exact_without_noise(digits):
+    z = jax.tree.map(lambda a: a[:5], digits)
+    for task in (
+        networks.mlp(SHAPE, CLASSES, hidden=16, layers=2, activation="relu"),
+        networks.linear(SHAPE, CLASSES),
+    ):
+        found = play(task, z, start(task), digits, preset="analytic")
+        assert mse(found, z.x).max() < 1e-9
+
+
+def test_the_closed_form_tends_to_the_floor_under_noise(digits):
+    """A posterior mean: no worse than the class mean, far better for small noise."""
+    task = networks.mlp(SHAPE, CLASSES, hidden=64, activation="tanh")
+    z = jax.tree.map(lambda a: a[:40], digits)
+    params, sums = start(task), np.zeros((CLASSES, *SHAPE))
+    np.add.at(sums, digits.y, digits.x)
+    means = sums / np.bincount(digits.y)[:, None, None, None]
+    floor = mse(means[z.y], z.x).mean()
+
+    def noised(stddev):
+        def update(key, z):
+            own = jax.grad(task.loss)(params, z)
+            leaves, tree = jax.tree.flatten(own)
+            keys = jax.random.split(key, len(leaves))
+            noise = [
+                stddev * jax.random.normal(k, a.shape)
+                for k, a in zip(keys, leaves, strict=True)
+            ]
+            return jax.tree.map(jnp.add, own, jax.tree.unflatten(tree, noise))
+
+        return mse(play(task, z, params, digits, update, preset="analytic"), z.x).mean()
+
+    assert noised(10.0) < 1.1 * floor
+    assert noised(0.01) < 0.3 * floor
+
+
+def test_the_posterior_is_the_prior_where_nothing_is_said(digits):
+    task = networks.mlp(SHAPE, CLASSES, hidden=16, activation="tanh")
+    z = jax.tree.map(lambda a: a[:4], digits)
+    law = jax.tree_util.Partial(lambda params, z, update: jnp.zeros(()))
+    found = play(
+        task, z, start(task), digits, preset="map", steps=200, known={"likelihood": law}
+    )
+    state = gradient_search.learn(
+        Knowledge(task, digits, np.arange(len(digits.y))), task
+    )
+    np.testing.assert_allclose(found, np.clip(state.centres[z.y], 0, 1), atol=0.02)
+
+
+def test_cosine_is_the_likelihood_of_a_visible_draw():
+    """Up to a constant: kappa <mu, y> = kappa (1 - distance)."""
+    from audit.mechanisms.noise import von_mises_fisher
+
+    a = {"w": jnp.array([0.6, 0.0, 0.8])}
+    noise = von_mises_fisher(3.0, 3)
+    y = noise.sample(jax.random.key(0), a)
+    log = float(noise.log_density(a, y))
+    assert log == pytest.approx(3 * (1 - float(gradient_search.cosine_distance(a, y))))
+
+
+def test_labels_are_read_off_the_last_layer(digits):
+    task = networks.mlp(SHAPE, CLASSES, hidden=8, activation="tanh")
+    params = start(task)
+    label = jax.jit(
+        jax.vmap(lambda z: gradient_search.label_of(jax.grad(task.loss)(params, z)))
+    )
+    np.testing.assert_array_equal(label(digits), digits.y)
+
+
+def test_convolutions_have_no_dense_first_layer():
+    task = networks.lenet((16, 16, 1), 3)
+    with pytest.raises(UserError, match="analytic: the first layer is not dense"):
+        registry.find("attack", "gradient_inversion")(task, preset="analytic")
+
+
+def test_total_variation_takes_any_channels():
+    z = jnp.zeros((4, 4, 3)).at[:, 2:].set(1.0)
+    assert float(gradient_search.total_variation(z)) == pytest.approx(1 / 3)
+    assert float(gradient_search.total_variation(z[..., :1])) == pytest.approx(1 / 3)
+
+
+# Models -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("features", "classes", "kind", "count"),
+    [
+        ((32, 32, 3), 10, "zhu", 15_826),
+        ((32, 32, 3), 100, "zhu", 85_036),
+        ((28, 28, 1), 10, "zhu", 13_426),
+        ((32, 32, 1), 10, "lenet5", 61_706),
+        ((28, 28, 1), 10, "lenet5", 61_706),
+    ],
+)
+def test_lenets_have_the_published_sizes(features, classes, kind, count):
+    task = networks.lenet(features, classes, kind=kind)
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    assert sum(a.size for a in jax.tree.leaves(shapes)) == count
+
+
+def test_windows_are_what_a_convolution_sees():
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(9, 8, 2)), rng.normal(size=(5, 5, 2, 3))
+    for stride in (1, 2):
+        ours = networks.windows(jnp.asarray(x), 5, stride) @ kernel.reshape(-1, 3)
+        theirs = jax.lax.conv_general_dilated(
+            jnp.asarray(x)[None],
+            jnp.asarray(kernel),
+            (stride, stride),
+            "VALID",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )[0]
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_kinked_networks_have_no_fisher_reading():
+    for activation, smooth in (("relu", False), ("softplus", True)):
+        task = networks.mlp((4,), 3, activation=activation)
+        assert task.smooth == smooth
+        defense = registry.find("defense", "dpsgd")(task)
+        assert (defense.fisher is not None) == smooth
+
+
+# The game and its scores --------------------------------------------------------------
+
+
+def test_matching_does_not_mind_contrast():
+    targets = records(6, SHAPE).x
+    assert metrics.matching(3 * targets - 1, targets) == 1
+    assert metrics.matching(np.ones_like(targets), targets) == pytest.approx(1 / 6)
+
+
+def test_normalised_errors_of_grey_and_of_junk():
+    """A constant grey image scores 1, independent noise of the right contrast 2."""
+    rng = np.random.default_rng(0)
+    targets = rng.normal(0.5, 0.2, size=(50, 8, 8, 3))
+    grey = np.full((50, 1, 8, 8, 3), 0.5)
+    junk = rng.normal(0.5, 0.2, size=(50, 1, 8, 8, 3))
+    assert gradient_inversion.normalised(
+        grey, targets, targets
+    ).mean() == pytest.approx(1, abs=0.02)
+    assert gradient_inversion.normalised(
+        junk, targets, targets
+    ).mean() == pytest.approx(2, abs=0.05)
+
+
+def test_who_can_play_exposed():
+    task = networks.linear((6,), 3)
+    sgd = registry.find("defense", "sgd")(task)
+    shadows = registry.find("attack", "reconstructor")(task).threat_model
+    assert "its goal is" in base.mismatch(shadows, sgd, gradient_inversion.GAME)
+    for name in ("class_mean", "mean_image", "nearest_neighbour"):
+        prior = registry.find("attack", name)(task).threat_model
+        assert base.mismatch(prior, sgd, gradient_inversion.GAME) is None
+    sees = ThreatModel("inversion", sees=frozenset({"params", "update"}))
+    assert base.mismatch(sees, sgd, gradient_inversion.GAME) is None
+    blank = sgd._replace(exposed=None)
+    assert "shows no step" in base.mismatch(sees, blank, gradient_inversion.GAME)
+    posterior = registry.find("attack", "gradient_inversion")(task, preset="map")
+    assert "not noisy" in base.mismatch(
+        posterior.threat_model, sgd, gradient_inversion.GAME
+    )
+
+
+@pytest.mark.full
+def test_an_undefended_lenet_gives_colour_images_away(full_data):
+    """100 CIFAR-10 images, batch of one, untrained: median PSNR of 20 dB at least."""
+    held = data.load("cifar10")
+    pool = Examples(held.x_train[:2000], held.y_train[:2000])
+    task = networks.lenet((32, 32, 3), 10)
+    z = Examples(held.x_test[:100], held.y_test[:100])
+    found = play(task, z, start(task), pool, preset="iga", steps=1000)
+    assert np.median(metrics.psnr(found, z.x)) > 20

@@ -1,0 +1,129 @@
+"""Samplers: what is drawn, and that the accounting is of what is drawn."""
+
+import jax
+import numpy as np
+import pytest
+
+from audit.accounting import fisher, rdp
+from audit.mechanisms.noise import gaussian
+from audit.mechanisms.sampler import SAMPLERS
+from audit.types import Query
+
+N, SIZE, STEPS = 10, 4, 7
+QUERY = Query(fn=lambda *_: None, norm_bound=1.5, sensitivity=3.0)
+NOISE = gaussian(2.0)
+
+
+def make(name):
+    return SAMPLERS[name](None if name == "full" else SIZE)
+
+
+def weights(batch):
+    """How often each of N records takes part."""
+    if batch.rows is None:
+        return np.ones(N) if batch.weight is None else np.asarray(batch.weight)
+    out = np.zeros(N)
+    np.add.at(out, np.asarray(batch.rows), np.asarray(batch.weight))
+    return out
+
+
+def draws(name, steps, key=0):
+    sampler = make(name)
+    return np.array(
+        [weights(sampler.draw(jax.random.key(key), t, N)) for t in range(steps)]
+    )
+
+
+def test_full_batch_is_everybody():
+    assert (draws("full", 3) == 1).all()
+
+
+def test_uniform_batches_are_subsets_of_one_size():
+    seen = draws("uniform", 200)
+    assert set(seen.ravel()) == {0.0, 1.0}
+    assert (seen.sum(1) == SIZE).all()
+    assert (seen.mean(0) > 0.2).all()
+    assert len({tuple(row) for row in seen}) > 50
+
+
+def test_poisson_batches_are_independent_coins():
+    """2,000 steps: every record's rate and the variance of sizes within 4 s.e."""
+    seen = draws("poisson", 2_000)
+    q = SIZE / N
+    se = np.sqrt(q * (1 - q) / len(seen))
+    assert (abs(seen.mean(0) - q) < 4 * se).all()
+    variance = N * q * (1 - q)
+    assert abs(seen.sum(1).var() - variance) < 4 * variance * np.sqrt(2 / len(seen))
+
+
+@pytest.mark.parametrize("key", [0, 1])
+def test_shuffled_epochs_visit_everybody_once(key):
+    per_epoch = 3  # 4 + 4 + 2
+    seen = draws("shuffled", 4 * per_epoch, key)
+    for epoch in seen.reshape(4, per_epoch, N):
+        assert (epoch.sum(0) == 1).all()
+        assert sorted(epoch.sum(1)) == [2, 4, 4]
+    assert (seen[:per_epoch] != seen[per_epoch : 2 * per_epoch]).any()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_draws_depend_on_the_key_and_the_step_alone(name):
+    np.testing.assert_array_equal(draws(name, 5), draws(name, 5))
+    if name != "full":
+        assert (draws(name, 5) != draws(name, 5, key=3)).any()
+
+
+def test_fisher_factors():
+    nu = 3.0 / 2.0
+    q = SIZE / N
+
+    def factor(name):
+        return float(np.squeeze(make(name).fisher_factor(NOISE, QUERY, N, np.ones(1))))
+
+    assert factor("full") == 1
+    assert factor("shuffled") == 1
+    fixed = q * fisher.subsampling_factor(q, nu)
+    np.testing.assert_allclose(factor("uniform"), fixed, rtol=1e-6)
+    poisson = q * fisher.subsampling_factor(q, nu / 2)
+    np.testing.assert_allclose(factor("poisson"), poisson, rtol=1e-6)
+
+
+def curve(name, adjacency, orders=(2.0, 3.0), steps=STEPS):
+    return make(name).rdp(NOISE, QUERY, N, steps, np.array(orders), adjacency)
+
+
+def test_curves_are_of_the_sampler_that_draws():
+    orders = np.array([2.0, 3.0])
+    for adjacency, shift in (("replace_one", 1.5), ("add_remove", 0.75)):
+        once = rdp.gaussian(orders, shift)
+        np.testing.assert_allclose(curve("full", adjacency), STEPS * once)
+        # 7 steps of 3 an epoch: some record is visited 3 times, none more often
+        np.testing.assert_allclose(curve("shuffled", adjacency), 3 * once)
+        want = STEPS * rdp.poisson_gaussian(orders, SIZE / N, 0.75, adjacency)
+        np.testing.assert_allclose(curve("poisson", adjacency), want)
+    want = STEPS * rdp.without_replacement_gaussian(orders, SIZE / N, 1.5)
+    np.testing.assert_allclose(curve("uniform", "replace_one"), want)
+
+
+def test_no_theorem_is_none():
+    assert curve("uniform", "add_remove") is None
+    assert make("uniform").pld(NOISE, QUERY, N, STEPS, "replace_one") is None
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("name", ["full", "poisson", "shuffled"])
+def test_privacy_loss_is_tighter_than_the_renyi_conversion(name, adjacency):
+    pld = make(name).pld(NOISE, QUERY, N, STEPS, adjacency)
+    tight = pld.get_epsilon_for_delta(1e-6)
+    loose = rdp.epsilon(rdp.ORDERS, curve(name, adjacency, rdp.ORDERS), 1e-6)
+    assert 0 < tight < loose < 2 * tight
+
+
+def test_wrong_batch_sizes_are_refused():
+    with pytest.raises(ValueError, match="takes no batch_size"):
+        SAMPLERS["full"](3)
+    for name in ("uniform", "poisson", "shuffled"):
+        with pytest.raises(ValueError, match="needs a batch_size"):
+            SAMPLERS[name](None)
+        with pytest.raises(ValueError, match="larger than the 10 records"):
+            SAMPLERS[name](11).draw(jax.random.key(0), 0, N)

@@ -1,0 +1,246 @@
+"""Figures of cards on which every record is the target in turn."""
+
+import numpy as np
+import pytest
+
+from audit.report.figures import attribute, common, records
+from audit.scorecard.card import Scorecard
+
+N, S = 400, 20
+
+
+def card(game="leave_one_out", **without):
+    """A card with everything on it, made of random numbers."""
+    rng = np.random.default_rng(0)
+    dfil = rng.lognormal(0, 3, N)
+    shown = np.argsort(dfil)[[*range(8), *range(-8, 0)]]
+    arrays = {
+        "label": rng.integers(0, 2, N),
+        "floor": np.full(N, 0.05),
+        "shown": np.sort(shown),
+        "shown_x": rng.uniform(size=(16, 8, 8, 1)),
+        "even/eta": np.full(N, 0.5) + 1e-9 * rng.normal(size=N),
+        "even/anatomy/eta_sd": np.logspace(-1, -9, 6),
+        "noisy/eta": np.sqrt(dfil),
+        "noisy/dfil": dfil,
+        "noisy/cramer_rao": 1 / dfil,
+        "noisy/attack/mse": rng.lognormal(0, 1, N) / dfil,
+        "noisy/attack/mean_guess": rng.uniform(-1, 2, (16, 8, 8, 1)),
+        "noisy/attack/wrong": rng.uniform(size=N),
+    }
+    arrays["noisy/attack/mse"][:3] = [np.inf, 0.0, np.nan]
+    arrays = {k: v for k, v in arrays.items() if k not in without.get("arrays", ())}
+    bound = {
+        "name": "hammersley_chapman_robbins",
+        "mean": 0.0,
+        "median": 0.0,
+        "min": 0.0,
+        "max": 0.0,
+        "log10": -320.2,
+        "holds_for": "unbiased attackers",
+        "theorem": "",
+        "ranked": True,
+    }
+    claim = {"quantity": "MSE bound", "value": 0.02, "source": "x", "void": "why"}
+    result = {"mse": 1.0, "oracle": False, "success": 0.5}
+    trial = {
+        "defense": "noisy",
+        "attack": "attack",
+        "use": "glm_attack",
+        "status": "ok",
+        "result": result if game != "attribute" else {"oracle": False, "success": 0.5},
+        "flags": [],
+    }
+    return Scorecard(
+        scenario={"game": game, "features": {"pca": 0}},
+        provenance={},
+        data={},
+        floor={"mse": 0.05, "mse_se": 0.0},
+        defenses={
+            "even": {"bounds": [], "nominal": []},
+            "noisy": {"bounds": [bound], "nominal": [claim]},
+        },
+        trials=[trial],
+        arrays=arrays,
+    )
+
+
+@pytest.mark.parametrize("name", records.FIGURES)
+def test_every_figure_is_drawn_and_drawn_the_same(name, tmp_path):
+    applies, draw = records.FIGURES[name]
+    assert applies(card())
+    for place in ("a.png", "b.png"):
+        draw(card(), tmp_path / place)
+    drawn = (tmp_path / "a.png").read_bytes()
+    assert drawn[:4] == b"\x89PNG"
+    assert 5_000 < len(drawn) < 300_000
+    assert drawn == (tmp_path / "b.png").read_bytes()
+
+
+def test_the_attribute_figure_is_drawn(tmp_path):
+    ((applies, draw),) = attribute.FIGURES.values()
+    assert applies(card("attribute"))
+    assert not applies(card())
+    draw(card("attribute"), tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
+def test_figures_say_where_they_do_not_apply():
+    other = card("reconstruction")
+    for applies, _ in records.FIGURES.values():
+        assert not applies(other)
+    for name, lost in {
+        "eta_by_class.png": ["even/eta", "noisy/eta"],
+        "eta_extremes.png": ["noisy/eta"],  # the even one has no extremes
+        "reweighting.png": ["even/anatomy/eta_sd"],
+        "dfil_histogram.png": ["noisy/cramer_rao"],
+        "mse_vs_bound_records.png": ["noisy/cramer_rao"],
+        "rebuilt.png": ["noisy/attack/mean_guess"],
+    }.items():
+        assert not records.FIGURES[name][0](card(arrays=lost)), name
+    for applies, _ in common.FIGURES.values():
+        assert not applies(card())
+
+
+def test_extremes_are_the_ends_that_have_a_picture():
+    values = np.arange(100.0)
+    low, high = records.extremes(values, np.array([0, 1, 2, 50, 93, 98, 99]))
+    np.testing.assert_array_equal(low, [0, 1, 2])
+    np.testing.assert_array_equal(high, [99, 98, 93])
+
+
+def test_tenths_are_ordered_by_eta():
+    eta = np.random.default_rng(0).permutation(200)
+    means = attribute.by_decile(eta / 1.0, eta)
+    np.testing.assert_allclose(means, np.arange(10) * 20 + 9.5)
+
+
+def test_nan_is_no_extreme():
+    values = np.array([np.nan, 2.0, 0.0, np.inf, 1.0])
+    low, high = records.extremes(values, np.arange(5))
+    np.testing.assert_array_equal(low, [2, 4, 1, 3])
+    np.testing.assert_array_equal(high, [3, 1, 4, 2])
+
+
+def test_every_record_is_on_one_side_of_its_bound():
+    """Zero is below a positive bound, infinity above any, nan nowhere."""
+    bound = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, 0.0, np.nan])
+    mse = np.array([2.0, 1.0, 0.5, 0.0, np.inf, np.nan, 3.0, 3.0, 3.0])
+    above, below = records.sides(bound, mse)
+    np.testing.assert_array_equal(np.flatnonzero(above), [0, 1, 4, 7])
+    np.testing.assert_array_equal(np.flatnonzero(below), [2, 3, 6])
+
+
+def legends(monkeypatch, draw, held):
+    """What the legends of a figure say, and the figure itself."""
+    kept = []
+    monkeypatch.setattr(records, "save", lambda figure, _: kept.append(figure))
+    draw(held, None)
+    (figure,) = kept
+    boxes = [a.get_legend() for a in figure.axes if a.get_legend()]
+    common.pyplot().close(figure)
+    return [t.get_text() for box in boxes for t in box.get_texts()], figure
+
+
+def test_points_below_their_bound_are_counted(monkeypatch):
+    """Through the legend: every record is somewhere, none is dropped silently."""
+    held = card()
+    seen, figure = legends(monkeypatch, records.mse_vs_bound, held)
+    mse = held.arrays["noisy/attack/mse"]
+    below = int((mse[3:] < held.arrays["noisy/cramer_rao"][3:]).sum())
+    assert f"below its bound: {below + 1}" in seen  # and the error of zero
+    assert f"at or above its bound: {N - 3 - below + 1}" in seen  # and the infinite
+    assert "of these zero or infinite, at an edge: 2" in seen
+    assert "not a number, not drawn: 1" in seen
+    low, high = figure.axes[0].get_ylim()
+    drawn = np.concatenate([c.get_offsets() for c in figure.axes[0].collections])
+    assert len(drawn) == N - 1
+    assert ((low <= drawn[:, 1]) & (drawn[:, 1] <= high)).all()
+
+
+def test_the_floor_is_on_its_panel(monkeypatch):
+    held = changed(**{"noisy/attack/mse": np.full(N, 50.0)})
+    _, figure = legends(monkeypatch, records.mse_vs_bound, held)
+    low, high = figure.axes[0].get_ylim()
+    assert low < held.floor["mse"] < 50 < high
+
+
+def test_bins_of_eta_hold_every_record():
+    wide = np.geomspace(1e-4, 2, 50)
+    offset, logarithmic, edges = records.eta_bins(wide)
+    assert (offset, logarithmic, len(edges)) == (0, True, 81)
+    np.testing.assert_allclose(edges[[0, -1]], [1e-4, 2])
+    offset, logarithmic, edges = records.eta_bins(np.array([0.0, 3.0]))
+    assert (offset, logarithmic) == (0, False)
+    np.testing.assert_allclose(edges, np.linspace(0, 3, 81))
+    offset, _, edges = records.eta_bins(0.5 + 1e-7 * np.array([-1.0, 0.0, 1.0]))
+    assert offset == pytest.approx(0.5)
+    np.testing.assert_allclose(edges[[0, -1]], [-1e-7, 1e-7], rtol=1e-6)
+    _, _, edges = records.eta_bins(np.full(4, 0.5))
+    assert edges[0] < 0 < edges[-1]
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10])
+def test_no_class_is_left_out(classes, monkeypatch):
+    held = changed(label=np.arange(N) % classes)
+    seen, figure = legends(monkeypatch, records.eta_by_class, held)
+    assert seen == [str(i) for i in range(classes)] * 2
+    assert all(len(axis.lines) == classes for axis in figure.axes)  # the means
+
+
+@pytest.mark.parametrize("label", [None, np.linspace(-1, 1, N)])
+def test_records_without_classes_have_one_colour(label, monkeypatch):
+    held = changed(label=label)
+    seen, _ = legends(monkeypatch, records.eta_by_class, held)
+    assert seen == ["all", "all"]  # one a panel
+
+
+def test_the_renyi_bounds_are_named(monkeypatch):
+    """One too small for the axis is text; one in reach is a line."""
+    seen, figure = legends(monkeypatch, records.dfil_histogram, card())
+    assert "Rényi bound 10^-320 (off the axis)" in seen
+    assert "Rényi bound as published, void here" in seen
+    drawn = [line.get_xdata() for line in figure.axes[0].lines]
+    assert {0.02, 1.0} == {x[0] for x in drawn if len(x)}
+
+
+def changed(**arrays):
+    """The card with some arrays replaced, or left out where None."""
+    held = card()
+    kept = {k: v for k, v in {**held.arrays, **arrays}.items() if v is not None}
+    return held._replace(arrays=kept)
+
+
+def awkward(index, value):
+    bound = card().arrays["noisy/cramer_rao"].copy()
+    bound[index] = value
+    return changed(**{"noisy/cramer_rao": bound})
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        awkward(5, np.inf),
+        awkward(5, 0.0),
+        awkward(5, np.nan),
+        awkward(slice(None), 3.0),
+        changed(shown_x=None),
+        changed(**{"noisy/attack/mse": None}),
+        changed(**{"noisy/attack/mse": np.full(N, np.nan)}),
+        card()._replace(floor={}),
+        card()._replace(floor={"mse": "nan"}),
+        card()._replace(scenario={"game": "leave_one_out"}),
+    ],
+)
+def test_odd_cards_are_drawn(held, tmp_path):
+    """Warnings are errors here: nothing may warn either."""
+    for name, (applies, draw) in records.FIGURES.items():
+        if applies(held):
+            draw(held, tmp_path / name)
+            assert (tmp_path / name).stat().st_size > 5_000
+
+
+def test_which_records_are_pictured():
+    labels = np.array([0, 0, 1, 1, 0])
+    shown = common.targets_to_draw(card()._replace(arrays={"label": labels}), 4)
+    np.testing.assert_array_equal(shown, [0, 2, 1, 3])

@@ -1,0 +1,468 @@
+"""The leaderboard: rows checked, tables from rows, nothing unescaped, no network."""
+
+import base64
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+
+from audit.__main__ import main
+from audit.errors import UserError
+from audit.report import html_template, svg
+from audit.report.figures import common
+from audit.report.leaderboard import comparisons, standings
+from audit.report.leaderboard import markdown as leaderboard
+from audit.report.leaderboard.standings import Held
+from audit.scorecard import average_seeds, schema
+from tests import pages
+from tests.pages import HOSTILE, RESULTS, SCRIPT
+
+DOCS = RESULTS.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def data():
+    return pages.plain()
+
+
+# Rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*/scorecard.json")), ids=lambda p: p.parent.name
+)
+def test_committed_rows_keep_the_contract(path):
+    text = path.read_text()
+    assert schema.check(text, "x") == text
+
+
+def test_the_schema_in_the_docs_is_the_one_that_is_checked():
+    """Made again by: python -c "from audit import contract; contract.write()"."""
+    held = json.loads((DOCS / "scorecard.schema.json").read_text())
+    assert held == schema.schema()
+
+
+def wrong(data, change):
+    held = json.loads(json.dumps(data))
+    change(held)
+    return held
+
+
+def _set(*path_and_value):
+    *path, last, value = path_and_value
+
+    def change(held):
+        for step in path:
+            held = held[step]
+        held[last] = value
+
+    return change
+
+
+WRONG = {
+    "a script as a defense": (
+        lambda h: h["defenses"].update({SCRIPT: h["defenses"]["sgd"]}),
+        "defenses.<script>",
+    ),
+    "a path as a scenario": (
+        _set("scenario", "scenario", "../../etc/passwd"),
+        "scenario.scenario='../../etc/passwd'",
+    ),
+    "a path as data": (_set("data", "name", "../x"), "data.name='../x'"),
+    "an attack with a slash": (_set("trials", 0, "attack", "a/b"), "trials.0.attack"),
+    "a level unknown": (
+        _set("trials", 0, "flags", [{"name": "x", "level": "fatal", "text": ""}]),
+        "'note', 'warning' or 'error'",
+    ),
+    "text for a number": (_set("trials", 0, "result", "mse", "small"), "result.mse"),
+    "control characters": (_set("scenario", "title", "\x1b[31mred"), "scenario.title"),
+    "two lines": (_set("provenance", "command", "a\nb"), "provenance.command"),
+    "no digest": (_set("data", "digest", "abc"), "data.digest='abc'"),
+    "a field nobody knows": (lambda h: h.update(extra=1), "extra=1"),
+    "a part missing": (lambda h: h.pop("floor"), "floor: field required"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_rows_are_refused_by_field_and_by_any_json_schema_tool(data, case):
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    change, said = WRONG[case]
+    held = wrong(data, change)
+    with pytest.raises(UserError, match="here: ") as error:
+        schema.check(json.dumps(held), "here")
+    assert said in str(error.value)
+    assert not validator(schema.schema()).is_valid(held)
+    assert validator(schema.schema()).is_valid(data)
+
+
+INCONSISTENT = {
+    "a defense that is not there": _set("trials", 0, "defense", "nobody"),
+    "ok without a result": _set("trials", 0, "result", None),
+    "two data sets": _set("data", "name", "mnist"),
+}
+
+
+@pytest.mark.parametrize("case", INCONSISTENT)
+def test_rows_that_contradict_themselves_are_refused(data, case):
+    with pytest.raises(UserError, match="here: "):
+        schema.check(json.dumps(wrong(data, INCONSISTENT[case])), "here")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": 2}', '{"schema": NaN}', "[" * 100_000]
+)
+def test_what_is_no_row_at_all(text):
+    with pytest.raises(UserError, match="here: "):
+        schema.check(text, "here")
+
+
+def test_a_row_from_elsewhere_that_is_wrong_stops_with_exit_code_two(
+    data, tmp_path, capsys
+):
+    pages.folder(tmp_path, "x", wrong(data, _set("floor", "mse", "none")))
+    assert main(["leaderboard", f"results={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert "floor.mse" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resluts=x"], "takes results=DIR, not 'resluts=x'"),
+        (["results=/no/such"], "no such folder"),
+        (["results=."], "no scorecard"),
+    ],
+)
+def test_wrong_words(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["leaderboard", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+# Tables -------------------------------------------------------------------------------
+
+
+def test_the_committed_leaderboard_is_what_the_rows_give():
+    """Made again by `python -m audit leaderboard`."""
+    found = leaderboard.find(RESULTS)
+    assert (
+        leaderboard.markdown(found, RESULTS) == (RESULTS / "LEADERBOARD.md").read_text()
+    )
+
+
+def test_links_of_the_committed_leaderboard_lead_somewhere():
+    text = (RESULTS / "LEADERBOARD.md").read_text()
+    targets = set(re.findall(r"\]\(([^)#]+)", text))
+    assert targets
+    assert all((RESULTS / target).exists() for target in targets)
+
+
+def test_one_table_a_scenario_and_data_set_best_protected_first(data):
+    other = pages.plain("binary_mnist-mnist")
+    held = [Held("a", pages.card(data)), Held("b", pages.card(other))]
+    found = standings.tables(held)
+    assert [(t.scenario, t.data) for t in found] == [
+        ("binary_mnist", "mnist"),
+        ("binary_mnist", "mnist5k"),
+    ]
+    for t in found:
+        protection = [r.protection for r in t.rows]
+        assert protection == sorted(protection, reverse=True)
+
+
+def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
+    shifts = (0.0, 0.003, 0.006)
+    held = [
+        Held(f"s{i}", pages.card(pages.seeded(data, i, s)))
+        for i, s in enumerate(shifts)
+    ]
+    (table,) = standings.tables(held)
+    row = next(r for r in table.rows if r.label == "dpsgd")
+    assert len(row.entry.held) == 3
+    np.testing.assert_allclose(
+        standings.utility_se(row.entry, "dpsgd"), np.std(shifts, ddof=1) / np.sqrt(3)
+    )
+    own = next(
+        t for t in data["trials"]
+        if (t["defense"], t["attack"]) == ("dpsgd", "reconstructor")
+    )["result"]  # fmt: skip
+    best = row.line.best["result"]
+    np.testing.assert_allclose(best["mse"], own["mse"] + 0.003)
+    # targets and seeds, in quadrature
+    expected = np.hypot(own["mse_se"], np.std(shifts, ddof=1) / np.sqrt(3))
+    np.testing.assert_allclose(best["mse_se"], expected)
+    header = [c.header for c in table.columns]
+    cells = [c.cell(row.line) for c in table.columns]
+    assert cells[header.index("seeds")] == "3"
+    assert "±" in cells[header.index("accuracy")]
+
+
+def test_the_same_seed_twice_is_two_entries(data):
+    held = [Held("a", pages.card(data)), Held("b", pages.card(data))]
+    assert len(standings.entries(held)) == 2
+
+
+def test_a_trial_that_failed_under_one_seed_is_not_averaged(data):
+    bad = pages.seeded(data, 1)
+    bad["trials"][2] |= {"status": "failed", "reason": "broke", "result": None}
+    merged = average_seeds.merged([pages.card(data), pages.card(bad)])
+    assert merged.trials[2]["status"] == "failed"
+    assert merged.trials[2]["reason"] == "broke"
+
+
+@pytest.mark.parametrize(
+    ("points", "front"),
+    [
+        ([(1, 1), (2, 0.5), (0.5, 2)], {0, 1, 2}),
+        ([(1, 1), (1, 2), (0, 2)], {1}),
+        ([(1, 1), (1, 1)], {0, 1}),
+        ([(None, 1), (1, float("nan")), (0, 0)], {2}),
+    ],
+)
+def test_pareto(points, front):
+    assert standings.pareto(points) == front
+
+
+def test_comparisons_say_what_is_equal_or_why_there_is_none(data):
+    (table,) = standings.tables([Held("a", pages.card(data))])
+    ((noise,), _), ((utility,), _) = (
+        comparisons.at_equal_noise(table),
+        comparisons.at_equal_utility(table),
+    )
+    labels = [r.label for r in noise.rows]
+    assert set(labels) == {"fim", "public_mean", "prune", "dpsgd"}
+    assert "noise_multiplier 0.05" in noise.what
+    test = 2 * np.sqrt(0.9933335 * (1 - 0.9933335) / 150)
+    for row in table.rows:
+        assert (row in utility.rows) == (row.utility >= 0.9933335 - test)
+    alone = pages.plain("glm_fil_mnist-mnist")
+    (table,) = standings.tables([Held("a", pages.card(alone))])
+    assert comparisons.at_equal_noise(table) == ([], "nobody attacks here")
+    told = pages.plain("glm_attributes-diabetes")
+    (table,) = standings.tables([Held("a", pages.card(told))])
+    assert "one seed" in comparisons.at_equal_utility(table)[1]
+
+
+def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them(data):
+    held = wrong(data, _set("trials", 5, "result", "epsilon_lower", 1.25))
+    who = {"dpsgd": {"by": "Table B.2", "cost": "not stated"}}
+    held["provenance"]["chosen"] = who
+    (table,) = standings.tables([Held("a", pages.card(held))])
+    shown = {
+        r.label: {c.header: c.cell(r.line) for c in table.columns} for r in table.rows
+    }
+    assert shown["dpsgd"]["ε lower"] == "1.25"
+    assert shown["dpsgd"]["settings by, cost"] == "Table B.2; not stated"
+    assert shown["sgd"]["ε lower"] == "not measured"
+    assert shown["sgd"]["settings by, cost"] == "not recorded"
+
+
+RESULT = {
+    "mse": (0.03, {"mse": 0.03, "mse_se": 0.001}),
+    "success": (-0.6, {"success": 0.6, "success_se": 0.01}),
+    "auc": (-0.7, {"auc": {"value": 0.7, "low": 0.651, "high": 0.749}, "success": 0.6}),
+    "epsilon_lower": (-1.5, {"epsilon_lower": 1.5, "auc": {"value": 0.9}}),
+}
+
+
+@pytest.mark.parametrize("key", RESULT)
+def test_attacks_are_shown_by_what_ranks_them(key, monkeypatch):
+    rank, result = RESULT[key]
+    result.get("auc", {}).setdefault("low", 0.8)
+    result.get("auc", {}).setdefault("high", 1.0)
+    monkeypatch.setattr(standings.cells, "error", lambda result: rank)
+    seen = standings.measured(result)
+    assert (seen.key, seen.sign * seen.value) == (key, rank)
+    if key == "auc":
+        np.testing.assert_allclose(seen.se, 0.025)
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [(".0098 ± .0007", ".0407"), ("10^-4322", "10^-44"), ("10^-44", ".0018"),
+     ("4.6e-04", ".0018"), ("-.5", "0"), (".9976", "1.0e+07"), ("0", "10^-4322")],
+)  # fmt: skip
+def test_cells_sort_by_their_numbers(small, large):
+    assert html_template.sort_value(small) < html_template.sort_value(large)
+
+
+def test_words_do_not_sort_as_numbers():
+    assert html_template.sort_value("none") is None
+
+
+# Pages --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hostile(data, tmp_path_factory):
+    """A leaderboard with a hostile row in a folder of a hostile name."""
+    place = tmp_path_factory.mktemp("results")
+    name = "x'><img src=y onerror=alert(1)>"
+    pages.folder(place, name, pages.hostile(data), figures=())
+    (place / name / "mse_vs_bound.png").symlink_to("/etc/hostname")
+    return leaderboard.write(place)
+
+
+def test_a_hostile_row_puts_no_markup_into_either_file(hostile):
+    markdown, html = (p.read_text() for p in hostile)
+    assert "<script>document" not in html
+    assert "<img src=" not in html.replace('<img src="data:', "")
+    assert "onerror" in html  # as text
+    assert html.count("<script>") == 1
+    shown = re.sub(r"```.*?```", "", markdown, flags=re.S)  # code blocks show as typed
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert not re.search(r"(?<!\\)\]\(javascript", shown)
+    rows = [line for line in shown.split("\n") if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows}) == 1
+    assert max(markdown.count("```"), 0) % 2 == 0
+
+
+def test_files_outside_a_cards_folder_are_not_read(hostile, tmp_path):
+    place = hostile[0].parent
+    (folder,) = (p for p in place.iterdir() if p.is_dir())
+    assert leaderboard.figures(folder) == []
+    assert "mse_vs_bound.png" not in hostile[0].read_text()
+    (tmp_path / "secret.png").write_bytes(b"")
+    inside = tmp_path / "card"
+    inside.mkdir()
+    for name in ("../secret.png", "..", ".", "a/../../secret.png", "/etc/hostname"):
+        assert leaderboard.beside(inside, name) is None
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    """The page of the committed rows, figures and all."""
+    from audit.report.leaderboard import html as leaderboard_page
+
+    place = tmp_path_factory.mktemp("page") / "leaderboard.html"
+    place.write_text(leaderboard_page.render(leaderboard.find(RESULTS), RESULTS))
+    return place
+
+
+def test_the_page_is_small_and_asks_for_nothing(html):
+    text = html.read_text()
+    assert len(text.encode()) < html_template.MOST_BYTES
+    loaded = re.findall(r'(?:src|srcset|action|poster|data)="([^"]*)"', text)
+    assert all(u.startswith("data:") for u in loaded)
+    assert not re.findall(r"url\(|@import|<link(?! rel=\"icon\" href=\"data:)", text)
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy[1].startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
+
+
+def test_the_page_opens_offline_in_a_browser_and_its_script_runs(html, tmp_path):
+    shown, asked = pages.opened(html, tmp_path)
+    assert "<option>accuracy</option>" in shown  # the script filled the chooser
+    assert shown.count("<svg") == html.read_text().count("<svg")
+    assert asked == []
+
+
+def test_no_script_of_a_row_runs_in_a_browser(hostile, tmp_path):
+    shown, asked = pages.opened(hostile[1], tmp_path)
+    assert "<title>Breachmark leaderboard</title>" in shown
+    assert "<option>accuracy</option>" in shown
+    assert asked == []
+
+
+def test_columns_sort_and_rows_filter(html, tmp_path):
+    """Driven by a second script, in a copy without the policy that would stop it."""
+    drive = """
+    <script>
+    const table = document.querySelector("table.standings");
+    const names = () => [...table.tBodies[0].rows].filter((r) => !r.hidden)
+      .map((r) => r.cells[0].querySelector("span").textContent).join(" ");
+    table.tHead.rows[0].cells[1].querySelector("button").click();
+    const up = names();
+    table.tHead.rows[0].cells[1].querySelector("button").click();
+    const down = names();
+    const box = document.querySelector("#filter");
+    box.value = "binary_mnist prune";
+    box.dispatchEvent(new Event("input"));
+    const shown = document.querySelectorAll("section:not([hidden])").length;
+    new Image().src = "http://asked.invalid/";
+    document.title = [up, down, names(), shown].join("; ");
+    </script>"""
+    text = re.sub(r"<meta http-equiv[^>]*>", "", html.read_text())
+    copy = tmp_path / "copy.html"
+    copy.write_text(text.replace("</body>", drive + "</body>"))
+    shown, asked = pages.opened(copy, tmp_path)
+    assert asked == ["http://asked.invalid/"]  # a request would have been seen
+    up, down, left, sections = re.search("<title>(.*?)</title>", shown)[1].split("; ")
+    row = pages.plain("binary_mnist-mnist")["defenses"]
+    order = {d: row[d]["utility"]["accuracy"] for d in row}
+    ups, downs = up.split(), down.split()
+    assert ups[0] == min(order, key=order.get)
+    assert [round(order[d], 4) for d in downs] == sorted(
+        (round(v, 4) for v in order.values()), reverse=True
+    )
+    assert (left, sections) == ("prune", "2")
+
+
+def test_pictures_stop_where_there_is_no_room_left(tmp_path):
+    from PIL import Image
+
+    noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    album = html_template.Album(room=4000)
+    seen = [album.picture(tmp_path / "a.png") for _ in range(4)]
+    assert seen[0] is not None
+    assert seen[-1] is None
+    assert album.full
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    assert html_template.Album().picture(tmp_path / "b.png") is None
+
+
+# Plots --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log"),
+    [(0.9, 1.0, False), (-3, 5, False), (1e-9, 1e3, True), (2, 3, True), (7, 7, False)],
+)
+def test_ticks_are_inside_and_told_apart(low, high, log):
+    of = svg.axis("x", [low, high], log=log)
+    found = svg.ticks(of)
+    assert 2 <= len(found) <= 8
+    assert all(of.low * 0.999 - 1e-9 <= t <= of.high * 1.001 + 1e-9 for t in found)
+    assert len(set(svg._labels(found))) == len(found)
+
+
+def test_plots_escape_what_they_are_told():
+    axis = svg.axis(HOSTILE, [0, 1])
+    series = svg.Series(HOSTILE, [0.5], [0.5], 0, titles=[HOSTILE], labels=True)
+    drawn = svg.plot(axis, axis, [series], [svg.Rule(HOSTILE, y=0.5)], HOSTILE)
+    assert "<script" not in drawn
+    assert "<img" not in drawn
+
+
+def test_points_off_the_axes_stand_at_the_edge():
+    axis = svg.Axis("x", 1, 10, log=True)
+    place = svg._scale(axis, 0, 100)
+    assert [place(v) for v in (-1, 0, 0.1, 1, 10, 100)] == [0, 0, 0, 0, 100, 100]
+
+
+def test_no_two_of_many_series_look_alike():
+    axis = svg.axis("x", [0, 1])
+    many = [svg.Series(f"n{i}", [0.5], [0.5], i, titles=["t"]) for i in range(36)]
+    drawn = str(svg.plot(axis, axis, many, [], "of many"))
+    seen = re.findall(r'class="few (s\d)" d="M0 0([^"]+)"', drawn)
+    assert len(seen) == len(set(seen)) == 36
+
+
+def test_a_small_picture_keeps_the_curves_apart(tmp_path):
+    """Thin lines on a page that is nearly all grey levels."""
+    from PIL import Image
+
+    pixels = np.tile(np.arange(256, dtype=np.uint8)[None, :, None], (256, 1, 3))
+    drawn = common.COLOURS[:6]
+    for i, colour in enumerate(drawn):
+        pixels[10 * i] = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    uri = html_template.Album().picture(tmp_path / "a.png")
+    shown = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))).convert("RGB")
+    rows = np.asarray(shown, int)[[10 * i for i in range(6)], 0]
+    asked = pixels[[10 * i for i in range(6)], 0].astype(int)
+    assert np.abs(rows - asked).max() < 40

@@ -1,0 +1,218 @@
+"""The report of one run: plain words that say no more than the numbers, one page."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from audit.__main__ import main
+from audit.report import columns, html, html_template, summary, target_plots
+from audit.scorecard import card as cards
+from tests import pages
+from tests.pages import RESULTS
+
+
+@pytest.fixture(scope="module")
+def data():
+    return pages.plain()
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    """A run's folder, its arrays beside it."""
+    place = pages.folder(tmp_path_factory.mktemp("runs"), "mine", data)
+    np.savez(place / "scorecard.npz", **pages.arrays(data))
+    return place
+
+
+def verdicts(data, arrays=None):
+    return {
+        line.label: summary.verdict(line)
+        for line in columns.lines(pages.card(data, arrays))
+    }
+
+
+# Words --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (1.0, 0.0), (8.0, 1e-9)]
+)
+def test_how_often_an_attacker_is_right_is_the_largest_advantage(epsilon, delta):
+    """(1 + advantage) / 2, the advantage (e^eps - 1 + 2 delta) / (e^eps + 1)."""
+    odds = math.exp(epsilon)
+    advantage = (odds - 1 + 2 * delta) / (odds + 1)
+    np.testing.assert_allclose(
+        summary.balanced_accuracy(epsilon, delta), (1 + advantage) / 2, rtol=1e-12
+    )
+
+
+def test_a_large_epsilon_is_no_overflow_and_no_guarantee(data):
+    assert summary.balanced_accuracy(1e7, 1e-9) == 1.0
+    said = verdicts(data)["dpsgd"]
+    assert any("Differential privacy" in text for text in said.not_guaranteed)
+    assert not any("ε" in text for text in said.guaranteed)
+
+
+def test_a_small_epsilon_is_a_guarantee(data):
+    held = json.loads(json.dumps(data))
+    held["defenses"]["dpsgd"]["epsilon"]["replace_one"]["tight"] = 1.0
+    held["defenses"]["dpsgd"]["epsilon"]["add_remove"]["tight"] = 0.5
+    said = verdicts(held)["dpsgd"].guaranteed
+    assert any("73.1%" in text and "which of two" in text for text in said)
+    assert any("62.2%" in text and "whether" in text for text in said)
+
+
+def test_no_bound_is_said_to_guarantee_nothing(data):
+    said = verdicts(data)["sgd"]
+    assert said.guaranteed == []
+    assert any("no theorem" in text for text in said.not_guaranteed)
+    assert said.headline == "records are rebuilt closely"
+
+
+def test_bounds_on_unbiased_attackers_are_never_called_guaranteed(data):
+    for said in verdicts(data).values():
+        assert not any("1/dFIL" in t or "HCR" in t for t in said.guaranteed)
+
+
+def test_unpaired_errors_do_not_hide_what_most_targets_show(data):
+    """DP-SGD's means overlap with the floor's, and four of five targets are closer."""
+    assert verdicts(data)["dpsgd"].headline == "records are rebuilt in part"
+
+
+def test_with_arrays_the_comparison_is_paired(data):
+    held = json.loads(json.dumps(data))
+    result = next(
+        t for t in held["trials"]
+        if (t["defense"], t["attack"]) == ("dpsgd", "reconstructor")
+    )["result"]  # fmt: skip
+    result["beats_floor"] = 0.5  # no help from counting
+    floor = np.random.default_rng(0).uniform(0, 0.1, 50)
+    key = "dpsgd/reconstructor/mse"
+    assert verdicts(held)["dpsgd"].headline == summary.NOT_APART
+    better = verdicts(held, {"floor": floor, key: floor - 0.001})
+    assert better["dpsgd"].headline == "records are rebuilt in part"
+    same = verdicts(held, {"floor": floor, key: floor})
+    assert same["dpsgd"].headline == summary.NOT_APART
+
+
+def test_attributes_and_cards_without_attacks():
+    told = verdicts(pages.plain("glm_attributes-diabetes"))
+    assert told["exact"].headline == "attributes are told"
+    assert "100.0% of the records" in told["exact"].got
+    alone = verdicts(pages.plain("glm_fil_mnist-mnist"))
+    assert {v.headline for v in alone.values()} == {"not attacked"}
+    rare = verdicts(pages.plain("glm_reconstruction-mnist"))["perturbed"]
+    assert rare.headline == "nothing on average, and some records are rebuilt"
+    assert "37% of the records" in rare.got
+
+
+def test_a_plug_in_that_is_not_here_is_no_error(data):
+    held = json.loads(json.dumps(data))
+    held["defenses"]["sgd"]["use"] = "not_here"
+    assert "not installed here" in verdicts(held)["sgd"].released
+
+
+# Page ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_page_into_the_runs_folder(run, capsys):
+    assert main(["report", str(run)]) == 0
+    text = (run / "report.html").read_text()
+    assert str(run / "report.html") in capsys.readouterr().out
+    assert len(text.encode()) < html_template.MOST_BYTES
+    for part in ("In plain words", "Every target against its bound", "ROC", "Flags"):
+        assert f"<h2>{part}</h2>" in text
+    # twelve targets, each with its picture and one guess a defense
+    assert text.count('<img src="data:') == 2 + 12 * (1 + 6)
+    loaded = re.findall(r'(?:src|srcset|action)="([^"]*)"', text)
+    assert all(u.startswith("data:") for u in loaded)
+
+
+def test_a_run_is_found_by_name_file_or_folder(run, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    assert html.locate(str(run)) == run
+    assert html.locate("mine/scorecard.json").resolve() == run
+    monkeypatch.chdir(RESULTS.parent)
+    name = "binary_mnist-mnist5k"
+    assert html.locate(name).resolve() == RESULTS / name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "report which run?"),
+        (["a", "b"], "report which run?"),
+        (["binary_mnist-mnist5"], "did you mean 'binary_mnist-mnist"),
+        (["binary_mnist-mnist5k", "to=x"], "takes RUN and out=FILE, not 'to=x'"),
+        (["binary_mnist-mnist5k", "out=/no/such/x.html"], "no such folder /no/such"),
+    ],
+)
+def test_wrong_words(words, said, capsys, monkeypatch):
+    monkeypatch.chdir(RESULTS.parent)
+    assert main(["report", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_damaged_arrays_are_an_error_that_names_the_file(data, tmp_path, capsys):
+    place = pages.folder(tmp_path, "x", data)
+    (place / "scorecard.npz").write_bytes(b"no archive")
+    assert main(["report", str(place)]) == 2
+    assert "scorecard.npz" in capsys.readouterr().err
+
+
+def test_without_arrays_the_page_says_what_it_lacks(data, tmp_path):
+    place = pages.folder(tmp_path, "x", data)
+    assert main(["report", str(place), f"out={tmp_path / 'r.html'}"]) == 0
+    assert "stays out of git" in (tmp_path / "r.html").read_text()
+
+
+def test_steps_become_curves_and_many_targets_are_thinned(data):
+    held = json.loads(json.dumps(data))
+    steps = [{"sqrt_mean": 0.1 * t, "accuracy": 0.9} for t in range(1, 6)]
+    held["defenses"]["dpsgd"]["steps"] = steps
+    card = pages.card(held, pages.arrays(held, targets=5000))
+    drawn = target_plots.budgets(card)
+    assert len(drawn) == 2
+    assert 'class="line s1"' in drawn[0]["svg"]
+    assert "one in 3 is drawn" in target_plots.thinned(card)
+    atlas = target_plots.atlas(card, html_template.Album())
+    assert len(atlas["rows"]) == target_plots.MOST_TARGETS
+
+
+def test_the_atlas_goes_from_the_worst_hit_to_the_best_kept(data):
+    arrays = pages.arrays(data)
+    for key in arrays:
+        if key.endswith("/mse"):
+            arrays[key] = np.arange(12)[::-1] / 12
+    atlas = target_plots.atlas(pages.card(data, arrays), html_template.Album())
+    names = [row["name"].split(":")[0] for row in atlas["rows"]]
+    assert names == [str(i) for i in reversed(range(12))]
+
+
+def test_a_hostile_run_runs_nothing_in_a_browser(data, tmp_path):
+    held = pages.hostile(data)
+    place = pages.folder(tmp_path, "x", held)
+    np.savez(place / "scorecard.npz", **pages.arrays(held))
+    assert main(["report", str(place)]) == 0
+    text = (place / "report.html").read_text()
+    assert text.count("<script>") == 1
+    assert "<img src=x" not in text
+    shown, asked = pages.opened(place / "report.html", tmp_path)
+    assert "<title>binary_mnist on mnist5k: report</title>" in shown
+    assert asked == []
+
+
+def test_scorecards_escape_what_a_trial_says(data):
+    from audit.report import markdown
+
+    card = cards.from_json(json.dumps(pages.hostile(data)))
+    rows = [
+        line
+        for line in markdown.render(card, []).split("\n")
+        if line.startswith("| ") and "reconstructor" in line
+    ]
+    assert rows
+    assert not any("<script" in line or "<img" in line for line in rows)

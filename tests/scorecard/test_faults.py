@@ -1,0 +1,238 @@
+"""Faults committed on purpose in real runs: each raises its flag.
+
+The faults of this file were written before the thresholds of
+`audit/scorecard/flags.py`.
+"""
+
+import inspect
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit import data, pipeline
+from audit.config import hydra_app, plugins, registry
+from audit.engine import shadow
+from audit.engine import store as stores
+from audit.engine.signals import Shadows
+from audit.games import base, membership_rates
+from audit.types import Examples, Lanes
+from tests import faulty
+
+SPLITS = "{public: 10, fixed: 40, pool: 60, targets: 8, test: 30, order: shuffled}"
+SUM = ["scenario=calibration", "data=digits", "runs=2", f"sets.digits.splits={SPLITS}"]
+SGD = [
+    "scenario=binary_mnist", "data=digits", "runs=2", "accounting_runs=1",
+    f"sets.digits.splits={SPLITS}", "training={steps: 12, learning_rate: 0.1}",
+]  # fmt: skip
+QUICK = {
+    "half_noise": "wrong-noise",
+    "unclipped": "unclipped",
+    "one_key": "shared-noise",
+    "shuffled_as_poisson": "accountant-disagrees",
+}
+OTHERS = {
+    "accounted_elsewhere": "accountant-disagrees",
+    "unclipped_in_the_sum": "unclipped",
+    "same_noise_every_step": "shared-noise",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def faulty_plug_ins():
+    """Let the line-up name what `tests/faulty.py` holds."""
+    here = {n: f for n, f in vars(faulty).items() if inspect.getmodule(f) is faulty}
+    names, places = registry.names, registry._all_places
+    file = Path(faulty.__file__)
+    there = plugins.Place(file, registry.OWN, (file,), faulty.__name__)
+    own = {
+        "names": lambda kind: [*names(kind), *here],
+        "_all_places": lambda kind, name: (
+            [there] if name in here else places(kind, name)
+        ),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for word, function in own.items():
+            patch.setattr(registry, word, function)
+        yield
+
+
+def audit(*words, store=None):
+    found = []
+    hydra_app.launch(list(words), lambda scenario, _: found.append(scenario))
+    return pipeline.audit(found[0], shadow.Engine(Lanes(16), store=store))
+
+
+def raised(card, defense=None, attack=None):
+    """Return {name: level} of the flags of a card's rows."""
+    rows = [
+        t
+        for t in card.trials
+        if defense in (None, t["defense"]) and attack in (None, t["attack"])
+    ]
+    assert rows
+    assert all(t["status"] == "ok" for t in rows), [t["reason"] for t in rows]
+    return {f["name"]: f["level"] for t in rows for f in t["flags"]}
+
+
+def errors(found):
+    return {name for name, level in found.items() if level == "error"}
+
+
+def of_defenses(control, faults):
+    """Run defenses with a fault each beside one without."""
+    words = [f"defenses=[{control},{','.join(faults)}]", "attacks=[class_mean]"]
+    own = "defense.dpsgd={clip_norm: 1.0, noise_multiplier: 1.0}"
+    return audit(*SGD, *words, own)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return of_defenses("dpsgd", QUICK)
+
+
+@pytest.mark.parametrize("defense", QUICK)
+def test_a_defense_that_does_not_do_what_it_accounts_for(quick, defense):
+    assert raised(quick, defense)[QUICK[defense]] == "error"
+
+
+def test_the_same_run_says_nothing_of_a_defense_without_a_fault(quick):
+    found = raised(quick, "dpsgd")
+    assert set(found.values()) == {"note"}
+    assert "below-bound-biased" in found  # a biased attacker, an unbiased bound
+
+
+@pytest.mark.slow
+def test_more_defenses_that_do_not_do_what_they_account_for():
+    card = of_defenses("sgd", OTHERS)
+    for defense, flag in OTHERS.items():
+        assert raised(card, defense)[flag] == "error", defense
+
+
+def test_wrong_sigma_of_a_single_release():
+    found = raised(audit(*SUM, "defenses=[half_sum]", "runs=10"), "half_sum")
+    assert {"wrong-noise", "below-bound-unexplained"} <= errors(found)
+
+
+def test_an_attacker_who_knows_the_seed_shares_the_noise():
+    words = ["defenses=[dpsgd]", "attacks=[class_mean,knows_the_seed]"]
+    card = audit(*SGD, *words)
+    assert raised(card, attack="knows_the_seed")["shared-noise"] == "error"
+    assert "shared-noise" not in raised(card, attack="class_mean")
+
+
+def test_the_label_is_shown_where_the_task_says_it_is_private():
+    found = raised(audit(*SUM, "task.label_private=true"), attack="class_mean")
+    assert found["label-leaked"] == "error"
+
+
+def test_targets_in_the_pool(monkeypatch):
+    whole = data.split
+
+    def split(*args, **kwargs):
+        cut = whole(*args, **kwargs)
+        both = (np.concatenate([a, b[:4]]) for a, b in zip(cut.pool, cut.targets))  # noqa: B905
+        source = np.arange(len(cut.pool.y) + 4)
+        return cut._replace(pool=Examples(*both), pool_source=source)
+
+    monkeypatch.setattr(data, "split", split)
+    assert raised(audit(*SUM))["target-in-pool"] == "error"
+
+
+def test_shuffled_targets(monkeypatch):
+    whole = base.play_targets
+
+    def play_targets(key, of, splits, runs, engine):
+        releases = whole(key, of, splits, runs, engine)
+        return releases._replace(params=np.roll(releases.params, runs, 0))
+
+    monkeypatch.setattr(base, "play_targets", play_targets)
+    found = raised(audit(*SUM), attack="sum_inversion")
+    assert found["shuffled-targets"] == "error"
+
+
+def test_targets_that_are_one_record_over_and_over(monkeypatch):
+    whole = data.split
+
+    def split(*args, **kwargs):
+        cut = whole(*args, **kwargs)
+        x, y = cut.targets
+        first = [int(np.argmax(y == label)) for label in y]
+        return cut._replace(targets=Examples(x[first], y))
+
+    monkeypatch.setattr(data, "split", split)
+    found = raised(audit(*SUM), attack="sum_inversion")
+    assert found["null-beats-floor"] == "error"
+
+
+def test_a_stale_cache(tmp_path):
+    store = stores.open_store(tmp_path)
+    words = [*SUM, "attacks=[sum_inversion]"]
+    assert "stale-cache" not in raised(audit(*words, store=store))
+    mine = next(p.parent for p in tmp_path.rglob("tile-*.npz"))
+    audit(*words, "defense.noisy_sum.noise_stddev=2.0", store=store)
+    other = next(p for p in tmp_path.rglob("tile-*.npz") if p.parent != mine).parent
+    found = raised(audit(*words, store=store))
+    assert "stale-cache" not in found  # two runs side by side are no fault
+    for file in other.glob("tile-*"):
+        shutil.copy(file, mine / file.name)
+    assert raised(audit(*words, store=store))["stale-cache"] == "error"
+
+
+@pytest.fixture(scope="module")
+def reconstructors():
+    """No defense, an attack cut short, and one that learns nothing."""
+    words = [
+        "defenses=[sgd]",
+        "attacks=[{short: {use: reconstructor}}, {dead: {use: reconstructor}}]",
+        "attack.short={epochs: 2}",
+        "attack.dead={epochs: 2, learning_rate: 1.0e-9}",
+    ]
+    return audit(*SGD, *words)
+
+
+def test_an_under_trained_reconstructor(reconstructors):
+    assert raised(reconstructors, attack="short")["attack-undertrained"] == "warning"
+
+
+def test_a_dead_attack(reconstructors):
+    assert raised(reconstructors, attack="dead")["attack-dead"] == "error"
+
+
+def test_settings_picked_on_the_scored_targets():
+    twice = "[class_mean, {a: {use: sum_inversion}}, {b: {use: sum_inversion}}]"
+    words = [f"attacks={twice}", "attack.a.clip_norm=20.0", "attack.b.clip_norm=19.0"]
+    card = audit(*SUM, *words)
+    for label in "ab":
+        assert raised(card, attack=label)["picked-on-targets"] == "warning"
+    assert "picked-on-targets" not in raised(card, attack="class_mean")
+
+
+def test_settings_said_to_be_picked_on_the_scored_targets():
+    words = ["chosen.noisy_sum={by: us, cost: 3 runs, tuned_on: targets}"]
+    assert raised(audit(*SUM, *words))["picked-on-targets"] == "warning"
+
+
+def test_one_run_other_data_and_no_control():
+    found = raised(audit(*SUM, "runs=1"), attack="sum_inversion")
+    for name in ("few-runs", "data-stand-in", "no-control"):
+        assert found[name] == "note"
+
+
+def test_guesses_that_are_no_numbers():
+    found = raised(audit(*SUM, "attacks=[nan_guess]"))
+    assert found["non-finite"] == "error"
+
+
+def test_memberships_that_hang_together():
+    """All candidates share one coin: one record's bit says another's."""
+    rng = np.random.default_rng(0)
+    member = np.repeat(rng.permutation(np.arange(40) % 2 == 0)[:, None], 50, 1)
+    coins = rng.permuted(np.repeat(np.arange(40) % 2 == 0, 50).reshape(40, 50), axis=0)
+    for bits, expected in ((member, True), (coins, False)):
+        scores = bits + rng.normal(size=bits.shape)
+        held = Shadows(bits, np.zeros(50, int), None)
+        result, _ = membership_rates.rates(scores, held, scores, held)
+        names = {f.name for f in membership_rates.null(result)}
+        assert names == ({"null-leak"} if expected else set())

@@ -1,0 +1,216 @@
+"""Flags: each is raised by its fault and by nothing else."""
+
+import re
+
+import numpy as np
+import pytest
+
+from audit.report import columns, control_cells
+from audit.scorecard import flags
+from audit.scorecard.card import Scorecard
+from audit.types import Bound
+from tests import ROOT
+
+ELSEWHERE = ("games/epsilon_audit.py", "games/membership_rates.py")  # flags of one game
+RNG = np.random.default_rng(0)
+FLOOR = 0.05 + 0.01 * RNG.normal(size=200)
+
+
+def bound(name="cramer_rao", value=0.001, who="unbiased attackers", ranked=True):
+    return Bound(name, np.full(200, value), who, "a theorem", ranked)
+
+
+SOUND = flags.Measured(1.01, 0.01, 4.0, 0.99, "full", 1.02)
+CLEAN = flags.Row(
+    attack="reconstructor",
+    oracle=False,
+    is_floor=False,
+    mse=FLOOR - 0.02,
+    bias2=np.full(200, 0.01) + 1e-4 * RNG.normal(size=200),
+    finite=True,
+    floor=FLOOR,
+    bounds=(bound(),),
+    runs=4,
+    control=FLOOR - 0.03,
+    is_control=False,
+    stand_in="",
+    augmented="",
+    measured=SOUND,
+    same_noise=0.2,
+    null=FLOOR + 0.03,
+    matched=(0.02, 0.03),
+    known=(0, 200),
+    late_gain=0.02,
+)
+ANY = bound("finite_prior", 0.04, "any attacker, prior = the pool")
+NO_BIAS = 1e-3 * RNG.normal(size=200)
+FAULTS = {
+    "non-finite": {"finite": False},
+    "attack-dead": {"control": FLOOR + 0.001},
+    "no-control": {"control": None},
+    "attack-below-floor": {"mse": FLOOR + 0.01},
+    "below-bound-biased": {"bounds": (bound(value=0.5),)},
+    "below-bound-unexplained": {"bounds": (ANY,)},
+    "no-bound": {"bounds": ()},
+    "few-runs": {"runs": 1, "bias2": None},
+    "data-stand-in": {"stand_in": "mnist5k, not mnist"},
+    "augmented-pool": {"augmented": "450 images made 4000"},
+    "wrong-noise": {"measured": flags.Measured(noise=0.5, noise_se=0.01)},
+    "unclipped": {"measured": flags.Measured(contribution=1.5)},
+    "accountant-disagrees": {"measured": flags.Measured(divergence=0.2)},
+    "shared-noise": {"measured": flags.Measured(shared=40.0)},
+    "stale-cache": {"stale": "target runs: stored runs are not what is made now"},
+    "label-leaked": {"label_leaked": True},
+    "target-in-pool": {"known": (3, 200)},
+    "shuffled-targets": {"null": FLOOR, "mse": FLOOR, "matched": (0.001, 0.02)},
+    "null-beats-floor": {"null": FLOOR - 0.01, "mse": FLOOR - 0.03},
+    "attack-undertrained": {"late_gain": 0.3},
+    "picked-on-targets": {"picked": "settings were chosen on the scored targets"},
+}
+
+
+def names(row):
+    return {f.name for f in flags.raised(row)}
+
+
+def test_a_clean_row_has_no_flag():
+    assert names(CLEAN) == set()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_raises_its_flag(name):
+    assert names(CLEAN._replace(**FAULTS[name])) == {name}
+
+
+def test_every_flag_has_a_fault():
+    assert len(FAULTS) == len(flags.FLAGS) + 1  # below_bound raises two
+
+
+def levels(**changed):
+    return {f.name: f.level for f in flags.raised(CLEAN._replace(**changed))}
+
+
+def test_more_noise_than_accounted_weakens_and_less_voids():
+    for noise, level in ((0.9, "error"), (1.1, "warning")):
+        seen = flags.Measured(noise=noise, noise_se=0.01)
+        assert levels(measured=seen) == {"wrong-noise": level}
+
+
+def test_noise_measured_on_few_numbers_is_judged_by_its_standard_error():
+    seen = flags.Measured(noise=0.8, noise_se=0.1)
+    assert levels(measured=seen) == {}
+
+
+def test_an_attacker_who_shares_the_noise():
+    assert levels(same_noise=20.0) == {"shared-noise": "error"}
+
+
+def test_a_twin_among_many_targets_is_a_warning():
+    assert levels(known=(1, 200)) == {"target-in-pool": "warning"}
+    assert levels(known=(3, 200)) == {"target-in-pool": "error"}
+
+
+def test_an_attack_that_works_is_not_shuffled():
+    assert levels(null=FLOOR + 0.03, matched=(0.0, 0.02)) == {}
+
+
+def test_flags_of_runs_need_no_attack():
+    ran = flags.Ran(flags.Measured(noise=0.5, noise_se=0.01), stale="old")
+    assert [f.name for f in flags.of_runs(ran)] == ["wrong-noise", "stale-cache"]
+
+
+def test_a_card_without_attacks_shows_the_flags_of_its_runs():
+    own = {"flags": [f._asdict() for f in flags.of_runs(flags.Ran(SOUND, "old"))]}
+    card = Scorecard({}, {}, {}, {}, {"dpsgd": own}, [], {})
+    for part, shown in ((own, "stale-cache"), ({}, "-")):  # older cards have none
+        assert columns._flags(columns.Line(card, "dpsgd", part, None)) == shown
+
+
+def test_controls_and_measurements_are_printed():
+    def trial(attack, **result):
+        said = {"oracle": False, **result}
+        return {"defense": "d", "attack": attack, "status": "ok", "result": said}
+
+    null = {"error": 0.05, "error_se": 0.001}
+    auc = {"value": 0.51, "low": 0.48, "high": 0.54}
+    beaten = {"error": 0.01, "beats_floor": True}
+    card = Scorecard(
+        {}, {}, {}, {}, {"d": {"measured": SOUND._asdict()}, "older": {}},
+        [
+            trial("a", controls={"null": null, "positive": beaten}),
+            trial("b", controls={"null": auc, "positive": None}),
+            trial("c", controls={"null": {"error": None, "error_se": None}}),
+            trial("older"),
+            trial("oracle", oracle=True, controls={"null": null}),
+        ],
+        {},
+    )  # fmt: skip
+    assert control_cells.controls(card) == [
+        ["d", "a", ".0500 ± .0010", ".0100", "yes"],
+        ["d", "b", ".510 [.480, .540]", "none", "-"],
+        ["d", "c", "none", "none", "-"],
+    ]
+    assert control_cells.measured(card) == [
+        ["d", "1.010", "4.000", ".990", "full", "1.020"],
+    ]
+
+
+def test_rows_void_for_ranking_are_errors():
+    found = {f.name: f.level for n in FAULTS for f in flags.raised(row_of(n))}
+    assert all(found[name] == "error" for name in flags.VOID)
+
+
+def row_of(name):
+    return CLEAN._replace(**FAULTS[name])
+
+
+def test_unbiased_attacks_below_an_unbiased_bound_are_not_explained():
+    row = CLEAN._replace(bounds=(bound(value=0.5),), bias2=NO_BIAS)
+    assert names(row) == {"below-bound-unexplained"}
+
+
+def test_assumed_priors_are_not_held_against_a_row():
+    row = CLEAN._replace(bounds=(*CLEAN.bounds, bound("van_trees", 0.5, ranked=False)))
+    assert names(row) == set()
+
+
+def test_oracles_and_the_floor_are_not_judged_as_attacks():
+    for which in ({"oracle": True}, {"is_floor": True}):
+        row = CLEAN._replace(control=FLOOR + 1, mse=FLOOR + 1, **which)
+        assert names(row) == set()
+
+
+def test_errors_come_first():
+    row = CLEAN._replace(finite=False, stand_in="other data", bounds=())
+    assert [f.level for f in flags.raised(row)] == ["error", "note", "note"]
+
+
+def test_a_row_of_nans_is_void_and_nothing_crashes():
+    row = CLEAN._replace(mse=np.full(200, np.nan), finite=False)
+    assert "non-finite" in names(row)
+
+
+def test_every_flag_of_an_audit_has_a_paragraph_in_the_docs():
+    root = ROOT
+    text = (root / "docs" / "flags.md").read_text()
+    code = [(root / "audit" / f).read_text() for f in ELSEWHERE]
+    raised = {n for c in code for n in re.findall(r'Flag\(\s*"([^"]+)"', c)}
+    assert len(raised) == 5
+    for name in raised:
+        assert f"### `{name}`" in text
+
+
+def test_every_paragraph_is_about_a_flag():
+    root = ROOT
+    text = (root / "docs" / "flags.md").read_text()
+    code = "".join(
+        (root / "audit" / f).read_text() for f in (*ELSEWHERE, "scorecard/flags.py")
+    )
+    for name in re.findall(r"^### `(.+)`", text, re.M):
+        assert f'"{name}"' in code
+
+
+def test_every_flag_has_a_paragraph_in_the_docs():
+    text = (ROOT / "docs" / "flags.md").read_text()
+    for name in FAULTS:
+        assert f"### `{name}`" in text

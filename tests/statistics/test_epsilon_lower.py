@@ -1,0 +1,235 @@
+"""Lower bounds on epsilon from many runs: vectors, validity, and others' defects."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from audit.accounting import rdp, tradeoff
+from audit.statistics import epsilon_lower
+
+DELTA = 1e-5
+SIMULATIONS = 2000
+TRUTH = rdp.GaussianPrivacy(1.0).get_epsilon_for_delta(DELTA)  # 4.377
+
+
+def allowed(trials, level=0.05):
+    """At most the level, plus three standard errors of sampling."""
+    return trials * level + 3 * np.sqrt(trials * level * (1 - level))
+
+
+def simulate(mu, trials, n, seed=0, **how):
+    """Epsilon lower of `trials` audits of N(mu, 1) against N(0, 1), n a side."""
+    rng = np.random.default_rng(seed)
+    data = rng.normal([[[mu]], [[0.0]]], 1, (2, trials, n))
+    threshold = 0.5 if how.get("selection") == "fixed" else None
+    return np.array(
+        [
+            epsilon_lower.lower(
+                a, b, delta=DELTA, threshold=threshold, seed=i, **how
+            ).epsilon
+            for i, (a, b) in enumerate(zip(*data, strict=True))
+        ]
+    )
+
+
+# Vectors ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "epsilon", "mu", "gdp"),
+    [
+        ((480, 500, 20, 500), 2.73214098, 3.09116675, 17.33570226),
+        ((50, 1000, 0, 1000), 2.31619513, 0.89743007, 3.86346519),
+    ],
+)
+def test_vectors_of_counts(counts, epsilon, mu, gdp):
+    assert epsilon_lower.from_clopper_pearson(*counts, DELTA) == pytest.approx(
+        epsilon, rel=1e-6
+    )
+    assert epsilon_lower.gdp_mu(*counts) == pytest.approx(mu, rel=1e-6)
+    assert epsilon_lower.from_gdp(*counts, DELTA) == pytest.approx(gdp, rel=1e-6)
+
+
+def test_perfect_separation_is_capped_by_the_number_of_runs():
+    n = np.array([50, 100, 250, 500, 1000, 2500])
+    caps = epsilon_lower.from_clopper_pearson(n, n, 0 * n, n, DELTA)
+    np.testing.assert_allclose(caps, [2.57, 3.28, 4.21, 4.91, 5.60, 6.52], atol=5.1e-3)
+    gdp = [epsilon_lower.from_gdp(k, k, 0, k, DELTA) for k in n]
+    np.testing.assert_allclose(gdp, [16.2, 21.1, 27.4, 32.0, 36.5, 42.3], atol=0.051)
+
+
+def test_the_posterior_interval_is_the_published_one_and_a_sampled_one():
+    """privacy-estimates gives [.145, 6.399]; its numerical error is 1% or less."""
+    found = epsilon_lower.bayesian_interval(487, 487, 512, 513, DELTA, 0.9)
+    np.testing.assert_allclose(found, (0.145, 6.399), rtol=0.01)
+    rng = np.random.default_rng(0)
+    fpr, fnr = rng.beta(512.5, 1.5, 10**6), rng.beta(0.5, 487.5, 10**6)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = [
+            np.log((1 - DELTA - x) / y)
+            for a, b in ((fpr, fnr), (1 - fpr, 1 - fnr))
+            for x, y in ((a, b), (b, a))
+        ]
+    sampled = np.quantile(np.nanmax(each, 0), [0.05, 0.95])
+    np.testing.assert_allclose(found, sampled, rtol=0.005)
+
+
+def test_the_one_sided_posterior_is_a_sampled_one():
+    counts = (700, 1000, 300, 1000)
+    rng = np.random.default_rng(1)
+    fpr, fnr = rng.beta(300.5, 700.5, 10**6), rng.beta(300.5, 700.5, 10**6)
+    each = np.log((1 - DELTA - fpr) / fnr), np.log((1 - DELTA - fnr) / fpr)
+    sampled = np.quantile(np.max(each, 0), 0.05)
+    assert epsilon_lower.from_bayesian(*counts, DELTA) == pytest.approx(
+        sampled, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("method", epsilon_lower.METHODS)
+def test_no_counts_give_a_negative_or_missing_bound(method):
+    """PrivacyGuard's `max(x, 0)` took 0 for an axis: negative bounds came out."""
+    n = 12
+    rule = {
+        "clopper_pearson": epsilon_lower.from_clopper_pearson,
+        "gdp": epsilon_lower.from_gdp,
+        "bayesian": epsilon_lower.from_bayesian,
+    }[method]
+    tp, fp = np.divmod(np.arange((n + 1) ** 2), n + 1)
+    if method == "gdp":
+        every = [rule(t, n, f, n, DELTA) for t, f in zip(tp, fp, strict=True)]
+    else:
+        every = rule(tp, n, fp, n, DELTA)
+    assert np.isfinite(every).all()
+    assert np.min(every) == 0
+    assert not np.asarray(every)[fp >= tp].any()  # no leak to be seen
+
+
+def test_the_level_is_split_over_both_rates():
+    """bb-audit's bounds hold with 1 - 2 alpha only: each limit errs with alpha."""
+    from scipy import stats
+
+    tpr = stats.beta.ppf(0.025, 480, 21)
+    fpr = stats.beta.isf(0.025, 21, 480)
+    mine = epsilon_lower.from_clopper_pearson(480, 500, 20, 500, 0.0, 0.95)
+    assert mine == pytest.approx(np.log(tpr / fpr))
+
+
+def test_words_are_checked():
+    data = np.arange(10.0), np.arange(10.0)
+    for how, text in (
+        ({"method": "gpd"}, "there are clopper_pearson, gdp, bayesian"),
+        ({"selection": "best"}, "there are fixed, split, bonferroni, multi_split"),
+        ({"selection": "fixed"}, "needed by `fixed`"),
+        ({"threshold": 0.0}, "only there"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            epsilon_lower.lower(*data, delta=DELTA, **how)
+
+
+# Validity -----------------------------------------------------------------------------
+
+FAST = [("clopper_pearson", s) for s in epsilon_lower.SELECTIONS] + [
+    ("gdp", s) for s in epsilon_lower.SELECTIONS
+]
+
+
+@pytest.mark.parametrize(("method", "selection"), FAST)
+def test_null_scores_prove_nothing(method, selection):
+    how = {"method": method, "selection": selection}
+    few = 100 if selection == "multi_split" else 400
+    assert (simulate(0.0, few, 200, **how) > 0).sum() <= allowed(few)
+
+
+@pytest.mark.parametrize("n", [50, 500, 1000])
+def test_gdp_on_null_scores_is_not_the_libraries_number(n):
+    """jax-privacy 2.0.0 read epsilon 4.67, 1.64, 6.14 into such scores."""
+    found = simulate(0.0, 200, n, seed=n, method="gdp", selection="bonferroni")
+    assert (found > 0).sum() <= allowed(200)
+
+
+def test_a_known_leak_is_found_and_not_exceeded():
+    found = simulate(1.0, 200, 1000, method="gdp", selection="bonferroni")
+    assert np.median(found) > 0.55 * TRUTH
+    assert (found > TRUTH).sum() <= allowed(200)
+
+
+@pytest.mark.parametrize("mu", [0.2680511, 0.5015517, 0.9249309, 1.6660306])
+def test_twenty_thousand_runs_a_side_come_near_the_truth_from_below(mu):
+    """The law of the scenario's ratios at epsilon 1, 2, 4, 8, 200 audits of it.
+
+    `test_canary_games` shows that real runs have this law.
+    """
+    truth = rdp.GaussianPrivacy(mu).get_epsilon_for_delta(DELTA)
+    assert truth == pytest.approx(round(truth), rel=1e-5)
+    rng, found = np.random.default_rng(int(1e4 * mu)), []
+    for _ in range(200):
+        # a ratio is above 0 with this chance, with and without the canary
+        chance = special.ndtr([mu / 2, -mu / 2])
+        tp, fp = rng.binomial(20_000, chance)
+        found.append(epsilon_lower.from_gdp(tp, 20_000, fp, 20_000, DELTA))
+    assert np.median(found) > 0.8 * truth
+    assert (np.array(found) > truth).sum() <= allowed(200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [0.0, 1.0])
+@pytest.mark.parametrize("selection", epsilon_lower.SELECTIONS)
+@pytest.mark.parametrize("method", epsilon_lower.METHODS)
+def test_validity_in_full(method, selection, mu):
+    truth = TRUTH if mu else 0.0
+    how = {"method": method, "selection": selection}
+    # a posterior at every threshold and split takes a second an audit
+    dear = mu and method == "bayesian" and selection in ("bonferroni", "multi_split")
+    trials = 200 if dear else SIMULATIONS
+    wrong = int((simulate(mu, trials, 200, **how) > truth).sum())
+    print(f"{method} {selection} mu={mu}: {wrong} of {trials}")
+    assert wrong <= allowed(trials)
+
+
+# Bounds from guarantees ---------------------------------------------------------------
+
+
+def test_vectors_of_guarantees():
+    assert tradeoff.advantage_from_epsilon(1, DELTA) == pytest.approx(
+        0.4621225361, rel=1e-9
+    )
+    gaussian = rdp.GaussianPrivacy(1.0)
+    assert tradeoff.advantage_from_loss(gaussian) == pytest.approx(
+        0.3829249225, rel=1e-9
+    )
+    assert tradeoff.tpr_from_loss(0.001, gaussian) == pytest.approx(
+        0.0182984684, rel=1e-8
+    )
+    assert pytest.approx(4.3771780957, rel=1e-9) == TRUTH
+    half = rdp.GaussianPrivacy(0.5).get_epsilon_for_delta(1e-6)
+    assert half == pytest.approx(2.2540846502, rel=1e-9)
+
+
+def test_the_bound_of_a_sampled_mechanism_is_the_sampled_optimum():
+    loss = rdp.poisson_gaussian_pld(0.1, 1.0, 100, "add_remove")
+    found = tradeoff.tpr_from_loss([0.1, 0.01, 0.001], loss)
+    np.testing.assert_allclose(found, [0.469187, 0.146055, 0.038782], rtol=3e-5)
+
+
+def test_a_loss_on_a_grid_gives_the_gaussian_curve():
+    """The least over (epsilon, delta) of a Gaussian loss is its exact trade-off."""
+
+    class Loss:
+        get_delta_for_epsilon = rdp.GaussianPrivacy(1.3).get_delta_for_epsilon
+
+    fpr = np.geomspace(1e-4, 0.99, 30)
+    exact = rdp.GaussianPrivacy(1.3).tpr(fpr)
+    found = tradeoff.tpr_from_loss(fpr, Loss())
+    assert (found >= exact - 1e-12).all()
+    np.testing.assert_allclose(found, exact, rtol=3e-3)
+
+
+def test_epsilon_delta_bounds_at_their_ends():
+    fpr = np.array([0.0, 1e-3, 0.5, 1.0])
+    np.testing.assert_allclose(tradeoff.tpr_from_epsilon(fpr, 0.0, 0.0), fpr)
+    assert tradeoff.tpr_from_epsilon(0.0, np.inf, 1e-3) == pytest.approx(1e-3)
+    assert tradeoff.tpr_from_epsilon(0.1, np.inf, 0.0) == 1
+    assert tradeoff.advantage_from_epsilon(np.inf, 0.0) == 1
+    curve = tradeoff.tpr_from_epsilon(np.linspace(0, 1, 10001), 1.0, DELTA)
+    gap = (curve - np.linspace(0, 1, 10001)).max()
+    assert gap == pytest.approx(tradeoff.advantage_from_epsilon(1.0, DELTA), abs=1e-4)

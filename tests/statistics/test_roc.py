@@ -1,0 +1,201 @@
+"""Scores of members and non-members against libraries, brute force and simulation."""
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from audit.statistics import intervals, roc
+
+
+def tied(seed=0, m=60, n=80):
+    rng = np.random.default_rng(seed)
+    return rng.normal(0.5, 1, m).round(1), rng.normal(0, 1, n).round(1)
+
+
+def test_auc_counts_ties_half():
+    members, nonmembers = tied()
+    pairs = members[:, None] - nonmembers
+    brute = ((pairs > 0) + (pairs == 0) / 2).mean()
+    labels = np.r_[np.ones(60), np.zeros(80)]
+    library = metrics.roc_auc_score(labels, np.r_[members, nonmembers])
+    assert roc.auc(members, nonmembers).value == pytest.approx(brute, abs=1e-12)
+    assert roc.auc(members, nonmembers).value == pytest.approx(library, abs=1e-12)
+
+
+def test_roc_is_the_libraries_and_its_area_is_the_auc():
+    members, nonmembers = tied(1)
+    curve = roc.roc(members, nonmembers)
+    labels = np.r_[np.ones(60), np.zeros(80)]
+    fpr, tpr, _ = metrics.roc_curve(
+        labels, np.r_[members, nonmembers], drop_intermediate=False
+    )
+    np.testing.assert_allclose(curve.fpr, fpr, atol=1e-12)
+    np.testing.assert_allclose(curve.tpr, tpr, atol=1e-12)
+    area = np.trapezoid(curve.tpr, curve.fpr)
+    assert area == pytest.approx(roc.auc(members, nonmembers).value, abs=1e-12)
+
+
+def test_roc_ends_at_one_with_scores_of_minus_infinity():
+    curve = roc.roc([1.0, -np.inf], [-np.inf, 0.0])
+    assert (curve.fpr[0], curve.tpr[0]) == (0, 0)
+    assert (curve.fpr[-1], curve.tpr[-1]) == (1, 1)
+    assert roc.auc([1.0, -np.inf], [-np.inf, 0.0]).value == (1 + 1 + 0.5 + 0) / 4
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "side", "value"),
+    [
+        (480, 500, 0, 0.93889739),
+        (20, 500, 1, 0.06110261),
+        (50, 1000, 0, 0.03733540),
+        (0, 1000, 1, 0.00368208),
+    ],
+)
+def test_clopper_pearson_vectors(k, n, side, value):
+    assert intervals.clopper_pearson(k, n)[side] == pytest.approx(value, abs=6e-9)
+
+
+def test_clopper_pearson_never_leaves_the_unit_interval():
+    low, high = intervals.clopper_pearson([0, 5, 10], 10)
+    assert low[0] == 0
+    assert high[2] == 1
+    assert (low <= [0, 0.5, 1]).all()
+    assert (high >= [0, 0.5, 1]).all()
+
+
+def test_a_threshold_never_exceeds_its_rate_under_ties():
+    nonmembers = np.repeat(np.arange(100.0), 10)
+    for rate in (0.01, 0.015, 0.1, 0.5, 1.0):
+        cut = roc.threshold_at(nonmembers, rate)
+        assert (nonmembers > cut).mean() <= rate
+        lower = nonmembers[nonmembers < cut]
+        if lower.size:  # the next lower threshold would exceed it
+            assert (nonmembers > lower.max()).mean() > rate
+    assert roc.threshold_at(nonmembers, 1.0) == -np.inf
+
+
+def test_operating_says_where_the_threshold_comes_from_and_counts():
+    rng = np.random.default_rng(2)
+    members, nonmembers = rng.normal(1, 1, 2000), rng.normal(0, 1, 2000)
+    shadows = rng.normal(0.2, 1, 5000)
+    mine = roc.operating(members, nonmembers, 0.01)
+    assert (mine.chosen_on, mine.fpr.k, mine.fpr.n) == ("targets", 20, 2000)
+    assert mine.tpr.k == (members > mine.threshold).sum()
+    assert mine.tpr.low < mine.tpr.value < mine.tpr.high
+    deployed = roc.operating(members, nonmembers, 0.01, shadows=shadows)
+    assert deployed.chosen_on == "shadows"
+    # the shadows score higher, so what they choose is stricter on the targets
+    assert deployed.fpr.k < 20
+
+
+@pytest.mark.parametrize(
+    ("nonmembers", "shadows", "answer"),
+    [(999, None, "unavailable (999)"), (5000, 400, "unavailable (400)")],
+)
+def test_a_rate_needs_ten_over_fpr_nonmembers(nonmembers, shadows, answer):
+    chosen = None if shadows is None else np.arange(shadows)
+    got = roc.operating([1.0, 2.0], np.arange(nonmembers), 0.01, shadows=chosen)
+    assert got == answer
+    assert not isinstance(roc.operating([1.0], np.arange(1000), 0.01), str)
+    assert not isinstance(roc.operating([1.0], np.arange(10_000), 1e-3), str)
+
+
+def test_balanced_accuracy_on_targets_is_the_best_there_is():
+    members, nonmembers = tied(3)
+    best = roc.balanced_accuracy(members, nonmembers)
+    cuts = np.r_[-np.inf, members, nonmembers]
+    brute = max(((members > c).mean() + (nonmembers <= c).mean()) / 2 for c in cuts)
+    assert best.value == pytest.approx(brute)
+    other = roc.balanced_accuracy(members, nonmembers, shadows=tied(4))
+    assert other.chosen_on == "shadows"
+    assert other.value <= best.value
+
+
+def test_delong_is_its_definition():
+    """Variance of the placements, written out with two loops."""
+    members, nonmembers = tied(5, 15, 20)
+
+    def psi(a, b):
+        return 1.0 if a > b else 0.5 if a == b else 0.0
+
+    v10 = [np.mean([psi(a, b) for b in nonmembers]) for a in members]
+    v01 = [np.mean([psi(a, b) for a in members]) for b in nonmembers]
+    s = np.sqrt(np.var(v10, ddof=1) / 15 + np.var(v01, ddof=1) / 20)
+    got = roc.auc(members, nonmembers)
+    assert got.high - got.low == pytest.approx(2 * 1.959963984540054 * s, rel=1e-9)
+
+
+def test_paired_difference_covers_the_truth_and_is_narrower_than_unpaired():
+    """One signal with more and less noise; each AUC is Phi(1 / sqrt(2 (1 + s^2)))."""
+    from scipy.stats import norm
+
+    rng = np.random.default_rng(6)
+    truth = norm.cdf(1 / np.sqrt(2 * 1.25)) - norm.cdf(1 / np.sqrt(2 * 2))
+    covered, trials, widths = 0, 400, []
+    for _ in range(trials):
+        base = rng.normal([[1.0], [0.0]], 1, (2, 150))
+        ours, theirs = (base + rng.normal(0, s, base.shape) for s in (0.5, 1.0))
+        got = roc.auc_difference(tuple(ours), tuple(theirs))
+        covered += got.low <= truth <= got.high
+        single = [roc.auc(*a) for a in (ours, theirs)]
+        unpaired = np.hypot(*(e.high - e.low for e in single))
+        widths.append((got.high - got.low) / unpaired)
+    assert abs(covered / trials - 0.95) < 4 * np.sqrt(0.05 * 0.95 / trials)
+    assert np.mean(widths) < 0.9
+
+
+def test_clusters_widen_what_is_not_independent():
+    """Every score ten times over: the interval must not shrink."""
+    members, nonmembers = tied(7)
+    once = roc.auc(members, nonmembers)
+    ids = (np.arange(60), 100 + np.arange(80))
+    again = [np.repeat(a, 10) for a in (members, nonmembers)]
+    naive = roc.auc(*again)
+    clustered = roc.auc(*again, clusters=tuple(np.repeat(i, 10) for i in ids))
+    assert naive.high - naive.low < (once.high - once.low) / 3
+    assert clustered.high - clustered.low == pytest.approx(
+        once.high - once.low, rel=0.02
+    )
+
+
+def test_perfect_separation_is_not_certainty():
+    got = roc.auc(np.arange(10.0) + 100, np.arange(20.0))
+    assert (got.value, got.high) == (1.0, 1.0)
+    assert got.low == pytest.approx(0.025 ** (1 / 10))
+    mirrored = roc.auc(np.arange(10.0), np.arange(20.0) + 100)
+    assert (mirrored.low, mirrored.value) == (0.0, 0.0)
+    assert mirrored.high == pytest.approx(1 - 0.025 ** (1 / 10))
+
+
+def test_rank_correlation_covers_and_knows_when_there_is_none():
+    rng = np.random.default_rng(8)
+    rho, n, trials = 0.6, 80, 400
+    truth = 6 / np.pi * np.arcsin(rho / 2)  # Spearman's of a bivariate normal
+    covered = 0
+    for _ in range(trials):
+        a, b = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], n).T
+        got = intervals.rank_correlation(a, np.exp(b))
+        covered += got.low <= truth <= got.high
+    assert abs(covered / trials - 0.95) < 4 * np.sqrt(0.05 * 0.95 / trials)
+    assert intervals.rank_correlation([1, 2, 3, 4], [5, 5, 5, 5]) is None
+    assert intervals.rank_correlation([1, 2, 3], [1, 2, 3]) is None
+
+
+def test_summary_has_both_kinds_of_threshold():
+    rng = np.random.default_rng(9)
+    data = rng.normal(1, 1, 1500), rng.normal(0, 1, 1500)
+    got = roc.summarise(*data, shadows=data)
+    assert [a.chosen_on for a in got.accuracy] == ["shadows", "targets"]
+    kinds = [p if isinstance(p, str) else p.chosen_on for p in got.operating]
+    none = ["unavailable (1500)"] * 2
+    assert kinds == ["shadows", *none, "targets", *none]
+    assert got.accuracy[0].value == got.accuracy[1].value
+
+
+@pytest.mark.parametrize(
+    ("members", "nonmembers", "text"),
+    [([], [1], "no scores of members"), ([1], [np.nan, 2], "1 of 2 nonmembers")],
+)
+def test_what_is_no_score_is_refused(members, nonmembers, text):
+    with pytest.raises(ValueError, match=text):
+        roc.auc(members, nonmembers)

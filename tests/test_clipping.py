@@ -1,0 +1,60 @@
+"""Clips: bounds, slopes, behaviour at zero."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+
+from audit.clipping import CLIPS, GELU_OVERSHOOT, clip_tree, hard_clip, soft_clip
+
+
+def erf_gelu(v):
+    return v * scipy.special.ndtr(v)
+
+
+def tanh_gelu(v):
+    return v / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3)))
+
+
+@pytest.mark.parametrize(
+    ("gelu", "printed"), [(erf_gelu, 1.1152189082), (tanh_gelu, 1.1152382396)]
+)
+def test_overshoot_is_rounded_up(gelu, printed):
+    peak = scipy.optimize.minimize_scalar(
+        lambda u: -u / (gelu(u - 1) + 1), bounds=(1, 2), options={"xatol": 1e-10}
+    )
+    np.testing.assert_allclose(-peak.fun, printed, rtol=1e-9)
+    assert 1.115 < -peak.fun < GELU_OVERSHOOT < -peak.fun + 1e-4
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_norms_stay_below_the_bound(name):
+    clip = CLIPS[name](3.0)
+    s = jnp.linspace(0.0, 100.0, 200_001)
+    assert float((s * clip.scale(s)).max()) <= clip.norm_bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_slope_is_the_derivative(x64, name):
+    clip = CLIPS[name](3.0)
+    s = jnp.concatenate([jnp.linspace(0.01, 2.99, 50), jnp.linspace(3.01, 60.0, 50)])
+    np.testing.assert_allclose(
+        clip.slope(s), jax.vmap(jax.grad(clip.scale))(s), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("clip", [soft_clip(1.0), hard_clip(1.0)])
+def test_zero_is_differentiable(clip):
+    zero = {"a": jnp.zeros(3), "b": jnp.zeros(())}
+    jacobian = jax.jacobian(lambda t: clip_tree(clip, t)["a"])(zero)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jacobian))
+
+
+def test_tree_is_clipped_by_its_global_norm():
+    tree = {"a": jnp.array([30.0]), "b": jnp.array([40.0])}
+    clipped = clip_tree(hard_clip(5.0), tree)
+    np.testing.assert_allclose(
+        [clipped["a"][0], clipped["b"][0]], [3.0, 4.0], rtol=1e-6
+    )

@@ -1,0 +1,262 @@
+"""Golden bands of attack strength, and the fixtures third parties get."""
+
+import json
+import re
+import tomllib
+
+import numpy as np
+import pytest
+
+from audit.errors import UserError
+from audit.scorecard import flags
+from audit.scorecard.card import Scorecard
+from audit.testing import strength
+from audit.testing.strength import Band, Cell, Golden
+from tests import ROOT
+from tests.strength.suite import PLAYS, words
+
+pytest_plugins = ["pytester"]
+MSE, AUC = Cell("net", "sgd", "mse"), Cell("lira", "sgd", "gini")
+
+
+def card(**told):
+    """A scorecard with one attack, one oracle and one that was skipped."""
+    result = {"mse": 0.02, "auc": {"value": 0.7}, "oracle": False, **told}
+    one = {"defense": "sgd", "status": "ok", "reason": None, "flags": []}
+    trials = [
+        {**one, "attack": "net", "result": result},
+        {**one, "attack": "lira", "result": result},
+        {**one, "attack": "oracle", "result": {**result, "oracle": True}},
+        {**one, "attack": "glm", "status": "skipped", "reason": "no", "result": None},
+    ]
+    own = {"bounds": [{"name": "cramer_rao", "ranked": True}], "epsilon": None}
+    return Scorecard({}, {}, {}, {}, {"sgd": own}, trials, {})
+
+
+# Cells and bands ----------------------------------------------------------------------
+
+
+def test_values_are_read_where_the_card_has_them():
+    assert strength.value(card(), MSE) == 0.02
+    assert strength.value(card(), MSE._replace(metric="auc")) == 0.7
+    np.testing.assert_allclose(strength.value(card(), AUC), 0.4)
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        (MSE._replace(metric="mze"), "unknown metric 'mze'; did you mean 'mse'"),
+        (MSE._replace(attack="nett"), "there is net on sgd"),
+        (MSE._replace(attack="glm"), "was skipped: no"),
+        (MSE._replace(metric="ssim"), "no 'ssim'"),
+    ],
+)
+def test_what_is_not_there_is_named(cell, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        strength.value(card(), cell)
+
+
+def test_a_value_that_is_no_number_is_no_strength():
+    with pytest.raises(UserError, match="is nan"):
+        strength.value(card(mse="nan"), MSE)
+    assert strength.judge(MSE, Band(1.0, 0.1), float("nan")) == "weaker"
+
+
+@pytest.mark.parametrize(
+    ("cell", "found", "said"),
+    [
+        (MSE, 1.05, "holds"),
+        (MSE, 0.95, "holds"),
+        (MSE, 1.2, "weaker"),
+        (MSE, 0.8, "stronger"),
+        (AUC, 1.2, "stronger"),
+        (AUC, 0.8, "weaker"),
+    ],
+)
+def test_an_error_and_a_rate_point_opposite_ways(cell, found, said):
+    assert strength.judge(cell, Band(1.0, 0.1), found) == said
+
+
+def test_a_band_covers_fresh_seeds_as_often_as_three_standard_errors_should():
+    """Golden seeds and the played ones drawn anew: a t law with n - 1 degrees."""
+    from scipy import stats
+
+    rng, n, k, repeats = np.random.default_rng(0), 12, 5, 4000
+    inside = 0
+    for _ in range(repeats):
+        own = strength.band(rng.normal(10, 1, n), k)
+        inside += abs(rng.normal(10, 1, k).mean() - own.value) <= own.width
+    want = 1 - 2 * stats.t.sf(strength.STANDARD_ERRORS, n - 1)
+    assert abs(inside / repeats - want) < 4 * np.sqrt(want * (1 - want) / repeats)
+
+
+def test_a_cell_that_no_seed_moves_allows_for_rounding():
+    assert strength.band([2.0] * 12) == Band(2.0, 2e-3)
+    assert strength.band([0.0] * 12).share == np.inf
+
+
+def test_golden_files_come_back(tmp_path):
+    held = Golden(["scenario=x"], [0, 1], {MSE.name: [0.125, 1 / 3]}, ["first", '"q"'])
+    path = tmp_path / "new" / "x.json"
+    assert strength.load(path) is None
+    strength.save(path, held)
+    assert strength.load(path) == held._replace(cells={MSE.name: [0.125, 0.333333]})
+    assert json.loads(path.read_text())["reasons"] == ["first", '"q"']
+
+
+# Playing ------------------------------------------------------------------------------
+
+
+def test_seeds_differ_and_the_store_changes_nothing(tmp_path):
+    asked = ["scenario=calibration", "data=digits", "runs=4"]
+    fresh = strength.play(asked, [0, 1])
+    stored = [strength.play(asked, [s], tmp_path)[0] for s in (0, 1, 0)]
+    mse = [c.trials[1]["result"]["mse"] for c in fresh + stored]
+    assert mse[0] != mse[1]
+    assert mse == [mse[0], mse[1], mse[0], mse[1], mse[0]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["scenario=calibratio"], "did you mean 'calibration'"),
+        (["scenario=calibration", "runs=0"], "runs=0"),
+        (["scenario=calibration", "-m", "runs=1,2"], "2 scenarios, not one"),
+    ],
+)
+def test_bad_words_are_refused_without_an_exit(asked, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        strength.play([*asked, "data=digits"])
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_every_play_can_be_composed(name):
+    from audit.config import hydra_app
+
+    found = []
+    hydra_app.launch(words(PLAYS[name]), lambda s, _: found.append(s))
+    labels = {e.label for e in found[0].attacks}
+    assert {c.attack for c in PLAYS[name].cells} == labels
+    names = [c.name for c in PLAYS[name].cells]
+    assert len(names) == len(set(names))
+
+
+# Theorems -----------------------------------------------------------------------------
+
+
+def flagged(name):
+    held = card()
+    held.trials[0]["flags"] = [{"name": name, "level": "error", "text": "too good"}]
+    return held
+
+
+def test_what_contradicts_a_theorem_is_told():
+    assert strength.broken(card(), "sgd") == []
+    assert strength.broken(flagged("few-runs"), "sgd") == []
+    for name in strength.BROKEN:
+        assert strength.broken(flagged(name), "sgd") == ["net on sgd: too good"]
+
+
+def test_flags_that_break_a_theorem_have_a_page():
+    text = (ROOT / "docs" / "flags.md").read_text()
+    for name in strength.BROKEN:
+        assert f"`{name}`" in text
+    assert flags.FLAGS
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c._replace(defenses={}), "unknown defense 'sgd'"),
+        (
+            lambda c: c._replace(defenses={"sgd": {"bounds": [], "epsilon": None}}),
+            "no theorem bounds it",
+        ),
+        (lambda c: c._replace(trials=c.trials[2:]), "no attack tried it"),
+    ],
+)
+def test_no_theorem_is_tested_by_nobody(change, said):
+    with pytest.raises(UserError, match=said):
+        strength.broken(change(card()), "sgd")
+
+
+# The plug-in --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(pytester):
+    """Run a test file as somebody else would, with the plug-in alone."""
+
+    def run(text):
+        pytester.makepyfile(text)
+        return pytester.runpytest_inprocess("-p", "audit.testing.pytest_plugin", "-q")
+
+    return run
+
+
+def test_the_example_of_the_docs_passes(outside):
+    page = (ROOT / "docs" / "strength.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(example.splitlines()) <= 10
+    outside(example).assert_outcomes(passed=1)
+
+
+def test_a_weak_attack_and_a_broken_bound_fail_with_the_numbers(outside):
+    seen = outside(
+        """
+        import pytest
+
+        from tests.testing.test_strength import card, flagged
+
+        def test_mse(assert_attack_at_least):
+            assert_attack_at_least(card(), "net", "sgd", mse=0.01)
+
+        def test_auc(assert_attack_at_least):
+            assert_attack_at_least(card(), "net", "sgd", auc=0.9)
+
+        def test_both_hold(assert_attack_at_least, assert_bound_holds):
+            assert_attack_at_least(card(), "net", "sgd", mse=0.02, auc=0.7)
+            assert_bound_holds(card(), "sgd")
+            with pytest.raises(TypeError, match="how strong"):
+                assert_attack_at_least(card(), "net", "sgd")
+
+        def test_bound(assert_bound_holds):
+            assert_bound_holds(flagged("tpr-above-bound"), "sgd")
+        """
+    )
+    seen.assert_outcomes(passed=1, failed=3)
+    seen.stdout.fnmatch_lines(["*net on sgd: mse = 0.02, wanted <= 0.01*"])
+    seen.stdout.fnmatch_lines(["*net on sgd: auc = 0.7, wanted >= 0.9*"])
+    seen.stdout.fnmatch_lines(["*net on sgd: too good*"])
+
+
+def test_a_folder_of_results_is_read(outside):
+    folder = ROOT / "results" / "calibration-mnist5k"
+    seen = outside(
+        f"""
+        def test_read(scorecard, tmp_path):
+            import json, numpy as np, shutil
+            shutil.copy("{folder}/scorecard.json", tmp_path)
+            np.savez(tmp_path / "scorecard.npz", floor=np.zeros(1))
+            card = scorecard(tmp_path)
+            assert card.data["name"] == "mnist5k"
+            assert scorecard(str(tmp_path)) is card
+        """
+    )
+    seen.assert_outcomes(passed=1)
+
+
+def test_the_plug_in_is_declared_under_its_own_name():
+    """pytest refuses to load one module twice under two names."""
+    held = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared = held["project"]["entry-points"]["pytest11"]
+    assert declared == {"audit.testing.pytest_plugin": "audit.testing.pytest_plugin"}
+
+
+def test_the_golden_file_is_never_changed_without_a_reason(pytester):
+    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
+    pytester.makepyfile("def test_nothing(): pass")
+    run = pytester.runpytest_subprocess
+    assert run("--update-golden").ret == pytest.ExitCode.USAGE_ERROR
+    assert run("--reason", "because").ret == pytest.ExitCode.USAGE_ERROR
+    assert run("--update-golden", "--reason", "because").ret == 0
