@@ -105,12 +105,14 @@ def versions(place):
 
 def test_a_renamed_file_leaves_every_hash(copy):
     before = versions(copy)
-    old, new = (copy / "audit" / "accounting" / f"{n}.py" for n in ("tradeoff", "roc"))
+    old, new = (
+        copy / "audit" / "accounting" / f"{n}.py" for n in ("tradeoff", "frontier")
+    )
     old.rename(new)
     callers = [p for p in copy.rglob("*.py") if "tradeoff" in p.read_text()]
     texts = {p: p.read_text() for p in callers}
     for path, text in texts.items():
-        path.write_text(text.replace("tradeoff", "roc"))
+        path.write_text(text.replace("tradeoff", "frontier"))
     try:
         assert callers
         assert versions(copy) == before
