@@ -19,7 +19,7 @@ LARGEST = 1000.0  # dummy loss above all others; the one below all others is 0
 
 
 class Fitted(NamedTuple):
-    """The losses of every record on the models it was not in."""
+    """The losses of every record on the models trained without it."""
 
     losses: Any  # [records, models / 2], averaged over queries
     mean: Any  # [records]
@@ -33,15 +33,16 @@ def attack_r(
     *,
     smoothing: Literal["none", "linear", "logit", "gaussian", "min", "mean"] = "linear",
 ) -> Attack:
-    """Score a record by minus the rank of its loss among its own reference losses.
+    """Score a record by minus the rank of its loss on models without it.
 
     The rank is the false-positive rate alpha at which the record would be called a
     member by the alpha-quantile of its losses on models trained without it.
 
     Args:
       task: unused.
-      smoothing: of the few reference losses. `none`: their share no larger than the
-        record's. `linear`: interpolated between them, with dummies at 0 and 1000.
+      smoothing: how few reference losses give a rank. `none`: the share of them that
+        is no larger than the record's loss. `linear`: interpolation between them, with
+        dummy losses at 0 and 1000.
         `logit`: a normal law of the logit-rescaled losses log(e^-l / (1 - e^-l)).
         `gaussian`: a normal law of the losses. `min`: the smaller threshold of linear
         and logit, so the larger alpha. `mean`: their mean alpha.
@@ -71,9 +72,9 @@ def attack_r(
     def logit(fitted: Fitted, odds: Array) -> Array:
         return stats.norm.sf((odds - fitted.odds_mean) / _positive(fitted.odds_sd))
 
-    def guess(fitted: Fitted, key: Array, seen: Observation) -> Array:
+    def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
-        odds = jnp.asarray(seen.signals.candidates, float)
+        odds = jnp.asarray(observation.signals.candidates, float)
         loss, odds = signals.loss(odds).mean(-1), odds.mean(-1)
         if smoothing == "none":
             return -(fitted.losses <= loss[:, None]).mean(-1)

@@ -12,10 +12,10 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
 def attack_s(task: Task) -> Attack:
-    """Score a record by minus its loss's rank among its class's, pooled over shadows.
+    """Score a record by minus the rank of its loss among reference losses of its class.
 
-    The reference losses are those of records on models they were not in: one threshold
-    a class, the same for all its records.
+    A reference loss is that of a record on a shadow model trained without it. All of a
+    class are pooled: there is one threshold per class.
 
     Args:
       task: gives the classes.
@@ -39,10 +39,12 @@ def attack_s(task: Task) -> Attack:
         state = jnp.asarray(np.stack(padded), jnp.float32), jnp.asarray(sizes)
         return state, {"shadows": len(shadows.member)}
 
-    def guess(state: tuple, key: Array, seen: Observation) -> Array:
+    def guess(state: tuple, key: Array, observation: Observation) -> Array:
         del key
-        own = signals.loss(seen.signals.candidates).mean(-1)
-        rank = jax.vmap(lambda o: jnp.searchsorted(o, own, side="right"))(state[0])
-        return -jnp.take_along_axis(rank / state[1][:, None], seen.label[None], 0)[0]
+        loss = signals.loss(observation.signals.candidates).mean(-1)
+        rank = jax.vmap(lambda o: jnp.searchsorted(o, loss, side="right"))(state[0])
+        return -jnp.take_along_axis(
+            rank / state[1][:, None], observation.label[None], 0
+        )[0]
 
     return Attack(threat_model, fit, guess)

@@ -11,8 +11,8 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 def class_mean(task: Task) -> Attack:
     """Guess the pool's mean image of the target's class.
 
-    The mean squared error of this guess is the within-class variance of the data: what
-    any attacker gets for free. A defense is only as good as it keeps attackers near it.
+    The mean squared error of this guess is the within-class variance of the data: the
+    error of an attacker without a release. A good defense keeps all attackers near it.
     """
     threat_model = ThreatModel("reconstruction", knows=frozenset({"label"}))
 
@@ -21,8 +21,8 @@ def class_mean(task: Task) -> Attack:
         images = len(originals(knowledge).y)
         return class_means(knowledge, task.classes), {"images": images}
 
-    def guess(means: Array, key: Array, seen: Observation) -> Array:
+    def guess(means: Array, key: Array, observation: Observation) -> Array:
         del key
-        return means[seen.label]
+        return means[observation.label]
 
     return Attack(threat_model, fit, guess)

@@ -1,4 +1,4 @@
-"""Fredrikson et al. (2014): which value makes the known label likeliest."""
+"""Fredrikson et al. (2014): the attribute value that makes the label likeliest."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
 def fredrikson(task: Task) -> Attack:
-    """Score a value by log p(label | the model's prediction with it) + log frequency.
+    """Score a value by log p(label | prediction with that value) + log frequency.
 
-    How predictions err is measured on the pool: a Gaussian of the residual variance
-    where labels are numbers, the confusion matrix where they are classes.
+    The law of the label given a prediction is estimated on the pool: a Gaussian with
+    the residual variance where labels are numbers, the confusion matrix where labels
+    are classes.
 
     Args:
       task: gives the number of classes.
@@ -31,20 +32,23 @@ def fredrikson(task: Task) -> Attack:
     )
 
     def of_numbers(
-        intercept: bool, x: Array, y: Array, log_prior: Array, seen: Observation
+        intercept: bool, x: Array, y: Array, log_prior: Array, observation: Observation
     ) -> Array:
-        error = design(x, intercept) @ seen.params - y
-        off = design(seen.candidates, intercept) @ seen.params - seen.label
-        return log_prior - off**2 / (2 * (error**2).mean())
+        weights = observation.params
+        variance = ((design(x, intercept) @ weights - y) ** 2).mean()
+        predictions = design(observation.candidates, intercept) @ weights
+        return log_prior - (predictions - observation.label) ** 2 / (2 * variance)
 
     def of_classes(
-        intercept: bool, x: Array, y: Array, log_prior: Array, seen: Observation
+        intercept: bool, x: Array, y: Array, log_prior: Array, observation: Observation
     ) -> Array:
-        said = (design(x, intercept) @ seen.params > 0).astype(int)
-        counts = jnp.zeros((2, 2)).at[said, y].add(1) + 0.5  # nothing is impossible
+        def predicted(records: Array) -> Array:
+            return (design(records, intercept) @ observation.params > 0).astype(int)
+
+        # half a count in every cell: no combination is impossible
+        counts = jnp.zeros((2, 2)).at[predicted(x), y].add(1) + 0.5
         table = jnp.log(counts / counts.sum(1, keepdims=True))
-        here = (design(seen.candidates, intercept) @ seen.params > 0).astype(int)
-        return log_prior + table[here, seen.label]
+        return log_prior + table[predicted(observation.candidates), observation.label]
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Partial, dict]:
         del key
@@ -55,8 +59,8 @@ def fredrikson(task: Task) -> Attack:
         bound = partial(form, knowledge.objective.intercept)
         return Partial(bound, pool.x, pool.y, log_prior), {}
 
-    def guess(form: Partial, key: Array, seen: Observation) -> Array:
+    def guess(form: Partial, key: Array, observation: Observation) -> Array:
         del key
-        return form(seen)
+        return form(observation)
 
     return Attack(threat_model, fit, guess)

@@ -1,4 +1,4 @@
-"""Closed-form attack on a fitted linear model: what only the target can have caused.
+"""Closed-form attack on a fitted linear model: its gradients must sum to zero.
 
 Balle et al. (2022); Guo et al. (2022, section 7.2).
 """
@@ -16,14 +16,15 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
 def glm_attack(task: Task) -> Attack:
-    """Guess x = -B / a, with B what the known records leave of the gradient's sum.
+    """Guess x = -B / a: a the slope of the target's loss, B the gradient of the rest.
 
-    With an intercept a is read off its own coordinate, label or not. Without one it is
-    solved for from the label, with up to two roots; the one whose image is about as
-    long as the pool's of that class is taken.
+    B sums the gradients of the known records and of the regulariser. With an intercept,
+    the intercept's coordinate gives a, whether or not the label is known. Without one,
+    a solves an equation in the label with up to two roots; the attack takes the root
+    whose image has about the norm of pool images of that class.
 
     On a noisy release the intercept's coordinate is a Gaussian that may come near 0, so
-    the error has no finite mean: read its median, or use `glm_attack_clamped`.
+    the error has no finite mean: read the median, or use `glm_attack_clamped`.
 
     Args:
       task: gives the image shape; two classes.
@@ -35,13 +36,15 @@ def glm_attack(task: Task) -> Attack:
         assumes=frozenset({"glm"}),
     )
 
-    def with_intercept(norms: Array, seen: Observation) -> Array:
+    def with_intercept(norms: Array, observation: Observation) -> Array:
         del norms
-        return from_intercept(seen.rest)[1]
+        return from_intercept(observation.rest)[1]
 
-    def without(loss: str, norms: Array, seen: Observation) -> Array:
-        norm = norms[seen.label]
-        return from_label(loss, seen.params, seen.rest, seen.label, norm)[1]
+    def without(loss: str, norms: Array, observation: Observation) -> Array:
+        norm = norms[observation.label]
+        return from_label(
+            loss, observation.params, observation.rest, observation.label, norm
+        )[1]
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Partial, dict]:
         del key
@@ -51,8 +54,8 @@ def glm_attack(task: Task) -> Attack:
         form = with_intercept if objective.intercept else alone
         return Partial(form, class_norms(knowledge, task.classes)), {}
 
-    def guess(form: Partial, key: Array, seen: Observation) -> Array:
+    def guess(form: Partial, key: Array, observation: Observation) -> Array:
         del key
-        return form(seen).reshape(task.features)
+        return form(observation).reshape(task.features)
 
     return Attack(threat_model, fit, guess)

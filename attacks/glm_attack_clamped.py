@@ -1,4 +1,4 @@
-"""The closed-form attack with what its attacker knows put to use: label and range.
+"""The closed-form attack, clamped to what the label and the domain allow.
 
 Derived from Balle et al. (2022); the clamps are ours.
 """
@@ -19,15 +19,17 @@ from audit.types import Attack, Knowledge, Observation, Share, Task, ThreatModel
 
 
 def glm_attack_clamped(task: Task, *, least_slope: Share = 1e-4) -> Attack:
-    """Guess x = -B / a, a clamped to the side its label allows, x to the domain.
+    """Guess x = -B / a, a clamped to the sign of its label, x to the domain.
 
-    A record of class 1 pulls the weights up, one of class 0 down: a logistic slope lies
-    in (-1, 0) or (0, 1). Where noise says otherwise, `glm_attack` divides by a number
-    of the wrong sign or near 0. Clamped, the error is bounded, and biased.
+    The logistic slope of a record lies in (-1, 0) for class 1 and in (0, 1) for class
+    0. Where noise moves the estimate out of that interval, `glm_attack` divides by a
+    number of the wrong sign or near 0. The clamped guess is biased, but its error is
+    bounded.
 
     Args:
       task: gives image shape and domain; two classes.
-      least_slope: smallest |a| of a logistic record; estimates below are raised to it.
+      least_slope: smallest |a| of a logistic record; smaller estimates are raised to
+        it.
     """
     threat_model = ThreatModel(
         "reconstruction",
@@ -36,14 +38,18 @@ def glm_attack_clamped(task: Task, *, least_slope: Share = 1e-4) -> Attack:
         assumes=frozenset({"glm"}),
     )
 
-    def clamped(loss: str, intercept: bool, norms: Array, seen: Observation) -> Array:
+    def clamped(
+        loss: str, intercept: bool, norms: Array, observation: Observation
+    ) -> Array:
         if intercept:
-            slope, rest = from_intercept(seen.rest)[0], seen.rest[:-1]
+            slope, rest = from_intercept(observation.rest)[0], observation.rest[:-1]
         else:
-            norm, rest = norms[seen.label], seen.rest
-            slope = from_label(loss, seen.params, rest, seen.label, norm)[0]
+            norm, rest = norms[observation.label], observation.rest
+            slope = from_label(loss, observation.params, rest, observation.label, norm)[
+                0
+            ]
         if math.isfinite(LOSSES[loss].steepest):
-            side = 1 - 2 * seen.label
+            side = 1 - 2 * observation.label
             slope = side * jnp.clip(side * slope, least_slope, 1)
         return jnp.clip(-rest / slope, *task.domain)
 
@@ -54,8 +60,8 @@ def glm_attack_clamped(task: Task, *, least_slope: Share = 1e-4) -> Attack:
         form = partial(clamped, objective.loss, objective.intercept)
         return Partial(form, class_norms(knowledge, task.classes)), {}
 
-    def guess(form: Partial, key: Array, seen: Observation) -> Array:
+    def guess(form: Partial, key: Array, observation: Observation) -> Array:
         del key
-        return form(seen).reshape(task.features)
+        return form(observation).reshape(task.features)
 
     return Attack(threat_model, fit, guess)

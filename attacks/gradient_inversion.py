@@ -24,10 +24,10 @@ from audit.types import (
 
 
 class Fitted(NamedTuple):
-    """What the attacker brings to a gradient."""
+    """What the attacker learns before the release."""
 
     prior: inv.Prior
-    likelihood: Any  # (params, example, update) -> log density; None = not asked for
+    likelihood: Any  # (params, example, update) -> log density; None = not granted
 
 
 def gradient_inversion(
@@ -39,7 +39,7 @@ def gradient_inversion(
     learning_rate: Positive = 0.1,
     smoothness: NonNegative = 1e-4,
 ) -> Attack:
-    """Find the image whose gradient is most like the one that is seen.
+    """Find the image whose gradient is most like the released update.
 
     Args:
       task: whose loss is differentiated.
@@ -70,20 +70,20 @@ def gradient_inversion(
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         del key
-        told = {"preset": preset, "steps": steps, "restarts": restarts}
-        return Fitted(inv.learn(knowledge, task), knowledge.likelihood), told
+        settings = {"preset": preset, "steps": steps, "restarts": restarts}
+        return Fitted(inv.learn(knowledge, task), knowledge.likelihood), settings
 
-    def dlg(held: Fitted, key: Array, seen: Observation) -> Array:
-        prior = held.prior
-        known = None
+    def dlg(fitted: Fitted, key: Array, observation: Observation) -> Array:
+        prior = fitted.prior
+        read_off = None
         if preset == "idlg":
-            known = jax.nn.one_hot(inv.label_of(seen.update), task.classes)
+            read_off = jax.nn.one_hot(inv.label_of(observation.update), task.classes)
 
         def objective(at: tuple[Array, Array]) -> Array:
-            label = jax.nn.softmax(at[1]) if known is None else known
+            label = jax.nn.softmax(at[1]) if read_off is None else read_off
             x = inv.pixels(prior, at[0])
-            own = inv.soft_gradient(task, seen.params, x, label)
-            return inv.square_distance(own, seen.update)
+            gradient = inv.soft_gradient(task, observation.params, x, label)
+            return inv.square_distance(gradient, observation.update)
 
         def search(key: Array) -> Any:
             image, label = jax.random.split(key)
@@ -95,14 +95,14 @@ def gradient_inversion(
 
         return inv.pixels(prior, inv.best_of(search, key, restarts)[0])
 
-    def iga(held: Fitted, key: Array, seen: Observation) -> Array:
-        prior, box = held.prior, inv.box(held.prior, task.domain)
+    def iga(fitted: Fitted, key: Array, observation: Observation) -> Array:
+        prior, box = fitted.prior, inv.box(fitted.prior, task.domain)
 
         def objective(z: Array) -> Array:
-            z_own = Examples(inv.pixels(prior, z), seen.label)
-            own = jax.grad(task.loss)(seen.params, z_own)
+            example = Examples(inv.pixels(prior, z), observation.label)
+            gradient = jax.grad(task.loss)(observation.params, example)
             rough = smoothness * inv.total_variation(z)
-            return inv.cosine_distance(own, seen.update) + rough
+            return inv.cosine_distance(gradient, observation.update) + rough
 
         def search(key: Array) -> Any:
             start = jnp.clip(jax.random.normal(key, task.features), *box)
@@ -110,24 +110,25 @@ def gradient_inversion(
 
         return inv.pixels(prior, inv.best_of(search, key, restarts))
 
-    def analytic(held: Fitted, key: Array, seen: Observation) -> Array:
+    def analytic(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
-        prior = held.prior
+        prior = fitted.prior
         spread = jnp.sqrt((prior.deviations**2).sum() / prior.centres[0].size)
-        mean = prior.centres[seen.label]
-        return inv.from_first_layer(seen.update, mean, spread)
+        mean = prior.centres[observation.label]
+        return inv.from_first_layer(observation.update, mean, spread)
 
-    def posterior(held: Fitted, key: Array, seen: Observation) -> Array:
+    def posterior(fitted: Fitted, key: Array, observation: Observation) -> Array:
         """Search along the prior's principal directions, in its standard deviations."""
-        prior = held.prior
+        prior = fitted.prior
 
         def image(c: Array) -> Array:
             move = jnp.tensordot(c * prior.deviations, prior.components, 1)
-            return prior.centres[seen.label] + move
+            return prior.centres[observation.label] + move
 
         def objective(c: Array) -> Array:
-            z = Examples(image(c), seen.label)
-            return -held.likelihood(seen.params, z, seen.update) + (c**2).sum() / 2
+            z = Examples(image(c), observation.label)
+            density = fitted.likelihood(observation.params, z, observation.update)
+            return -density + (c**2).sum() / 2
 
         def search(key: Array) -> Any:
             start = 0.1 * jax.random.normal(key, prior.deviations.shape)
@@ -138,9 +139,9 @@ def gradient_inversion(
     named = {"dlg": dlg, "idlg": dlg, "iga": iga, "analytic": analytic}
     search = named.get(preset, posterior)
 
-    def guess(held: Fitted, key: Array, seen: Observation) -> Array:
-        found = search(held, key, seen)
-        return jnp.clip(jnp.nan_to_num(found, nan=0.5), *task.domain)
+    def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
+        image = search(fitted, key, observation)
+        return jnp.clip(jnp.nan_to_num(image, nan=0.5), *task.domain)
 
     return Attack(threat_model, fit, guess)
 

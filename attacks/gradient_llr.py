@@ -13,9 +13,13 @@ def gradient_llr(task: Task) -> Attack:
 
     By the lemma of Neyman and Pearson no test has more true positives at the same rate
     of false ones. With r_t the noised sum less what the known records contribute, and
-    f_t the candidate's contribution, it is sum_t (<r_t, f_t> - ||f_t||^2 / 2) / s^2:
-    under full batches with noise N(0, s^2 I) a Gaussian test of
-    mu^2 = sum_t ||f_t||^2 / s^2. The referee hands the ratio out, not the transcript.
+    f_t the candidate's contribution, the ratio is
+
+        sum_t (<r_t, f_t> - ||f_t||^2 / 2) / s^2.
+
+    Under full batches with noise N(0, s^2 I) it is a Gaussian test of
+    mu^2 = sum_t ||f_t||^2 / s^2. The game hands out the ratio instead of the
+    transcript.
 
     Args:
       task: unused.
@@ -32,8 +36,8 @@ def gradient_llr(task: Task) -> Attack:
         del key, knowledge
         return jnp.zeros(()), {}
 
-    def guess(state: Array, key: Array, seen: Observation) -> Array:
+    def guess(state: Array, key: Array, observation: Observation) -> Array:
         del state, key
-        return seen.ratios
+        return observation.ratios
 
     return Attack(threat_model, fit, guess)

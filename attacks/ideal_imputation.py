@@ -1,4 +1,4 @@
-"""Reference of attribute games: what other columns say, learnt from the answers."""
+"""Oracle of attribute games: the attribute predicted from all other columns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
 def ideal_imputation(task: Task) -> Attack:
-    """Score values by logistic regression of the attribute on all else and the label.
+    """Score values by logistic regression of the attribute on other columns and label.
 
-    Trained and judged on the very records of the game (Hannun et al. 2021): an oracle.
-    An attack that does better has learnt something from the release.
+    The regression is trained and scored on the same records, those of the game (Hannun
+    et al. 2021), hence an oracle. An attack that does better has learnt something from
+    the release.
 
     Args:
       task: unused.
@@ -39,8 +40,8 @@ def ideal_imputation(task: Task) -> Attack:
             np.delete(x, columns, 1), np.asarray(knowledge.fixed.y, float)[:, None], 1
         )
         scaler = StandardScaler().fit(others)
-        own = which_values(knowledge.attribute, knowledge.fixed.x).argmax(1)
-        model = LogisticRegression(max_iter=2000).fit(scaler.transform(others), own)
+        values = which_values(knowledge.attribute, knowledge.fixed.x).argmax(1)
+        model = LogisticRegression(max_iter=2000).fit(scaler.transform(others), values)
         weight, bias = model.coef_, model.intercept_
         if len(weight) == 1:  # two values: scikit-learn keeps the second one's alone
             weight = np.concatenate([0 * weight, weight])
@@ -53,10 +54,10 @@ def ideal_imputation(task: Task) -> Attack:
         )
         return state, {}
 
-    def guess(state: tuple, key: Array, seen: Observation) -> Array:
+    def guess(state: tuple, key: Array, observation: Observation) -> Array:
         del key
         kept, weight, bias = state
-        others = jnp.append(seen.candidates[0][kept], seen.label)
+        others = jnp.append(observation.candidates[0][kept], observation.label)
         return weight @ others + bias
 
     return Attack(threat_model, fit, guess)

@@ -1,4 +1,4 @@
-"""LiRA: the likelihood ratio of a record's log-odds, in against out (Carlini 2022)."""
+"""LiRA: the likelihood ratio of a record's log-odds, member or not (Carlini 2022)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jax.scipy import stats
 from audit.engine import signals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
-LEAST = 1e-6  # of a standard deviation: signals that never move
+LEAST = 1e-6  # smallest standard deviation, for signals that are constant
 
 
 class Fitted(NamedTuple):
-    """Normal laws of every record's log-odds, by query [records, queries]."""
+    """Normal laws of every record's log-odds, one per query [records, queries]."""
 
     mean_in: Any
     sd_in: Any
@@ -40,9 +40,9 @@ def lira(
 
     Args:
       task: unused.
-      mode: `offline` uses only models the record was not in.
-      variance: `record`: each record's own. `fixed`: one for all records, pooled within
-        records, members' and non-members' apart; better for few shadows.
+      mode: `offline` uses only models trained without the record.
+      variance: `record`: one per record. `fixed`: the mean of these, one for members
+        and one for non-members; better with few shadows.
       location: `median` as in the authors' script, or `mean`.
     """
     del task
@@ -51,11 +51,11 @@ def lira(
     )
     centre: Any = {"median": np.median, "mean": np.mean}[location]
 
-    def law(held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        spread = held.var(-1)
-        if variance == "fixed":  # each query its own, without what records differ by
+    def law(odds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        spread = odds.var(-1)
+        if variance == "fixed":  # per query; the spread between records is no noise
             spread = np.broadcast_to(spread.mean(0), spread.shape)
-        return centre(held, axis=-1), np.maximum(np.sqrt(spread), LEAST)
+        return centre(odds, axis=-1), np.maximum(np.sqrt(spread), LEAST)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         del key
@@ -65,12 +65,12 @@ def lira(
         used = both if mode == "online" else (both[1], both[1])
         return Fitted(*law(used[0]), *law(used[1])), {"shadows": len(shadows.member)}
 
-    def guess(held: Fitted, key: Array, seen: Observation) -> Array:
+    def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
-        phi = jnp.asarray(seen.signals.candidates, float)
+        phi = jnp.asarray(observation.signals.candidates, float)
         if mode == "offline":
-            return -stats.norm.logsf(phi, held.mean_out, held.sd_out).sum(-1)
-        ratio = stats.norm.logpdf(phi, held.mean_in, held.sd_in)
-        return (ratio - stats.norm.logpdf(phi, held.mean_out, held.sd_out)).sum(-1)
+            return -stats.norm.logsf(phi, fitted.mean_out, fitted.sd_out).sum(-1)
+        ratio = stats.norm.logpdf(phi, fitted.mean_in, fitted.sd_in)
+        return (ratio - stats.norm.logpdf(phi, fitted.mean_out, fitted.sd_out)).sum(-1)
 
     return Attack(threat_model, fit, guess)

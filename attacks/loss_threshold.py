@@ -12,7 +12,7 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 def loss_threshold(task: Task) -> Attack:
     """Score a record by minus its loss, averaged over queries; one threshold for all.
 
-    Needs nothing but the model, and mistakes easy records for members.
+    The attack needs only the model, and mistakes easy records for members.
 
     Args:
       task: unused.
@@ -24,8 +24,8 @@ def loss_threshold(task: Task) -> Attack:
         del key, knowledge
         return jnp.zeros(()), {}
 
-    def guess(state: Array, key: Array, seen: Observation) -> Array:
+    def guess(state: Array, key: Array, observation: Observation) -> Array:
         del state, key
-        return -signals.loss(seen.signals.candidates).mean(-1)
+        return -signals.loss(observation.signals.candidates).mean(-1)
 
     return Attack(threat_model, fit, guess)

@@ -20,8 +20,8 @@ def mean_image(task: Task) -> Attack:
         images = originals(knowledge).x
         return images.mean(0), {"images": len(images)}
 
-    def guess(mean: Array, key: Array, seen: Observation) -> Array:
-        del key, seen
+    def guess(mean: Array, key: Array, observation: Observation) -> Array:
+        del key, observation
         return mean
 
     return Attack(ThreatModel("reconstruction"), fit, guess)

@@ -11,9 +11,9 @@ from audit.types import Attack, Examples, Knowledge, Observation, Task, ThreatMo
 def nearest_neighbour(task: Task) -> Attack:
     """Return the pool image closest to the target, which the oracle is shown.
 
-    The yardstick of Balle et al.: an attack that beats it has told the target from
-    everything the attacker had. Augmented copies of pool images count as pool; whether
-    there were any is in the fit's diagnostics.
+    The yardstick of Balle et al.: an attack with a smaller error knows the target
+    better than any image of the pool does. Augmented copies of pool images belong to
+    the pool; the diagnostics of the fit count them.
     """
     del task
     threat_model = ThreatModel("reconstruction", sees=frozenset({"target"}))
@@ -25,10 +25,10 @@ def nearest_neighbour(task: Task) -> Attack:
         info = {"images": size, "originals": originals, "augmented": size > originals}
         return Examples(jnp.asarray(knowledge.pool.x), knowledge.pool.y), info
 
-    def guess(pool: Examples, key: Array, seen: Observation) -> Array:
+    def guess(pool: Examples, key: Array, observation: Observation) -> Array:
         del key
         x = pool.x.reshape(len(pool.x), -1)
-        target = seen.target.reshape(-1)
+        target = observation.target.reshape(-1)
         # ||a - t||^2 up to ||t||^2: one matrix product for all targets under vmap
         distance = (x**2).sum(1) - 2 * x @ target
         return pool.x[jnp.argmin(distance)]

@@ -1,4 +1,4 @@
-"""Many canaries in one run: whose loss has fallen (Steinke et al. 2023)."""
+"""Many canaries in one run: losses of members have fallen (Steinke et al. 2023)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 def one_run(task: Task) -> Attack:
     """Score a canary by its loss at the start less its loss at the end of training.
 
-    The loss of a gradient canary is linear in one parameter, so that this is how far
-    the parameter has moved: the published white-box score. For an input canary it is
-    the black-box one.
+    The loss of a gradient canary is linear in one parameter, so that the score is how
+    far the parameter has moved: the published white-box score. For an input canary it
+    is the black-box one.
 
     Args:
       task: whose loss is taken.
@@ -31,9 +31,11 @@ def one_run(task: Task) -> Attack:
         del key
         return jax.tree.map(jnp.asarray, knowledge.init), {}
 
-    def guess(start: Any, key: Array, seen: Observation) -> Array:
+    def guess(start: Any, key: Array, observation: Observation) -> Array:
         del key
         losses = jax.vmap(task.loss, (None, 0))
-        return losses(start, seen.candidates) - losses(seen.params, seen.candidates)
+        return losses(start, observation.candidates) - losses(
+            observation.params, observation.candidates
+        )
 
     return Attack(threat_model, fit, guess)

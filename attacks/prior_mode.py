@@ -17,8 +17,8 @@ def prior_mode(task: Task) -> Attack:
         del key
         return attribute_counts(knowledge), {}
 
-    def guess(counts: Array, key: Array, seen: Observation) -> Array:
-        del key, seen
+    def guess(counts: Array, key: Array, observation: Observation) -> Array:
+        del key, observation
         return counts
 
     return Attack(threat_model, fit, guess)

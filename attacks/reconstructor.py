@@ -26,7 +26,7 @@ from audit.types import (
 
 
 class Fitted(NamedTuple):
-    """What the attacker brings to a release."""
+    """What the attacker learns before the release."""
 
     means: Array  # [classes, pixels] the guess without a release
     scaler: regressor.Scaler
@@ -47,14 +47,14 @@ def reconstructor(
     clip_features: Positive = 5.0,
     least_scale: Positive = 0.1,
 ) -> Attack:
-    """Train shadow models on the pool, learn to invert them, apply it to the release.
+    """Train shadow models on the pool, learn to invert them, invert the release.
 
     Features are the released parameters, standardised over the shadows, and the label
     one-hot. The guess is the class mean plus the network's output, shrunk where
     releases are noisy, so that it starts at the floor. The network is a ReLU perceptron
     (Edmunds 2024, Tables B.3, B.4 and B.8), its loss the squared error summed over
-    pixels. It stops at the best epoch on a held-out split of the shadows, which keeps
-    augmented siblings of one pool image together and never holds a scored target.
+    pixels. The fit keeps the best epoch on a held-out split of the shadows. All copies
+    of one pool image are on one side of that split; no scored target is in it.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
@@ -62,7 +62,7 @@ def reconstructor(
       width_last: of the last hidden layer.
       learning_rate: of Adam.
       weight_decay: L2, added to the gradient.
-      batch_size: shadows a step.
+      batch_size: shadows per step.
       epochs: at most.
       patience: epochs without a better held-out error before it stops.
       held_out: share of the pool's source images in the early-stopping split.
@@ -76,8 +76,8 @@ def reconstructor(
     )
 
     def features(scaler: regressor.Scaler, params: Any, label: Any) -> Array:
-        own = regressor.scale(scaler, params)
-        return jnp.concatenate([own, jax.nn.one_hot(label, task.classes)], -1)
+        scaled = regressor.scale(scaler, params)
+        return jnp.concatenate([scaled, jax.nn.one_hot(label, task.classes)], -1)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         assert knowledge.train is not None, "granted: declared above"
@@ -88,23 +88,23 @@ def reconstructor(
         )
         leaves = jax.tree.leaves(shadows.params)
         params = np.concatenate([a.reshape(len(a), -1) for a in leaves], 1)
-        held = _held_out(stream(key, "held"), knowledge.pool_source, held_out)
+        left_out = _held_out(stream(key, "held"), knowledge.pool_source, held_out)
         scaler = regressor.fit_scaler(
-            params[~held], limit=clip_features, least=least_scale
+            params[~left_out], limit=clip_features, least=least_scale
         )
         x = np.asarray(features(scaler, params, pool.y))
         y = np.asarray(pool.x).reshape(len(pool.x), -1)
-        # augmented copies are moved about: their mean is a blurred, worse guess
-        original = knowledge.pool_source == np.arange(len(held))
-        own = [original & ~held & (pool.y == c) for c in range(task.classes)]
-        means = np.stack([y[rows].mean(0) for rows in own])
+        # the mean of augmented copies is a blurred, worse guess
+        original = knowledge.pool_source == np.arange(len(left_out))
+        by_class = [original & ~left_out & (pool.y == c) for c in range(task.classes)]
+        means = np.stack([y[rows].mean(0) for rows in by_class])
         y = y - means[pool.y]
         network, info = regressor.fit(
             stream(key, "network"),
-            x[~held],
-            y[~held],
-            x[held],
-            y[held],
+            x[~left_out],
+            y[~left_out],
+            x[left_out],
+            y[left_out],
             hidden=(width, width_last),
             learning_rate=learning_rate,
             weight_decay=weight_decay,
@@ -114,18 +114,18 @@ def reconstructor(
         )
         return Fitted(jnp.asarray(means), scaler, network), info | {"shadows": len(x)}
 
-    def guess(fitted: Fitted, key: Array, seen: Observation) -> Array:
+    def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
-        params = ravel_pytree(seen.params)[0]
-        row = features(fitted.scaler, params, seen.label)
-        image = fitted.means[seen.label] + regressor.predict(fitted.network, row)
+        params = ravel_pytree(observation.params)[0]
+        row = features(fitted.scaler, params, observation.label)
+        image = fitted.means[observation.label] + regressor.predict(fitted.network, row)
         return jnp.clip(image, *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
 
 
 def _held_out(key: Array, source: np.ndarray, share: float) -> np.ndarray:
-    """Return which rows are held out [m]; siblings of one image go together."""
+    """Return which rows are held out [m]; copies of one image go together."""
     images = np.unique(np.asarray(source))
     chosen = jax.random.permutation(key, len(images))[
         : max(1, int(share * len(images)))

@@ -43,12 +43,12 @@ def rmia(
     LR(x, z) = [p(x | model) / p(x)] / [p(z | model) / p(z)], p(. | model) the softmax
     probability of the label. Online, p(x) is the mean over as many reference models
     with x as without. Offline it is ((1 + a) p_out(x) + 1 - a) / 2, which makes up for
-    the models with x; so is p(z) in both modes, for no model here was trained on z.
-    Several queries: the mean share.
+    the models with x. p(z) has the offline form in both modes, for no model was trained
+    on z. With several queries the score is the mean share.
 
     Args:
       task: unused.
-      mode: `offline` uses only models the record was not in.
+      mode: `offline` uses only models trained without the record.
       gamma: threshold of a pair; 1 goes with the plain softmax used here (Privacy
         Meter), 2 with the paper's tempered Taylor softmax.
       offline_a: a; .3 is the paper's for CIFAR-10, .6 for CIFAR-100.
@@ -63,25 +63,27 @@ def rmia(
         shadows = knowledge.shadows
         assert shadows is not None, "granted: declared above"
         both = signals.by_group(shadows.member, shadows.signals.candidates)
-        own_in, own_out = (_probability(held).mean(-1) for held in both)
-        known = (own_in + own_out) / 2 if mode == "online" else corrected(own_out)
-        others = corrected(_probability(shadows.signals.population).mean(0))
-        return Fitted(known, others), {
+        p_in, p_out = (_probability(odds).mean(-1) for odds in both)
+        candidates = (p_in + p_out) / 2 if mode == "online" else corrected(p_out)
+        population = corrected(_probability(shadows.signals.population).mean(0))
+        return Fitted(candidates, population), {
             "shadows": len(shadows.member),
-            "population": len(others),
+            "population": len(population),
         }
 
     def corrected(out: np.ndarray) -> np.ndarray:
         return ((1 + offline_a) * out + 1 - offline_a) / 2
 
-    def guess(held: Fitted, key: Array, seen: Observation) -> Array:
+    def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
 
         def share(x: Array, z: Array) -> Array:
             return jnp.searchsorted(jnp.sort(z), x / gamma, side="right") / len(z)
 
-        own, others = (jax.nn.sigmoid(jnp.asarray(s, float)) for s in seen.signals)
-        ratios = own / held.candidates, others / held.population
+        records, others = (
+            jax.nn.sigmoid(jnp.asarray(s, float)) for s in observation.signals
+        )
+        ratios = records / fitted.candidates, others / fitted.population
         return jax.vmap(share, (1, 1), 1)(*ratios).mean(-1)
 
     return Attack(threat_model, fit, guess)

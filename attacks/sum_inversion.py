@@ -1,4 +1,4 @@
-"""The efficient attack on a noised sum: subtract what is known, undo the clip."""
+"""The efficient attack on a noised sum: subtract the known records, undo the clip."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from audit.types import Attack, Knowledge, Observation, Positive, Task, ThreatMo
 # Bisections of the clipped norm. 24 halvings of [0, 1.5 C] are below float32
 # resolution.
 HALVINGS = 24
-# u / (GELU(u - 1) + 1) rises up to u = 1.5489; records beyond it cannot be told apart.
+# u / (GELU(u - 1) + 1) rises up to u = 1.5489; longer records are ambiguous.
 MONOTONE_UP_TO = 1.54
 
 
 def sum_inversion(task: Task, *, clip_norm: Positive = 20.0) -> Attack:
     """Guess clip^-1(release - sum of the known clipped records).
 
-    Maximum likelihood for Gaussian noise. It is unbiased to first order in the noise
-    and attains the Cramer-Rao bound there, so its error over 1/dFIL is a calibration of
-    the whole suite.
+    The guess is the maximum-likelihood one under Gaussian noise. It is unbiased to
+    first order in the noise and attains the Cramer-Rao bound there, so its error over
+    1/dFIL is a calibration of the whole suite.
 
     Args:
       task: gives the image shape.
@@ -41,9 +41,9 @@ def sum_inversion(task: Task, *, clip_norm: Positive = 20.0) -> Attack:
         each = jax.vmap(lambda x: clip_tree(clip, x))(jnp.asarray(knowledge.fixed.x))
         return each.sum(0), {}
 
-    def guess(known: Array, key: Array, seen: Observation) -> Array:
+    def guess(fixed_sum: Array, key: Array, observation: Observation) -> Array:
         del key
-        rest = seen.params - known
+        rest = observation.params - fixed_sum
         size = jnp.sqrt((rest**2).sum())
 
         def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:

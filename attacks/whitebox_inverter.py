@@ -1,4 +1,4 @@
-"""White-box inversion: fit again with every value, take the one nearest the release.
+"""White-box inversion: refit with every value, take the fit nearest the release.
 
 Hannun et al. (2021), supplement.
 """
@@ -15,12 +15,13 @@ from audit.types import Attack, Knowledge, NonNegative, Observation, Task, Threa
 def whitebox_inverter(task: Task, *, prior_weight: NonNegative = 0.0) -> Attack:
     """Score a value by minus the squared distance of its noiseless fit to the release.
 
-    Maximum likelihood for isotropic noise, for an attacker who knows all else.
+    This is maximum likelihood under isotropic noise, for an attacker who knows
+    everything but the attribute.
 
     Args:
       task: unused.
-      prior_weight: how much the log frequency of a value in the pool counts; with twice
-        the noise's variance this is the most probable value.
+      prior_weight: weight of the log frequency of a value in the pool; at twice the
+        noise's variance the guess is the most probable value.
     """
     del task
     threat_model = ThreatModel(
@@ -34,9 +35,9 @@ def whitebox_inverter(task: Task, *, prior_weight: NonNegative = 0.0) -> Attack:
         del key
         return jnp.log(jnp.maximum(attribute_counts(knowledge), 0.5)), {}
 
-    def guess(log_prior: Array, key: Array, seen: Observation) -> Array:
+    def guess(log_prior: Array, key: Array, observation: Observation) -> Array:
         del key
-        away = ((seen.refits - seen.params) ** 2).sum(-1)
+        away = ((observation.refits - observation.params) ** 2).sum(-1)
         return prior_weight * log_prior - away
 
     return Attack(threat_model, fit, guess)

@@ -14,7 +14,7 @@ room and earlier ones only (`tests/test_rooms.py`)::
     scorecard                      the result as plain data, and its flags
     games                          who knows what; one game, one file
     pipeline                       the audit on one page: read this first
-    report (figures, leaderboard)  scorecards for people
+    report (figures, html, leaderboard)  scorecards for people
     cli (reproduce)                the commands other than `run`
     testing                        the conformance kit for plug-ins
 
@@ -38,6 +38,7 @@ ROOMS = (
     "pipeline",
     "report",
     "report.figures",
+    "report.html",
     "report.leaderboard",
     "cli",
     "cli.reproduce",

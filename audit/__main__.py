@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from audit.cli.words import choice, parse
+from audit.errors import UserError, did_you_mean
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from audit.cli.reproduce.plan import Plan
     from audit.config.compose import Scenario
     from audit.scorecard.card import Scorecard
@@ -56,6 +60,7 @@ or a number claimed as reproduced is not, or a row differs, 2 something typed is
 WITH_PLUGINS = ("run", "show", "reproduce", "report", "verify", "list", "new")
 RUNS = Path("results/runs")
 REPRODUCTION = Path("results/reproduction")
+SCALE = Path("results/scale")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -80,7 +85,6 @@ def main(argv: list[str] | None = None) -> int:
     }
     from audit.config import plugins
     from audit.config.hydra_app import Refused
-    from audit.errors import UserError, did_you_mean
 
     try:
         if words[0] not in commands:
@@ -103,58 +107,46 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    from audit.config import compose
     from audit.config.hydra_app import launch
 
-    failed: list[int] = []
+    failures: list[int] = []
 
     def job(scenario: Scenario, replay: str) -> None:
-        failed.append(_audit(scenario, f"python -m audit run {replay}"))
+        compose.play(scenario)  # refuses what the game cannot be played with
+        failures.append(_audit(scenario, f"python -m audit run {replay}"))
 
     launch(words, job)
-    return int(any(failed))
+    return int(any(failures))
 
 
 def _audit(scenario: Scenario, command: str) -> int:
     """Run one scenario into its folder; return how many trials failed."""
     from audit.cli import files
-    from audit.config.workspace import (
-        code_version,
-        engine,
-        from_elsewhere,
-        open_folder,
-        prepare_jax,
-    )
+    from audit.config import compose
+    from audit.config.workspace import engine, open_folder, prepare_jax
     from audit.engine.progress import Progress
     from audit.pipeline import audit
     from audit.report import terminal
-    from audit.scorecard.card import provenance
 
-    began = time.perf_counter()
-    folder, digest = open_folder(scenario, RUNS)
-    by = code_version(scenario)
+    folder, _ = open_folder(scenario, RUNS)
     prepare_jax()
-    print(terminal.banner(scenario))
+    print(terminal.banner(scenario, compose.play(scenario)))
     with Progress() as progress:
-        card = audit(scenario, engine(scenario, folder, RUNS, progress))
-    seconds = time.perf_counter() - began
-    others = from_elsewhere(scenario)
-    chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
-    where = provenance(command, seconds, digest, by) | {"chosen": chosen}
-    where |= {"plugins": others} if others else {}
-    card = card._replace(provenance=where)
+        card = audit(scenario, engine(scenario, folder, RUNS, progress), command)
     written = files.write(card, folder)
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
-    for file in written:
-        print(f"  {file}")
+    _print_files(written, "  ")
     return _failures(card)
 
 
 def _failures(card: Scorecard) -> int:
+    """Say which trials failed; return how many."""
     failed = [t for t in card.trials if t["status"] == "failed"]
     for t in failed:
-        where = f"{t['attack']} on {t['defense']}"
-        print(f"failed: {where}: {t['reason']}", file=sys.stderr)
+        pair = f"{t['attack']} on {t['defense']}"
+        print(f"failed: {pair}: {t['reason']}", file=sys.stderr)
     return len(failed)
 
 
@@ -164,6 +156,9 @@ def _show(words: list[str]) -> int:
     def job(scenario: Scenario, replay: str) -> None:
         from omegaconf import OmegaConf
 
+        from audit.config import compose
+
+        compose.play(scenario)  # refuses what the game cannot be played with
         print(f"# python -m audit run {replay}")
         print(OmegaConf.to_yaml(scenario.resolved()), end="")
 
@@ -171,13 +166,24 @@ def _show(words: list[str]) -> int:
     return 0
 
 
-def _reproduce(words: list[str]) -> int:
-    from audit.cli.reproduce.plan import parse, plan
+def _reproduce(given: list[str]) -> int:
+    from audit.cli.reproduce.plan import plan, sources
+    from audit.cli.reproduce.published import BUDGETS
+    from audit.config.plugins import existing
 
-    asked = parse(words)
+    [*names], options = parse(
+        "reproduce",
+        given,
+        "SOURCE",
+        {
+            "budget=": choice("budget", *BUDGETS),
+            "--config-dir DIR": lambda typed: existing(typed, "--config-dir"),
+        },
+    )
+    config_dir = options.get("config_dir")
     plans = [
-        plan(name, file, asked.budget, asked.config_dir)
-        for name, file in asked.sources.items()
+        plan(name, file, options.get("budget", "full"), config_dir)
+        for name, file in sources(names, config_dir).items()
     ]
     return max([_compared(p) for p in plans])
 
@@ -188,46 +194,54 @@ def _compared(plan: Plan) -> int:
 
     print(f"{plan.expected.title}: {len(plan.numbers)} published numbers")
     outcomes = execute.carry_out(plan, _audit, RUNS, print)
-    held = execute.verdicts(plan, outcomes)
-    print(f"\n{verdicts.table(held)}\n")
-    for line in verdicts.notes(held):
+    judged = execute.verdicts(plan, outcomes)
+    print(f"\n{verdicts.table(judged)}\n")
+    for line in verdicts.notes(judged):
         print(line, file=sys.stderr)
     if plan.budget == "smoke":
         print(verdicts.SMOKE)
     else:
-        print(verdicts.headline(held))
-        for file in execute.write(plan, held, outcomes, REPRODUCTION):
-            print(f"  {file}")
-    return int(any(v.broken for v in held))
+        print(verdicts.headline(judged))
+        _print_files(execute.write(plan, judged, outcomes, REPRODUCTION), "  ")
+    return int(any(v.broken for v in judged))
 
 
-def _leaderboard(words: list[str]) -> int:
+def _leaderboard(given: list[str]) -> int:
     from audit.report.leaderboard import markdown
 
-    for file in markdown.write(markdown.words(words)):
-        print(file)
+    _, options = parse("leaderboard", given, options={"results=DIR": Path})
+    folder = options.get("results", Path("results"))
+    if not folder.is_dir():
+        raise UserError(f"results={folder}: no such folder")
+    _print_files(markdown.write(folder))
     return 0
 
 
-def _scale(words: list[str]) -> int:
+def _scale(given: list[str]) -> int:
     from audit.cli.reproduce import figures
 
-    for file in figures.write(figures.words(words)):
-        print(file)
+    runs, options = parse("scale", given, "folders of runs", {"out=DIR": Path})
+    cards = figures.read_cards([Path(run) for run in runs])
+    _print_files(figures.write(cards, options.get("out", SCALE)))
     return 0
 
 
-def _report(words: list[str]) -> int:
+def _report(given: list[str]) -> int:
     from audit.report import html
 
-    print(html.write(html.words(words)))
+    which = f"report which run? one of {', '.join(html.run_names()) or 'none here'}"
+    [run], options = parse("report", given, "RUN", {"out=FILE": Path}, which)
+    folder = html.locate(run)
+    _print_files([html.write(folder, options.get("out", folder / html.PAGE))])
     return 0
 
 
-def _verify(words: list[str]) -> int:
+def _verify(given: list[str]) -> int:
     from audit.cli import verify
 
-    verdict = verify.verify(verify.words(words), _again)
+    which = "verify which row? the scorecard.json of a run, or its folder"
+    [row], options = parse("verify", given, "ROW.json", {"out=DIR": Path}, which)
+    verdict = verify.verify(Path(row), options.get("out"), _again)
     print(verify.render(verdict))
     return verify.CODES[verdict.word]
 
@@ -244,20 +258,29 @@ def _again(scenario: Scenario) -> Scorecard:
         return audit(scenario, engine(scenario, folder, RUNS, progress))
 
 
-def _membership(words: list[str]) -> int:
-    from audit.cli import rate_scores
+def _membership(given: list[str]) -> int:
+    from audit.cli import rate_scores, score_formats
 
-    print(rate_scores.render(rate_scores.rate(rate_scores.parse(words))))
+    usage = {
+        "targets=N": rate_scores.whole_number(least=1),
+        "calibration=N": rate_scores.whole_number(least=0),
+    }
+    which = (
+        f"membership of what? one .npz file or folder: a file holds "
+        f"{score_formats.LAYOUTS}"
+    )
+    [path], options = parse("membership", given, "PATH", usage, which)
+    print(rate_scores.render(rate_scores.rate(Path(path), **options)))
     return 0
 
 
-def _list(words: list[str]) -> int:
+def _list(given: list[str]) -> int:
     from audit import data
     from audit.config import registry
     from audit.config.compose import scenario_names, title
     from audit.config.hydra_app import folders, locate
 
-    _no_words("list", words)
+    parse("list", given)
     print("scenarios")
     for name in scenario_names(folders(None)):
         folder, origin = locate(name)
@@ -268,11 +291,11 @@ def _list(words: list[str]) -> int:
         ("bound", "bounds, beside those that are always computed"),
         ("model", "models"),
     ):
-        known = registry.names(kind)
-        print(heading if known else f"{heading}: none")
-        for name in known:
-            where = _from(registry.place(kind, name).origin)
-            print(f"  {name:<20} {registry.summary(kind, name)}{where}")
+        names = registry.names(kind)
+        print(heading if names else f"{heading}: none")
+        for name in names:
+            origin = _from(registry.place(kind, name).origin)
+            print(f"  {name:<20} {registry.summary(kind, name)}{origin}")
     print("data sets")
     for name in data.names():
         print(f"  {name:<20} {data.where(name) or 'not on this machine'}")
@@ -280,45 +303,42 @@ def _list(words: list[str]) -> int:
 
 
 def _from(origin: str) -> str:
-    from audit.config.registry import OWN
+    from audit.config.registry import SUITE
 
-    return "" if origin == OWN else f" [{origin}]"
+    return "" if origin == SUITE else f" [{origin}]"
 
 
-def _new(words: list[str]) -> int:
+def _new(given: list[str]) -> int:
     from audit.cli import scaffold
 
-    made = scaffold.write(scaffold.words(words))
-    for file in made.files:
-        print(file)
-    print(f"\n{made.next}")
+    copy = scaffold.plan(parse("new", given, "KIND and NAME")[0])
+    _print_files(scaffold.write(copy))
+    print(f"\n{scaffold.next_steps(copy)}")
     return 0
 
 
-def _bench(words: list[str]) -> int:
+def _bench(given: list[str]) -> int:
     from audit.cli import bench
     from audit.config.workspace import prepare_jax
 
-    _no_words("bench", words)
+    parse("bench", given)
     prepare_jax()
     print(bench.render(bench.measure()))
     return 0
 
 
-def _doctor(words: list[str]) -> int:
+def _doctor(given: list[str]) -> int:
     from audit.cli import doctor
 
-    _no_words("doctor", words)
+    parse("doctor", given)
     findings = doctor.diagnose()
     print(doctor.render(findings))
     return int(any(f.status == "problem" for f in findings))
 
 
-def _no_words(command: str, words: list[str]) -> None:
-    from audit.errors import UserError
-
-    if words:
-        raise UserError(f"{command} takes no words, got {words[0]!r}")
+def _print_files(files: Iterable[Path], indent: str = "") -> None:
+    for file in files:
+        print(f"{indent}{file}")
 
 
 if __name__ == "__main__":

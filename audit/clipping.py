@@ -84,8 +84,8 @@ def normalise(margin: Any = 0.0) -> Clip:
     """
 
     def scale(s: Any) -> Any:
-        seen = s > LEAST_NORM
-        return jnp.where(seen, 1 / (jnp.where(seen, s, 1) + margin), 0)
+        nonzero = s > LEAST_NORM
+        return jnp.where(nonzero, 1 / (jnp.where(nonzero, s, 1) + margin), 0)
 
     def slope(s: Any) -> Any:
         return -(scale(s) ** 2)

@@ -1,9 +1,9 @@
 """The audit, on one page: load, train, account, attack, score.
 
-scenario -> game, task, splits
-  for each defense: prepare -> target runs -> dFIL, bounds, epsilon, utility
+scenario -> game, problem (task, splits)
+  for each defense: prepare -> target runs -> guarantees (bounds, epsilon), utility
     for each attack: skip with a reason, or fit -> guess -> score
-  flags, once every row is there
+  rows with their flags, once every trial is there -> card
 """
 
 from __future__ import annotations
@@ -18,40 +18,24 @@ import jax
 import numpy as np
 
 from audit import data
-from audit.config import registry
+from audit.config import compose, registry, workspace
 from audit.config.compose import Entry, Scenario
-from audit.engine import shadow
+from audit.engine import shadow, store
 from audit.errors import UserError
-from audit.games import (
-    attribute,
-    gradient_inversion,
-    judge,
-    leave_one_out,
-    membership,
-    membership_rates,
-    reconstruction,
-    rows,
-    self_checks,
-    step_diagnostics,
-)
-from audit.games import (
-    base as games,
-)
-from audit.games import (
-    canary as canary_games,
-)
-from audit.games.base import Game, Problem, Table, Trial
+from audit.games import base, rows, self_checks
+from audit.games.base import Game, Problem, Result, Runs, Table, Trial
 from audit.games.guarantees import Guarantees
-from audit.mechanisms import canaries
+from audit.games.rows import Audited, SelfChecks
 from audit.models import pretrain
 from audit.rng import stream
-from audit.scorecard import flags
+from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
 from audit.scorecard.flags import Measured
 from audit.statistics import lpips
 from audit.types import (
     Attack,
     Bound,
+    Minimiser,
     Public,
     Readings,
     Release,
@@ -59,157 +43,111 @@ from audit.types import (
     TrainingSet,
 )
 
-GAMES = {
-    "reconstruction": reconstruction.GAME,
-    "leave_one_out": leave_one_out.GAME,
-    "anatomy": step_diagnostics.GAME,
-    "attribute": attribute.GAME,
-    "exposed": gradient_inversion.GAME,
-    "canary": canary_games.CANARY,
-    "one_run": canary_games.ONE_RUN,
-    "membership": membership.IN_OUT,
-    "membership_replace_one": membership.REPLACE_ONE,
-}
-# in all others every fixed record is the target in turn
-IN_TURN = set(GAMES) - {"reconstruction", "exposed"}
 
-
-def audit(scenario: Scenario, engine: shadow.Engine) -> Scorecard:
-    """Run a scenario and return its scorecard; provenance is filled by the caller.
+def audit(scenario: Scenario, engine: shadow.Engine, command: str = "") -> Scorecard:
+    """Run a scenario and return its scorecard.
 
     Args:
       scenario: checked, see `compose.validate`.
       engine: tiles, store and progress.
+      command: that replays the run; kept on the card.
 
     Raises:
       UserError, data.DataError: before any training, if something cannot work.
     """
     spec, key = scenario.spec, jax.random.key(scenario.spec.seed)
-    game = GAMES[spec.game]
-    problem = load(scenario)
+    began, code = time.perf_counter(), workspace.code_version(scenario)
+    game = compose.play(scenario)
+    problem = load(scenario, game)
     public = begin(key, scenario, problem)
-    learners = [build(key, e, problem, public) for e in scenario.defenses]
+    learners = [build(key, entry, problem, public) for entry in scenario.defenses]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
-    asked = scenario.membership
-    seen = judge.Seen({}, [])
-    engine = engine._replace(doubt=lambda *said: seen.stale.append(said))
-    table = Table(problem, engine, spec.runs, _lpips_weights(), asked)
-    for of in learners:
+    checks = SelfChecks({}, [])
+    engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
+    table = Table(problem, engine, spec.runs, _lpips_weights())
+    for learner in learners:
         if game.fits is not None:
-            game.fits(of, table)
-    floor = _floor(key, game, learners[0], table) if attacks else {}
+            game.fits(learner, table)
+    floor, floor_guess = _floor(key, game, learners[0], table, attacks)
+    table = table._replace(floor=floor)
 
-    defenses, held, trials = {}, {}, []
-    for entry, of in zip(scenario.defenses, learners, strict=True):
-        own = stream(key, f"defense {entry.label}")
-        runs = game.release(own, of, table)
-        at = table._replace(made=runs)
-        guaranteed = game.account(own, of, at, spec.accounting_runs, spec.delta)
-        held[entry.label] = guaranteed
-        utility = rows.utility(of, runs, problem.splits)
-        looked = look(own, game, of, runs.releases, problem, spec.runs)
-        seen.measured[entry.label] = looked
-        defenses[entry.label] = rows.describe(entry, guaranteed, utility, looked)
+    guarantees, defenses, trials = {}, {}, []
+    for entry, learner in zip(scenario.defenses, learners, strict=True):
+        label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
+        runs = game.release(key_of_defense, learner, table)
+        guarantees[label] = game.account(
+            key_of_defense, learner, table, runs, spec.accounting_runs, spec.delta
+        )
+        usefulness = rows.utility(learner, runs, problem.splits)
+        checks.measured[label] = measure(key_of_defense, game, learner, runs, problem)
+        defenses[label] = entry, guarantees[label], usefulness
         trials += [
-            trial(own, e, attack, game, of, runs.releases, guaranteed, at)
-            for e, attack in attacks
+            play(key_of_defense, *pair, game, learner, runs, guarantees[label], table)
+            for pair in attacks
         ]
-    trials = rows.with_shares(membership_rates.compared(trials), floor)
-    flagged = [
-        judge.row(t, held, trials, learners, floor, scenario, problem, seen)
-        for t in trials
-    ]
-    for label, own_part in defenses.items():
-        ran = flags.of_runs(seen.ran(label))
-        own_part["flags"] = [f._asdict() for f in ran]
-    return Scorecard(
+    trials = rows.with_shares(game.compare(trials) if game.compare else trials, floor)
+    audited = Audited(scenario, problem, learners, guarantees, trials, floor, checks)
+    return cards.of_parts(
         scenario=scenario.resolved(),
-        provenance={},
-        data=rows.provenance(scenario, problem),
-        floor=rows.floor_summary(floor),
-        defenses=defenses,
-        trials=[
-            judge.plain(t, row, seen.ran(t.defense))
-            for t, row in zip(trials, flagged, strict=True)
-        ],
-        arrays=rows.arrays(problem, held, trials, floor),
+        provenance=_provenance(scenario, command, code, time.perf_counter() - began),
+        data=rows.data_used(scenario, problem),
+        floor=rows.floor_error(floor),
+        defenses={k: rows.defense_row(*v, checks.ran(k)) for k, v in defenses.items()},
+        trials=[rows.trial_row(trial, audited) for trial in trials],
+        arrays=rows.arrays(audited, floor_guess),
     )
 
 
-def load(scenario: Scenario) -> Problem:
+# Before any training ------------------------------------------------------------------
+
+
+def load(scenario: Scenario, game: Game) -> Problem:
     """Load the data, cut the splits, prepare the features, build the task."""
     spec = scenario.spec
     dataset = data.choose_classes(data.load(scenario.data), spec.task.classes)
     cut = data.split(dataset, **scenario.splits.model_dump())
-    leave_one_out = spec.game in IN_TURN
     splits = data.prepare_features(cut, **spec.features.model_dump())
     as_they_are = splits is cut and dataset.columns == ()
     domain = (0.0, 1.0) if as_they_are else (-np.inf, np.inf)
-    data.check(splits, domain, in_turn=leave_one_out)
-    features = tuple(splits.fixed.x.shape[1:])
+    data.check(splits, domain, in_turn=not game.targets)
     task = _task(
         registry.find("model", spec.task.model),
-        features,
+        tuple(splits.fixed.x.shape[1:]),
         len(spec.task.classes),
         tuple(sorted(spec.task.settings.items())),
-        (spec.canaries.count, spec.canaries.norm) if spec.canaries else None,
     )
     task = task._replace(domain=domain, label_private=spec.task.label_private)
-    asked = None
-    if scenario.attribute is not None:
-        asked = attribute.find(dataset, splits, scenario.attribute, spec.features)
-    shown = cut.fixed.x if leave_one_out else None
-    problem = Problem(task, splits, dataset, shown, asked)
-    bounds = tuple(make_bound(entry) for entry in scenario.bounds)
-    return problem._replace(
-        canaries=spec.canaries,
-        exposed=spec.exposed,
-        bounds=bounds,
+    return Problem(
+        task if game.task is None else game.task(task),
+        splits,
+        dataset,
+        pictures=None if game.targets else cut.fixed.x,
+        features=spec.features,
+        bounds=tuple(make_bound(entry) for entry in scenario.bounds),
         known_targets=data.known_targets(cut),
     )
 
 
-def make_bound(entry: Entry) -> Callable:
-    """Build one bound from elsewhere, (Readings) -> Bound | None, named as asked."""
-    bound = registry.find("bound", entry.name)
-
-    def named(readings: Readings) -> Bound | None:
-        found = bound(readings, **entry.settings)
-        return found and found._replace(name=entry.label)
-
-    return named
-
-
-def look(
-    key: jax.Array,
-    game: Game,
-    of: shadow.Learner,
-    releases: Release,
-    problem: Problem,
-    runs: int,
-) -> Measured:
-    """Measure what a defense's runs do; see `measured`."""
-    splits, planted = problem.splits, problem.canaries
-    n = len(splits.fixed.y) + bool(len(splits.targets.y))
-    n += planted.count if planted is not None else 0
-    alike = 1 if game.goal == "membership" else runs  # its runs differ in their records
-    return self_checks.measure(key, of, splits.fixed, n, releases, alike)
-
-
 @functools.lru_cache(maxsize=32)
 def _task(
-    model: Callable,
-    features: tuple[int, ...],
-    classes: int,
-    settings: tuple,
-    canary: tuple[int, float] | None,
+    model: Callable, features: tuple[int, ...], classes: int, settings: tuple
 ) -> Task:
     """Build what is learnt once, so that other seeds find their programs compiled."""
     try:
-        task = model(features, classes, **dict(settings))
+        return model(features, classes, **dict(settings))
     except ValueError as error:
         raise UserError(f"task: {error}") from None
-    return task if canary is None else canaries.plant(task, *canary)
+
+
+def make_bound(entry: Entry) -> Callable:
+    """Build one plug-in's bound, (Readings) -> Bound | None, named by its label."""
+    bound = registry.find("bound", entry.name)
+
+    def named(readings: Readings) -> Bound | None:
+        value = bound(readings, **entry.settings)
+        return value and value._replace(name=entry.label)
+
+    return named
 
 
 def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
@@ -229,7 +167,7 @@ def build(
     targets = problem.splits.targets
     one = jax.tree.map(lambda a: a[0], targets) if len(targets.y) else None
     try:
-        of = shadow.learner(
+        learner = shadow.learner(
             registry.find("defense", entry.name),
             problem.task,
             entry.settings,
@@ -238,11 +176,12 @@ def build(
             label=entry.label,
             version=registry.version("defense", entry.name),
         )
-        if of.defense.check is not None:
-            of.defense.check(problem.splits.fixed)
-        data_of_one = TrainingSet(problem.splits.fixed, one)
-        jax.eval_shape(of.defense.train, key, of.side, data_of_one)
-        return of
+        mechanism = learner.defense.mechanism
+        if isinstance(mechanism, Minimiser) and mechanism.check is not None:
+            mechanism.check(problem.splits.fixed)
+        records = TrainingSet(problem.splits.fixed, one)
+        jax.eval_shape(learner.defense.train, key, learner.side, records)
+        return learner
     except ValueError as error:
         raise UserError(f"defense.{entry.label}: {error}") from None
 
@@ -258,53 +197,79 @@ def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
     return factory(task, **dict(settings))
 
 
-def trial(
+def _floor(
+    key: jax.Array, game: Game, learner: shadow.Learner, table: Table, attacks: list
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return errors and guesses of the attacker who ignores the release, if any."""
+    if not attacks:
+        return None, None
+    if game.floor_error is not None:
+        return game.floor_error(table), None
+    if game.floor is None:
+        return None, None
+    attack = make_attack(Entry(game.floor, game.floor, {}, {}), table.problem.task)
+    targets = max(len(table.problem.splits.targets.y), 1)
+    nothing = Runs(Release(np.zeros(targets, np.float32)), None)
+    silent = table.engine._replace(report=lambda what, done, total: None)
+    once = table._replace(runs=1, engine=silent)
+    result = game.play(key, attack, learner, nothing, Guarantees(), once)
+    return result.error, result.arrays.get("guess")
+
+
+# Per defense --------------------------------------------------------------------------
+
+
+def measure(
+    key: jax.Array, game: Game, learner: shadow.Learner, runs: Runs, problem: Problem
+) -> Measured:
+    """Measure what a defense's runs do; see `self_checks`."""
+    splits = problem.splits
+    n = len(splits.fixed.y) + bool(len(splits.targets.y))
+    if game.records is not None:
+        n = game.records(splits)
+    return self_checks.measure(key, learner, splits.fixed, n, runs.releases, runs.alike)
+
+
+def play(
     key: jax.Array,
     entry: Entry,
     attack: Attack,
     game: Game,
-    of: shadow.Learner,
-    releases: Release,
-    held: Guarantees,
+    learner: shadow.Learner,
+    runs: Runs,
+    guarantees: Guarantees,
     table: Table,
 ) -> Trial:
     """Play one attack against one defense; whatever happens is a Trial."""
     model = attack.threat_model
-    base = Trial(of.label, entry, games.sentence(model), "skipped")
-    reason = games.mismatch(model, of.defense, game)
+    trial = Trial(learner.label, entry, model, base.sentence(model, game), "skipped")
+    reason = base.mismatch(model, learner.defense, game)
     if reason is not None:
-        return base._replace(reason=reason)
+        return trial._replace(reason=reason)
     began = time.perf_counter()
     try:
         key = stream(key, f"attack {entry.name}")
-        result, arrays = game.play(key, attack, of, releases, held, table)
+        result: Result = game.play(key, attack, learner, runs, guarantees, table)
     except Exception as error:  # one broken attack must not cost the other rows
-        text = f"{type(error).__name__}: {error}"
-        where = traceback.format_exc(limit=-3)
-        return base._replace(status="failed", reason=text, result={"trace": where})
-    result |= {
-        "oracle": games.is_oracle(model),
-        "seconds": round(time.perf_counter() - began, 2),
-    }
-    return base._replace(status="ok", result=result, arrays=arrays, knows=model.knows)
+        reason = f"{type(error).__name__}: {error}"
+        trace = traceback.format_exc(limit=-3)
+        return trial._replace(status="failed", reason=reason, trace=trace)
+    seconds = round(time.perf_counter() - began, 2)
+    numbers = result.numbers | {"seconds": seconds}
+    return trial._replace(status="ok", result=result._replace(numbers=numbers))
 
 
-def _floor(
-    key: jax.Array, game: Game, of: shadow.Learner, table: Table
-) -> dict[str, np.ndarray]:
-    """Return guesses and scores of the attacker who ignores the release, if any."""
-    if game.floor is None:
-        return {}
-    attack = make_attack(Entry(game.floor, game.floor, {}, {}), table.problem.task)
-    n = len(table.problem.splits.targets.y)
-    nothing = Release(np.zeros(max(n, 1), np.float32))
-    held = Guarantees(None, None, (), None)
-    once = table._replace(runs=1, engine=table.engine._replace(report=_silent))
-    return game.play(key, attack, of, nothing, held, once)[1]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Report nothing."""
+def _provenance(
+    scenario: Scenario, command: str, code: str, seconds: float
+) -> dict[str, Any]:
+    """Return where the card comes from; `code` is that of the files before the run."""
+    digest, others = (
+        store.digest(scenario.resolved()),
+        workspace.from_elsewhere(scenario),
+    )
+    chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
+    origin = cards.provenance(command, seconds, digest, code) | {"chosen": chosen}
+    return origin | ({"plugins": others} if others else {})
 
 
 def _lpips_weights() -> Any:

@@ -1,13 +1,23 @@
-"""Contracts of the suite: NamedTuples and aliases, and nothing else of ours.
+"""The contracts of the suite: NamedTuples, Protocols and aliases, and nothing else.
 
 Every array field says its shape. Leading axes are batch axes; one example has none.
-Nothing is imported, so that the command line reads a plug-in's settings in no time.
+What a function takes and returns stands in the docstring of its Protocol's `__call__`.
+Nothing is imported at run time but typing, so that the command line can read a
+plug-in's settings without loading JAX.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    get_args,
+)
 
 from annotated_types import Ge, Gt, Interval
 
@@ -33,12 +43,32 @@ Clipping = Literal["soft", "hard"]
 Updates = Any  # a pytree shaped like the parameters
 Side = Any  # whatever `prepare` made from public data, a pytree
 
+# What an attack may assume of a defense. Any other word is an error (`Recipe.build`).
+Trait = Literal[
+    "approximate",  # trains by a shortcut that is not what it describes
+    "exact",  # runs in float64
+    "full_batch",  # every record takes part in every step
+    "gaussian",  # its noise is an isotropic Gaussian
+    "glm",  # releases a generalised linear model
+    "linear",  # trains a model whose logits are affine in the record
+    "noiseless",  # gives the same release every time
+    "noisy",  # the density of its noised updates is known
+    "noisy_sgd",  # was built by `noisy_sgd`
+    "rows",  # reads `TrainingSet.rows` itself, empty slots included
+    "stationary",  # releases a minimiser, up to noise
+    "sum",  # releases a noised sum of clipped records
+]
+TRAITS: frozenset[str] = frozenset(get_args(Trait))
+
 
 class Lanes(NamedTuple):
     """Settings that cost or save time and cannot change the mathematics."""
 
     tile: Count = 512  # lanes under one vmap; part of the store key (rounding)
-    memory_gib: Positive = 2.0  # what tiles in flight may take together
+    memory_gib: Positive = 2.0  # what all tiles in flight may take together
+
+
+# Records ------------------------------------------------------------------------------
 
 
 class Examples(NamedTuple):
@@ -64,6 +94,54 @@ class TrainingSet(NamedTuple):
     # -1 = an empty slot, which takes part with weight 0
 
 
+class Splits(NamedTuple):
+    """Pairwise disjoint sets of records, checked when they are made."""
+
+    public: Examples  # anyone may use: pre-training, masks
+    fixed: Examples  # what the informed adversary knows
+    targets: Examples  # the records to be rebuilt, one per run
+    pool: Examples  # the adversary's prior: originals first, then augmented copies
+    test: Examples  # utility
+    pool_source: AnyArray  # [pool] index of the original that a row comes from
+
+
+# What is learnt -----------------------------------------------------------------------
+
+
+class TaskLoss(Protocol):
+    def __call__(self, params: Any, example: Examples, /) -> Array:
+        """Return the loss [] of one example, differentiable in `params`."""
+
+
+class TaskLogits(Protocol):
+    def __call__(self, params: Any, x: Any, /) -> Array:
+        """Return the logits [classes] of one x [*features], or [1] for numbers."""
+
+
+class TaskInit(Protocol):
+    def __call__(self, key: Array, /) -> Any:
+        """Return fresh parameters, a pytree with one entry per module."""
+
+
+class Task(NamedTuple):
+    """What is learnt. Functions and constants only: hashable, so it may be static."""
+
+    name: str  # model and shapes in words; part of the store key
+    loss: TaskLoss
+    logits: TaskLogits
+    init: TaskInit
+    features: tuple[int, ...]  # shape of one x
+    classes: int  # labels 0 .. classes - 1; 0 = labels are numbers
+    domain: tuple[float, float] = (0.0, 1.0)
+    label_private: bool = False
+    linear: Any = None  # (params -> affine.Head, Head -> params) if logits are affine
+    smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
+    dense: Any = None  # dense.Stack, if the model is one and the loss cross-entropy
+
+
+# The three parts of a mechanism -------------------------------------------------------
+
+
 class Batch(NamedTuple):
     """Who takes part in one step. The target is row N."""
 
@@ -71,26 +149,177 @@ class Batch(NamedTuple):
     weight: Array | None  # [b] or [n], 0 = does not take part; None = all ones
 
 
+class Contribution(Protocol):
+    def __call__(self, params: Any, side: Side, example: Examples, /) -> Updates:
+        """Return one example's contribution, differentiable in `example.x`."""
+
+
+class ContributionParts(Protocol):
+    def __call__(
+        self, params: Any, side: Side, example: Examples, /
+    ) -> tuple[Updates, Updates | None]:
+        """Return the masked gradient, and what is added to it; None = nothing."""
+
+
+class WeightedTotal(Protocol):
+    def __call__(
+        self, params: Any, side: Side, examples: Examples, weight: Any, /
+    ) -> Updates:
+        """Return sum_i w_i fn(z_i) of examples [b]; weights [b], None = all ones."""
+
+
+class ContributionTrace(Protocol):
+    def __call__(self, params: Any, side: Side, examples: Examples, /) -> Array:
+        """Return ||d fn / d x||_F^2 of each example [m]."""
+
+
+class ContributionScore(Protocol):
+    def __call__(
+        self, params: Any, side: Side, examples: Examples, update: Updates, /
+    ) -> tuple[Array, Array]:
+        """Return <update, fn(z)> and ||fn(z)||^2 of each example, each [m]."""
+
+
+class ClosedForms(NamedTuple):
+    """Faster ways to what a query's `fn` defines; laws hold each against `fn`."""
+
+    total: WeightedTotal | None = None
+    trace: ContributionTrace | None = None
+    score: ContributionScore | None = None
+
+
+class Query(NamedTuple):
+    """One example's contribution to what is released.
+
+    `fn` is both what training sums and what accounting differentiates, so that what is
+    trained is what is accounted.
+    """
+
+    fn: Contribution
+    norm_bound: Any  # sup ||fn(z)||_2: the add-or-remove sensitivity; inf = unbounded
+    sensitivity: Any  # sup ||fn(z) - fn(z')||_2: the replace-one sensitivity
+    smooth: bool = True  # differentiable everywhere; False = no Fisher reading
+    parts: ContributionParts | None = None  # None = it is not a clipped gradient
+    closed_forms: ClosedForms = ClosedForms()
+
+
+class Draw(Protocol):
+    def __call__(self, run_key: Array, t: Any, n: int, /) -> Batch:
+        """Return who takes part in step `t`; `n` records in all, the target included.
+
+        The batch is a function of key and step alone; `run_key` is that of the run.
+        """
+
+
+class Denominator(Protocol):
+    def __call__(self, n: int, /) -> float:
+        """Return the public size of a batch; the expected size under Poisson."""
+
+
+class Amplification(Protocol):
+    def __call__(self, noise: Noise, query: Query, n: int, /) -> Any:
+        """Return the factor on every record's trace, in the batch or not."""
+
+
+class SampledRenyi(Protocol):
+    def __call__(
+        self,
+        noise: Noise,
+        query: Query,
+        n: int,
+        steps: int,
+        orders: AnyArray,
+        adjacency: Adjacency,
+        /,
+    ) -> AnyArray | None:
+        """Return the divergence at every order [orders]; None = there is no theorem."""
+
+
+class SampledLoss(Protocol):
+    def __call__(
+        self, noise: Noise, query: Query, n: int, steps: int, adjacency: Adjacency, /
+    ) -> Any:
+        """Return what reads like dp-accounting's PrivacyLossDistribution, or None."""
+
+
+class BatchSchedule(Protocol):
+    def __call__(self, run_key: Array, steps: int, n: int, /) -> Batch:
+        """Return what `draw` gives at every step, stacked: leading axis `steps`."""
+
+
+class Sampler(NamedTuple):
+    """Who takes part in a step, and what that is worth in accounting.
+
+    `n` is the public number of records, the target included.
+    """
+
+    draw: Draw
+    denominator: Denominator
+    fisher_factor: Amplification | None  # None = no amplification: a record's factor
+    # is its weight in the batch
+    rdp: SampledRenyi
+    pld: SampledLoss
+    schedule: BatchSchedule | None = (
+        None  # where drawing one batch costs as much as all
+    )
+    everybody: bool = False  # all records take part in every step
+
+
+class NoiseSample(Protocol):
+    def __call__(self, key: Array, vector: Any, many: Any = 1, /) -> Any:
+        """Return the noised vector, a pytree of the same shape.
+
+        `many`, how many records take part, is given only where `Noise.at` is "batch".
+        """
+
+
+class NoiseRenyi(Protocol):
+    def __call__(self, orders: AnyArray, sensitivity: Any, /) -> AnyArray:
+        """Return the divergence [orders] between vectors `sensitivity` apart."""
+
+
+class LogDensity(Protocol):
+    def __call__(self, contribution: Any, drawn: Any, /) -> Array:
+        """Return log p(drawn | contribution) [], up to a constant."""
+
+
+class NoiseLoss(Protocol):
+    def __call__(self, releases: int, share: float, /) -> Any:
+        """Return that of a record that is in each release with probability `share`."""
+
+
+class NoiseLaw(NamedTuple):
+    """What is known exactly of one draw."""
+
+    log_density: LogDensity | None = None
+    pld: NoiseLoss | None = None  # replace-one; None also for a Gaussian, whose
+    # privacy loss follows from `Noise.stddev`
+
+
+class Noise(NamedTuple):
+    """What is added to a sum, or put in place of a contribution."""
+
+    sample: NoiseSample
+    precision: Any  # Fisher information per unit squared motion, or {module: of it};
+    # None = no noise, or no reading
+    stddev: Any = None  # of an isotropic Gaussian; None for any other law
+    rdp: NoiseRenyi | None = None
+    at: Literal["sum", "example", "batch"] = "sum"  # one draw for the sum; one for each
+    # example; one for a batch, which shows its size. The last two are replace-one
+    law: NoiseLaw = NoiseLaw()
+
+
+# The waist ----------------------------------------------------------------------------
+
+
 class StepView(NamedTuple):
     """One step as the accounting sees it; nobody outside the learner gets all of it."""
 
     params: Any  # before the step
     side: Side  # what the step's query used
-    update: Updates  # the noised sum the step applied
+    update: Updates  # the noised sum that the step applied
     batch: Batch
     t: Array  # [] step number, from 0
-
-
-class Dissection(NamedTuple):
-    """One step taken apart, for every record of the set; only the learner sees it."""
-
-    params: Any  # after the step
-    base: Any  # [n, D] the masked gradient
-    added: Any  # [n, D] what is added to it before the clip; None = nothing
-    final: Any  # [n, D] the contribution, before noise: clip(base + added)
-    public: Any  # [D] mean masked gradient of the public records; None = there are none
-    private: Any  # [D] mean masked gradient of the step's batch
-    trace: Any  # [n] Fisher information of the step; None = no reading
 
 
 class State(NamedTuple):
@@ -108,57 +337,33 @@ class Release(NamedTuple):
     params: Any  # final parameters, or whatever the mechanism publishes
 
 
-class Query(NamedTuple):
-    """One example's contribution to what is released.
-
-    `fn` is both what training sums and what accounting differentiates, so that what is
-    trained is what is accounted. The closed forms must equal it (laws in the tests).
-    """
-
-    fn: Callable  # (params, side, example) -> Updates, differentiable in example.x
-    norm_bound: Any  # sup ||fn(z)||_2: the add-or-remove sensitivity; inf = unbounded
-    sensitivity: Any  # sup ||fn(z) - fn(z')||_2: the replace-one sensitivity
-    smooth: bool = True  # differentiable everywhere; False = no Fisher reading
-    total: Callable | None = None  # (params, side, [b], w [b]) -> sum_i w_i fn(z_i)
-    trace: Callable | None = None  # (params, side, [m]) -> ||d fn / d x||_F^2 [m]
-    score: Callable | None = (
-        None  # (params, side, [m], u) -> <u, fn>, ||fn||^2, each [m]
-    )
-    parts: Callable | None = None  # (params, side, example) -> (gradient, added | None)
+class StartRun(Protocol):
+    def __call__(self, key: Array, side: Side, /) -> State:
+        """Return the state before the first step."""
 
 
-class Sampler(NamedTuple):
-    """Who takes part in a step, and what that is worth in accounting.
-
-    `n` is the public number of records, the target included.
-    """
-
-    draw: Callable  # (run_key, t, n) -> Batch
-    denominator: Callable  # (n) -> float; Poisson: the expected size
-    fisher_factor: Callable  # (noise, query, n, weight) -> factor on one step's trace
-    rdp: Callable  # (noise, query, n, steps, orders, adjacency) -> [orders] | None
-    pld: Callable  # (noise, query, n, steps, adjacency) -> PrivacyLoss | None
-    members_only: bool = False  # the factor of a record outside the batch is 0
-    visits: Callable = lambda n, steps: steps  # at most, of one record
-    schedule: Callable | None = None  # (run_key, steps, n) -> every step's Batch at
-    # once, [steps, ...]; law: == draw. Where drawing one costs as much as an epoch
-    everybody: bool = False  # all records take part in every step
+class TakeStep(Protocol):
+    def __call__(
+        self, key: Array, state: State, data: TrainingSet, /
+    ) -> tuple[State, StepView]:
+        """Return the next state, and what the step did; `key` is that of the run."""
 
 
-class Noise(NamedTuple):
-    """What is added, or put in place of a contribution."""
+class Refresh(Protocol):
+    def __call__(self, params: Any, side: Side, t: Any, /) -> Side:
+        """Return the side of step `t`, from parameters and public data alone."""
 
-    sample: Callable  # (key, pytree) -> pytree of the same shape
-    precision: Any  # Fisher information per unit squared motion, or {module: of it};
-    # None = no noise, or no reading
-    stddev: Any = None  # of an isotropic Gaussian; None for any other law
-    rdp: Callable | None = None  # (orders, sensitivity) -> [orders], one release
-    at: Literal["sum", "example"] = "sum"  # what is drawn for; "example": replace-one
-    total: Callable | None = None  # (key, sum, how many) -> noised sum: at "sum", where
-    # it depends on how many records take part
-    log_density: Callable | None = None  # (contribution, drawn) -> [], up to a constant
-    pld: Callable | None = None  # (releases, share) -> PrivacyLoss of a record that
-    # takes part in each with this probability, where it is no Gaussian's
+
+class Iterative(NamedTuple):
+    """A mechanism that takes noised steps: what `noisy_sgd` made a defense of."""
+
+    query: Query
+    sampler: Sampler
+    noise: Noise
+    init: StartRun
+    step: TakeStep
+    steps: int  # how many `train` takes
+    refresh: Refresh | None = None  # None = the side stays as it was prepared
 
 
 class Objective(NamedTuple):
@@ -171,42 +376,100 @@ class Objective(NamedTuple):
     total: Callable  # (params, Examples [m], weight [m]) -> sum_i w_i gradient_i [D]
     ridge: Callable  # (n) -> factor of the regulariser
     weights: Callable  # (side, Examples [n]) -> [n], taken as known to everybody
-    solve: Callable  # (side, TrainingSet) -> params: the release without its noise
-    publish: Callable  # (key, params) -> params with the release's noise
     known: Callable  # (side, Examples [n]) -> what `refit` shares between records
     refit: Callable  # (known, row, example) -> params with the record in `row` replaced
     loss: Literal["linear", "logistic"]
     intercept: bool  # the last parameter weighs a constant feature
 
 
-class Nominal(NamedTuple):
-    """What a publication claims of a defense, beside what holds."""
-
-    quantity: str  # in words
-    value: float
-    source: str
-    void: str | None  # why it does not hold here; None = it does
+class Solve(Protocol):
+    def __call__(self, side: Side, data: TrainingSet, /) -> Any:
+        """Return the release without its noise, differentiable in the target's x."""
 
 
-class Parts(NamedTuple):
-    """What a builder made a defense of; `measured` and `testing` look if it is so."""
+class Publish(Protocol):
+    def __call__(self, key: Array, params: Any, /) -> Any:
+        """Return `params` with the noise that `train` adds under the same key."""
 
+
+class InformationLoss(Protocol):
+    def __call__(
+        self,
+        key: Array,
+        side: Side,
+        data: TrainingSet,
+        rows: Any,
+        columns: Any = None,
+        /,
+    ) -> tuple[Array, Array]:
+        """Return Tr I and the spectral norm of I about the records at `rows` [m].
+
+        The norm is about the features at `columns` alone where these are given.
+        """
+
+
+class CheckRecords(Protocol):
+    def __call__(self, records: Examples, /) -> None:
+        """Raise ValueError, which names the remedy, if there is no one minimiser."""
+
+
+class Anatomy(Protocol):
+    def __call__(self, side: Side, data: TrainingSet, /) -> dict[str, Array]:
+        """Return named arrays of one training set."""
+
+
+class Minimiser(NamedTuple):
+    """A mechanism that releases once: a function of the whole set, plus noise."""
+
+    solve: Solve
+    publish: Publish
     noise: Noise
-    query: Query | None = None  # None = a single release
-    sampler: Sampler | None = None
+    objective: Objective | None = None  # what `solve` minimises; None = nothing public
+    fil: InformationLoss | None = None  # None = no bound
+    check: CheckRecords | None = None  # None = any records will do
+    anatomy: Anatomy | None = None
 
 
-class Exposed(NamedTuple):
-    """One step at given parameters, as whoever receives its update sees it."""
+class Prepare(Protocol):
+    def __call__(self, key: Array, public: Public, /) -> Side:
+        """Return the side from public data alone; called once, shared by all lanes."""
 
-    update: Callable  # (key, side, params, Examples [b]) -> Updates, their noised mean
-    trace: Callable | None  # (key, side, params, Examples [m]) -> Fisher information of
-    # one such update about each record [m]; None = no bound
-    rdp: Callable | None  # (orders) -> [orders], replace-one; None = no bound
-    log_density: (
-        Callable | None
-    )  # (side, params, example, Updates) -> [], of the update
-    # of that record alone, up to what all records share; None = none is known
+
+class Train(Protocol):
+    def __call__(self, key: Array, side: Side, data: TrainingSet, /) -> Release:
+        """Return what the run releases: a pure function that can be vmapped."""
+
+
+class Predict(Protocol):
+    def __call__(self, side: Side, release: Release, x: Any, /) -> Array:
+        """Return logits [m, classes] of x [m, *features]; [m, 1] for numbers."""
+
+
+class FisherTrace(Protocol):
+    def __call__(
+        self, key: Array, side: Side, data: TrainingSet, rows: Any, /
+    ) -> Array:
+        """Return Tr I about the records at `rows` [m] along the run of `key`: [m]."""
+
+
+class LogLikelihood(Protocol):
+    def __call__(
+        self, key: Array, side: Side, data: TrainingSet, candidates: Examples, /
+    ) -> Array:
+        """Return [m + 1]: log p(transcript of `key` | candidate), the target last.
+
+        What all candidates share is left out.
+        """
+
+
+class RenyiCurve(Protocol):
+    def __call__(self, n: int, orders: AnyArray, adjacency: Adjacency, /) -> Any:
+        """Return the divergence [orders] for n records; None = there is no theorem."""
+
+
+class LossDistribution(Protocol):
+    def __call__(self, n: int, adjacency: Adjacency, /) -> Any:
+        """Return what reads like dp-accounting's PrivacyLossDistribution, or None."""
 
 
 class Defense(NamedTuple):
@@ -215,38 +478,28 @@ class Defense(NamedTuple):
     None in an accounting field means "no bound", never zero.
     """
 
-    prepare: Callable  # (key, Public) -> side: public data only, once, for all lanes
-    init: Callable | None  # (key, side) -> State; None = nothing iterates
-    step: Callable | None  # (key, State, TrainingSet) -> (State, StepView)
-    train: Callable  # (key, side, TrainingSet) -> Release; pure, vmappable
-    predict: (
-        Callable | None
-    )  # (side, Release, x [m]) -> logits [m, k]; None = no utility
-    fisher: Callable | None  # (key, side, TrainingSet, rows [m]) -> trace [m] on a run
-    log_likelihood: Callable | None  # (key, side, TrainingSet, [m]) -> [m + 1]
-    rdp: Callable | None  # (n, orders, adjacency) -> [orders] or None
-    pld: Callable | None  # (n, adjacency) -> PrivacyLoss or None
-    traits: frozenset[str] = frozenset()  # {"stationary", "linear", "sum", ...}
-    objective: Objective | None = None  # of a stationary release
-    fil: Callable | None = None  # (key, side, TrainingSet, rows [m], columns | None)
-    # -> Tr I as `fisher`, and the spectral norm of I, of the columns alone if any [m]
-    check: Callable | None = None  # (Examples) -> None; ValueError names the remedy
-    nominal: Callable | None = None  # (n) -> tuple[Nominal, ...]
-    anatomy: Callable | None = None  # (side, TrainingSet) -> {name: array}, for figures
-    dissect: Callable | None = None  # as `step`, public Examples last: a Dissection
-    steps: int | None = None  # how many `train` takes; None = nothing iterates
-    exposed: Exposed | None = None  # None = nothing is shown before the release
-    parts: Parts | None = None  # what a builder made it of
+    prepare: Prepare
+    train: Train
+    predict: Predict | None  # None = what it releases is no model that predicts
+    fisher: FisherTrace | None
+    log_likelihood: LogLikelihood | None
+    rdp: RenyiCurve | None  # data-independent
+    pld: LossDistribution | None  # data-independent
+    traits: frozenset[Trait] = frozenset()
+    mechanism: Iterative | Minimiser | None = None  # None = neither; nothing is known
+
+
+# The other side -----------------------------------------------------------------------
 
 
 class ThreatModel(NamedTuple):
-    """Who the attacker is. The referee grants exactly the words said here."""
+    """Who the attacker is. The referee grants exactly the words given here."""
 
     goal: Literal["reconstruction", "inversion", "membership", "attribute"]
     sees: frozenset[str] = frozenset()  # of {"params", "signals"}; oracles: {"target"}
     # of {"fixed", "label", "init", "train", "public", "shadows"}
     knows: frozenset[str] = frozenset()
-    assumes: frozenset[str] = frozenset()  # of Defense.traits, else the pair is skipped
+    assumes: frozenset[Trait] = frozenset()  # a defense without them is skipped
 
 
 class Attribute(NamedTuple):
@@ -254,6 +507,11 @@ class Attribute(NamedTuple):
 
     columns: AnyArray  # [s] of the flat record
     values: AnyArray  # [v, s] what they can be; public
+
+
+class TrainLikeDefense(Protocol):
+    def __call__(self, key: Array, data: TrainingSet, /) -> Release:
+        """Return one release per target [m] of `data`, under the attacker's own key."""
 
 
 class Knowledge(NamedTuple):
@@ -265,7 +523,7 @@ class Knowledge(NamedTuple):
     fixed: Examples | None = None
     init: Any = None  # the parameters every run starts from
     public: Examples | None = None
-    train: Callable | None = None  # (key, TrainingSet of [m] targets) -> Release [m]
+    train: TrainLikeDefense | None = None
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games
     likelihood: Any = None  # (params, example, update) -> log density of the update
@@ -282,18 +540,33 @@ class Observation(NamedTuple):
     rest: Any = None  # [D] what the known records and the regulariser leave of the
     # objective's gradient at `params`: the target's own gradient must cancel it
     candidates: Any = None  # attribute games: [v, *features] what the target may be
-    refits: Any = None  # attribute games: [v, D] noiseless releases, one a candidate
+    refits: Any = None  # attribute games: [v, D] noiseless releases, one per candidate
     signals: Any = None  # membership games: signals.Signals, and `label` is [records]
     ratios: Any = None  # canary games: [] log p(transcript), canary in against out
+
+
+class Fit(Protocol):
+    def __call__(self, key: Array, knowledge: Knowledge, /) -> tuple[Any, dict]:
+        """Return the state, a pytree of arrays, and diagnostics that JSON can hold.
+
+        It is called once, before any release is seen.
+        """
+
+
+class Guess(Protocol):
+    def __call__(self, state: Any, key: Array, observation: Observation, /) -> Any:
+        """Return a record [*features]; the game vmaps over observations.
+
+        In attribute games: one score per value; in membership games: one per record.
+        """
 
 
 class Attack(NamedTuple):
     """Fit before the release, guess after it."""
 
     threat_model: ThreatModel
-    fit: Callable  # (key, Knowledge) -> (state, info): a pytree; plain diagnostics
-    guess: Callable  # (state, key, Observation) -> [*features]; vmapped by the game.
-    # Attribute games: a score a value; membership games: a score a record
+    fit: Fit
+    guess: Guess
 
 
 class Bound(NamedTuple):
@@ -316,30 +589,3 @@ class Readings(NamedTuple):
     rdp: Callable | None  # (orders) -> [orders], replace-one, of all that is released
     pld: Callable | None  # () -> PrivacyLoss, replace-one; None in exposed games
     pool: Examples  # [m, ...] distinct samples of the attacker's prior
-
-
-class Task(NamedTuple):
-    """What is learnt. Functions and constants only: hashable, so it may be static."""
-
-    name: str  # model and shapes in words; part of the store key
-    loss: Callable  # (params, example) -> []
-    logits: Callable  # (params, x [*features]) -> [classes]
-    init: Callable  # (key) -> params
-    features: tuple[int, ...]  # shape of one x
-    classes: int  # labels 0 .. classes - 1; 0 = labels are numbers
-    domain: tuple[float, float] = (0.0, 1.0)
-    label_private: bool = False
-    linear: Any = None  # (params -> linear.Head, Head -> params) if logits are affine
-    smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
-    dense: Any = None  # dense.Stack, if the model is one and the loss cross-entropy
-
-
-class Splits(NamedTuple):
-    """Pairwise disjoint sets of records, checked when they are made."""
-
-    public: Examples  # anyone may use: pre-training, masks
-    fixed: Examples  # what the informed adversary knows
-    targets: Examples  # the records to be rebuilt, one a run
-    pool: Examples  # the adversary's prior: originals first, then augmented copies
-    test: Examples  # utility
-    pool_source: AnyArray  # [pool] index of the original a row comes from

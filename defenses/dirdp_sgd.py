@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from audit.mechanisms import (
@@ -15,17 +14,14 @@ from audit.mechanisms import (
     noisy_sgd,
     normalise,
     optimizers,
-    vmf,
     von_mises_fisher,
 )
 from audit.types import (
     Count,
     Defense,
-    Nominal,
     NonNegative,
     Optimizer,
     Positive,
-    Sampler,
     Sampling,
     Task,
 )
@@ -50,22 +46,22 @@ def dirdp_sgd(
     Args:
       task: what is learnt.
       concentration: kappa; larger is less noise. The paper's epsilon is 2 kappa.
-      variant: `joint` is Algorithm 1, one draw a record in the space of all parameters.
-        `layers` normalises and draws each top-level module on its own.
+      variant: `joint` is Algorithm 1, one draw per record in the space of all
+        parameters. `layers` normalises and draws each top-level module separately.
         `regularised` draws around g / (|g| + margin), the shorter the noisier.
-        `batch` makes one draw a step, around the direction of the batch's sum.
+        `batch` makes one draw per step, around the direction of the batch's sum.
       margin: of `regularised`, in units of the gradient.
       aggregate: `mean_field` replaces the draws of a step by one Gaussian; fast, and
-        an approximation, so that the card claims nothing. `joint` alone.
+        an approximation, so that the card claims nothing. For `joint` alone.
       learning_rate: of the optimizer.
       optimizer: post-processing of the noised mean.
       steps: how many.
       sampling: who takes part in a step; Algorithm 1 says `uniform`.
-      batch_size: records a step; None with full batches.
+      batch_size: records per step; None with full batches.
       weight_decay: added to the mean gradient, times the parameters.
 
     Raises:
-      ValueError: if only `joint` can be approximated.
+      ValueError: if a variant other than `joint` is to be approximated.
     """
     sizes = modules(task)
     whole = sum(sizes.values())
@@ -85,64 +81,14 @@ def dirdp_sgd(
         noise = batch_direction(concentration, whole)
     elif aggregate == "mean_field":
         noise = mean_field(concentration, whole)
-    sampler = SAMPLERS[sampling](batch_size)
     defense = noisy_sgd(
         task,
         query,
-        sampler,
+        SAMPLERS[sampling](batch_size),
         noise,
         optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
     )
-    draws = sizes if variant == "layers" else {"": whole}
-
-    def nominal(n: int) -> tuple[Nominal, ...]:
-        kappa = float(concentration)
-        return _in_numbers(kappa, list(draws.values()), sampler, n, steps, aggregate)
-
-    approximate = {"approximate"} if aggregate == "mean_field" else set()
-    return defense._replace(nominal=nominal, traits=defense.traits | approximate)
-
-
-PURE = "Weggenmann and Kerschbaum 2021"
-MOMENTS = "Mardia and Jupp 2000, section 9.3"
-PAPER = "Faustini et al. 2023"
-
-
-def _in_numbers(
-    kappa: float,
-    draws: list[int],
-    sampler: Sampler,
-    n: int,
-    steps: int,
-    aggregate: str,
-) -> tuple[Nominal, ...]:
-    """Return what the card says beside epsilon(delta), and what the paper would say."""
-    batch, m = sampler.denominator(n), len(draws)
-    epoch = math.ceil(n / batch)
-    one = 2 * kappa * m
-    void = "mean_field is no such draw" if aggregate == "mean_field" else None
-    in_epoch, in_all = sampler.visits(n, epoch), sampler.visits(n, steps)
-    paper = 2 * kappa * math.sqrt(m)
-    left_out = [
-        f"counts one of {in_all} steps a record may be in" if in_all > 1 else "",
-        f"{m} modules cost {m} draws, not sqrt({m})" if m > 1 else "",
-    ]
-    wrong = "; ".join(part for part in left_out if part) or void
-    named = "2 kappa sqrt(m)" if m > 1 else "2 kappa"
-    found = [
-        Nominal("pure epsilon, replace-one, one record and step", one, PURE, void),
-        Nominal("pure epsilon, one epoch", one * in_epoch, PURE, void),
-        Nominal("pure epsilon, whole run, composed", one * in_all, PURE, void),
-        Nominal(f"epsilon as published, {named}", paper, f"{PAPER}, Cor. 2", wrong),
-        Nominal(
-            "equivalent noise multiplier sqrt(L K) / kappa",
-            math.sqrt(batch * sum(draws)) / kappa,
-            MOMENTS,
-            None,
-        ),
-    ]
-    for k in sorted(set(draws)):
-        value = float(vmf.mean_cosine(k, kappa))
-        found.append(Nominal(f"mean cosine A_K, K = {k}", value, MOMENTS, None))
-    return tuple(found)
+    if aggregate == "exact":
+        return defense
+    return defense._replace(traits=defense.traits | {"approximate"})

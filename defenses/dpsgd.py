@@ -40,7 +40,7 @@ def dpsgd(
       optimizer: post-processing of the noised mean.
       steps: how many.
       sampling: who takes part in a step; owns the amplification.
-      batch_size: records a step; None with full batches.
+      batch_size: records per step; None with full batches.
       weight_decay: added to the mean gradient, times the parameters.
     """
     return noisy_sgd(

@@ -71,7 +71,7 @@ def fim(
 ) -> Defense:
     """Train on noised sums of CLIP(gradient + g_phi), phi learnt from public records.
 
-    Before every step phi is fitted to the parameters of now by minimising
+    Before every step phi is fitted to the current parameters by minimising
     ||g_phi||^2 + lambda Tr J^T J / ||CLIP||^2 over public records, J the Jacobian of
     CLIP(gradient + g_phi) in the record (Equation 2.9, Algorithm 1). What is clipped
     has the clip's norm whatever phi is, so epsilon is DP-SGD's.
@@ -84,7 +84,7 @@ def fim(
         `network_static` without normalisation, on standardised inputs (appendix A.4).
       objective: the improvements of section 2.1 in turn, see `fim.objectives`.
       architecture: of the network: Table B.6 (`cnn`) or B.5 (`mlp`).
-      share_steps: 0 fits phi anew in every run; otherwise one phi a step, fitted
+      share_steps: 0 fits phi anew in every run; otherwise one phi per step, fitted
         beforehand to so many pilot runs on public records, serves all runs. An
         approximation of the former.
       penalty: lambda before the first step.
@@ -93,7 +93,7 @@ def fim(
       epochs: passes over the public records before the first step.
       epochs_decay: fewer with every step.
       least_epochs: never fewer.
-      fit_batch_size: public records a step of phi.
+      fit_batch_size: public records per step of phi.
       fit_learning_rate: of phi's Adam; None = .3 for `constant_direct`, else .01.
       fit_weight_decay: of phi; None = 0 for `constant_direct`, else .1.
       density: see `prune`.
@@ -105,7 +105,7 @@ def fim(
       weight_decay: added to the mean gradient, times the trained parameters.
       steps: how many.
       sampling: who takes part in a step.
-      batch_size: records a step; None with full batches.
+      batch_size: records per step; None with full batches.
     """
     clip, narrow = soft_clip(clip_norm), soft_clip(jnp.float32(clip_norm))
     direct = perturbation == "constant_direct"
@@ -119,30 +119,36 @@ def fim(
     )  # fmt: skip
 
     if perturbation == "constant":
-        own = constant(task, narrow, objective, partial(networks.head, architecture))
+        fitter = constant(task, narrow, objective, partial(networks.head, architecture))
     elif direct:
-        own = constant(task, narrow, objective, networks.direct, networks.direct_at)
+        fitter = constant(task, narrow, objective, networks.direct, networks.direct_at)
     else:
         static = perturbation == "network_static"
         make = partial(
             networks.network, architecture, norm="none" if static else "group"
         )
-        own = network(task, narrow, objective, make, static=static)
+        fitter = network(task, narrow, objective, make, static=static)
 
     def prepare(key: jax.Array, public: Public) -> Side:
         side = start_masked(keep, density)(key, public)
-        side = begin(own, schedule, side, public, stream(key, "fim"))
+        side = begin(fitter, schedule, side, public, stream(key, "fim"))
         if not share_steps:
             return side
         pilot_key = stream(key, "pilots")
         return share(
-            own, schedule, built(None), side, pilot_key, runs=share_steps, steps=steps
+            fitter,
+            schedule,
+            built(None),
+            side,
+            pilot_key,
+            runs=share_steps,
+            steps=steps,
         )
 
     def built(refresh: Callable | None) -> Defense:
         return noisy_sgd(
             task,
-            gradient(task, clip, own.perturb),
+            gradient(task, clip, fitter.perturb),
             SAMPLERS[sampling](batch_size),
             gaussian(noise_multiplier * clip_norm),
             optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
@@ -151,4 +157,4 @@ def fim(
             refresh=refresh,
         )
 
-    return built(pick if share_steps else refresher(own, schedule))
+    return built(pick if share_steps else refresher(fitter, schedule))

@@ -18,8 +18,8 @@ def glm(
 ) -> Defense:
     """Release argmin_w sum_i l(<w, x_i>, y_i) + (n lambda / 2) ||w||^2.
 
-    Whoever knows all other records solves the stationarity condition for the last one,
-    to the last digit (Balle et al. 2022). No bound: there is no noise.
+    An attacker who knows all other records solves the stationarity condition for the
+    last one, to the last digit (Balle et al. 2022). No bound: there is no noise.
 
     Args:
       task: two classes, or numbers for `linear`.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from audit.mechanisms import gaussian
 from audit.mechanisms.glm.fitted import fitted_glm
-from audit.mechanisms.glm.solvability import longest
-from audit.types import Defense, Nominal, NonNegative, Positive, Task
+from audit.types import Defense, NonNegative, Positive, Task
 
 
 def output_perturbed_glm(
@@ -36,7 +34,7 @@ def output_perturbed_glm(
       max_norm: R without the constant feature, public; a longer record is refused.
         None = the longest the task's domain allows.
     """
-    built = fitted_glm(
+    return fitted_glm(
         task,
         gaussian(noise_stddev),
         loss=loss,
@@ -44,19 +42,3 @@ def output_perturbed_glm(
         intercept=intercept,
         max_norm=max_norm,
     )
-
-    def nominal(n: int) -> tuple[Nominal, ...]:
-        """Return Guo et al.'s figures, which take records for no longer than one."""
-        divergence = 4 / (n * regularization * noise_stddev) ** 2
-        reach = longest(task, max_norm, intercept)
-        taken = "it takes the norm of every record for at most 1"
-        void = f"{taken}; here it is up to {reach:.4g}" if reach > 1 else None
-        source = "Guo et al. 2022, section 7.1"
-        bound = 0.25 / math.expm1(divergence) if divergence < 700 else 0.0
-        return (
-            Nominal("Renyi divergence of order 2", divergence, source, void),
-            Nominal("MSE bound", bound, source, void),
-        )
-
-    claimed = loss == "logistic" and math.isfinite(task.domain[1])
-    return built._replace(nominal=nominal) if claimed else built

@@ -15,9 +15,8 @@ from audit.types import Defense, Release, Task, TrainingSet
 def pretrained(task: Task) -> Defense:
     """Release the common starting point of all other defenses.
 
-    The other end of the scale from `sgd`: no private record is touched, so that every
-    reading is exactly zero and no error above the floor is anybody's fault. What the
-    other defenses must beat in utility.
+    The opposite end of the scale from `sgd`: no private record is used, so that every
+    reading is exactly zero. Its utility is what the other defenses must beat.
 
     Args:
       task: what is learnt.
@@ -33,8 +32,6 @@ def pretrained(task: Task) -> Defense:
 
     return Defense(
         prepare=start,
-        init=None,
-        step=None,
         train=train,
         predict=predictor(task),
         fisher=trace,

@@ -49,10 +49,10 @@ def public_mean(
 ) -> Defense:
     """Train on noised sums of CLIP(gradient + shift C u), u the public direction.
 
-    u is the mean gradient of the public records at the parameters of now, divided by
-    its norm. What `fim` learns comes close to it (Edmunds 2024, section 3.2.1), at the
-    price of one pass over the public records a step. The shift fills up the clip, so
-    that what depends on the record shrinks by about 1 + shift.
+    u is the mean gradient of the public records at the current parameters, divided by
+    its norm. What `fim` learns comes close to u (Edmunds 2024, section 3.2.1); u itself
+    costs one pass over the public records per step. The shift fills up the clip, so
+    that the part that depends on the record shrinks by a factor of about 1 + shift.
 
     Args:
       task: what is learnt.
@@ -66,7 +66,7 @@ def public_mean(
       weight_decay: added to the mean gradient, times the trained parameters.
       steps: how many.
       sampling: who takes part in a step.
-      batch_size: records a step; None with full batches.
+      batch_size: records per step; None with full batches.
     """
 
     def offset(params: Any, mask: Any, public: Any) -> Any:

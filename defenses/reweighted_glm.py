@@ -37,7 +37,7 @@ def reweighted_glm(
       noise_stddev: s, in units of the weights.
       intercept: a constant feature, regularised like the others.
       iterations: how often the weights change; 0 = output_perturbed_glm.
-      method: a weight a record (`sample`), a class, or the product (`hybrid`).
+      method: one weight per record (`sample`), per class, or the product (`hybrid`).
       min_weight: clamp after scaling.
       max_weight: clamp after scaling; None = none.
     """

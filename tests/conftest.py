@@ -3,10 +3,11 @@
 import os
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from audit.types import Examples
+from audit.types import Attack, Examples, ThreatModel
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,6 +45,18 @@ def strength_store(tmp_path_factory):
 
 
 @pytest.fixture
+def nothing_runs(monkeypatch, tmp_path):
+    """Whatever is refused is refused before anything runs; results go elsewhere."""
+    import audit.__main__ as cli
+
+    def fail(*args, **settings):
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr(cli, "_audit", fail)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def x64():
     """Run a test in float64."""
     with jax.enable_x64(True):
@@ -70,6 +83,29 @@ def public(task, z=None, key=None):
     nobody = records(0, task.features, task.classes)
     key = jax.random.key(0) if key is None else key
     return pretrain.start(task, key, nobody if z is None else z)
+
+
+def spy(goal, shape, sees=(), knows=()):
+    """Return an attack that guesses zeros, and what it was shown, once it was."""
+    shown = {}
+
+    def fit(key, knowledge):
+        shown["knowledge"] = knowledge
+        return jnp.zeros(()), {"fitted": True}
+
+    def guess(state, key, observation):
+        shown["seen"] = observation
+        return jnp.zeros(shape)
+
+    model = ThreatModel(goal, frozenset(sees), frozenset(knows))
+    return Attack(model, fit, guess), shown
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """Neither AUDIT_DATA nor a warm cache."""
+    monkeypatch.delenv("AUDIT_DATA", raising=False)
+    monkeypatch.setenv("AUDIT_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,9 @@ def unclipped_in_the_sum(
 ) -> Defense:
     """A closed form that forgets the clip its own `fn` has."""
     query = gradient(task, soft_clip(clip_norm))
-    query = query._replace(total=gradient(task, no_clip()).total)
+    unclipped_total = gradient(task, no_clip()).closed_forms.total
+    forms = query.closed_forms._replace(total=unclipped_total)
+    query = query._replace(closed_forms=forms)
     return _built(task, query, gaussian(noise_multiplier * clip_norm), steps)
 
 
@@ -111,17 +113,18 @@ def same_noise_every_step(
     """The step's number is not folded into the key."""
     query = gradient(task, soft_clip(clip_norm))
     built = _built(task, query, gaussian(noise_multiplier * clip_norm), steps)
+    mechanism = built.mechanism
 
     def step(key, state, data):
-        after, view = built.step(key, state._replace(t=jnp.zeros((), int)), data)
+        after, view = mechanism.step(key, state._replace(t=jnp.zeros((), int)), data)
         return after._replace(t=state.t + 1), view
 
     def train(key, side, data):
         body = lambda state, _: (step(key, state, data)[0], None)  # noqa: E731
-        last = jax.lax.scan(body, built.init(key, side), length=steps)[0]
+        last = jax.lax.scan(body, mechanism.init(key, side), length=steps)[0]
         return Release(last.params)
 
-    return built._replace(step=step, train=train)
+    return built._replace(train=train, mechanism=mechanism._replace(step=step))
 
 
 def shuffled_as_poisson(

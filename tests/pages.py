@@ -24,7 +24,8 @@ def plain(name="binary_mnist-mnist5k"):
 
 
 def card(data=None, arrays=None):
-    return cards.from_json(json.dumps(plain() if data is None else data), arrays)
+    text = json.dumps(plain() if data is None else data)
+    return cards.from_json(text, arrays=arrays)
 
 
 def seeded(data, seed, shift=0.0):
@@ -35,6 +36,7 @@ def seeded(data, seed, shift=0.0):
         own["utility"]["accuracy"] -= shift
     for t in held["trials"]:
         t["result"]["mse"] += shift
+        t["result"]["headline"]["value"] += shift
     return held
 
 
@@ -125,3 +127,55 @@ def opened(page, tmp_path):
             if not p["url"].startswith(("data:", "file:"))
         }
     )
+
+
+BOUND = {"holds_for": "x", "theorem": "x", "ranked": True, "log10": None}
+DEFENSE = {
+    "use": "dpsgd", "passed": {}, "settings": {}, "utility": None, "dfil": None,
+    "bounds": [], "rdp2": None, "epsilon": None,
+}  # fmt: skip
+TRIAL = {
+    "use": "attack", "threat_model": "x", "status": "ok", "reason": None, "flags": [],
+}  # fmt: skip
+
+
+def typed(*, scenario=None, floor=None, defenses=None, trials=(), arrays=None):
+    """A card of the parts that a test is about; the others are made up."""
+    name, digest = {"name": "digits"}, "0" * 64
+    return cards.of_parts(
+        scenario={
+            "scenario": "made", "title": "x", "source": "x", "seed": 0,
+            "game": "reconstruction", "data": "digits", "defense": {}, "attack": {},
+        } | (scenario or {}),
+        provenance={
+            "command": "x", "scenario_digest": digest, "seconds": 0.0, "git": None,
+            "python": "3", "versions": {}, "device": "cpu", "cpus": 1,
+        },
+        data=name | {
+            "origin": "x", "note": "x", "digest": digest, "splits": {}, "duplicates": 0,
+        },
+        floor={"mse": None, "mse_se": None} | (floor or {}),
+        defenses={k: _defense(d) for k, d in (defenses or {}).items()},
+        trials=[TRIAL | t | {"result": _result(t.get("result"))} for t in trials],
+        arrays=arrays or {},
+    )  # fmt: skip
+
+
+def _defense(parts):
+    bounds = []
+    for bound in parts.get("bounds", []):
+        value = bound.get("mean", 0.0)
+        every = dict.fromkeys(("mean", "median", "min", "max"), value)
+        bounds.append(BOUND | every | bound)
+    return DEFENSE | parts | {"bounds": bounds}
+
+
+def _result(parts):
+    if parts is None:
+        return None
+    value = parts.get("mse", parts.get("success", 0.0))
+    headline = {
+        "metric": "mse", "value": value, "standard_error": None, "better": "lower",
+        "floor": None,
+    }  # fmt: skip
+    return {"headline": headline, "oracle": False} | parts

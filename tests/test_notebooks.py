@@ -26,10 +26,6 @@ def said(cell):
     return TIMES.sub("", "".join(parts))
 
 
-def test_there_is_one_of_the_tutorial_and_one_of_a_paper():
-    assert [n.stem for n in NOTEBOOKS] == ["guo", "tutorial"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_it_was_executed_in_order_without_an_error(path):
     held = json.loads(path.read_text())
@@ -68,11 +64,3 @@ def assert_same(old, new):
     assert number.sub("#", old).split() == number.sub("#", new).split()
     mine, theirs = ([float(n) for n in number.findall(t)] for t in (old, new))
     assert theirs == pytest.approx(mine, rel=0.02, abs=1e-4)
-
-
-def test_a_changed_number_is_noticed():
-    assert_same("MSE .0076", "MSE .0075")
-    with pytest.raises(AssertionError):
-        assert_same("MSE .0076", "MSE .0096")
-    with pytest.raises(AssertionError):
-        assert_same("all laws hold", "a law is broken")

@@ -7,7 +7,7 @@ import pytest
 
 from audit.config import plugins, registry
 from tests import ROOT
-from tests.config.test_plugins import call, composed, refused
+from tests.commands import call, composed, refused
 
 PAGE = ROOT / "docs" / "tutorial.md"
 

@@ -1,8 +1,8 @@
-"""Lower bounds on an attacker's mean squared error; each says for whom it holds.
+"""Lower bounds on the mean squared error of attackers, and for which attackers.
 
-MSE is the mean over coordinates of the squared error, data in the task's domain. A
-bound that binds unbiased attackers says nothing about the others, and may well lie
-above the floor; one that binds every attacker does so under a prior it names.
+MSE is the mean of the squared error over coordinates, with data in the task's domain. A
+bound for unbiased attackers does not bind biased ones, and may lie above the floor. A
+bound for any attacker assumes a prior, which it names.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def cramer_rao(dfil: Any) -> Bound:
     """1 / dFIL, the trace form of the Cramer-Rao bound (Guo et al. 2022, Theorem 2).
 
     Args:
-      dfil: [targets] Tr I / d, already averaged over trajectories: the bound is one
-        over the mean; the mean of one over is larger and no bound. 0 gives inf.
+      dfil: [targets] Tr I / d, already averaged over trajectories: the bound is the
+        inverse of the mean; the mean of inverses is larger and no bound. 0 gives inf.
     """
     with np.errstate(divide="ignore"):
         value = 1 / np.asarray(dfil, float)
@@ -36,11 +36,11 @@ def hammersley_chapman_robbins(
 ) -> Bound:
     """(width / 2)^2 / (e^eps - 1) from Renyi order 2 (Guo et al. 2022, Theorem 1).
 
-    For the worst record: somewhere in the domain every record can move by half its
-    width along each coordinate.
+    It holds for every record, as every record can move by half the width of the domain
+    along each coordinate.
 
     Args:
-      rdp2: eps(2) under replace-one; add-or-remove does not imply this bound.
+      rdp2: eps(2) under replace-one; that of add-or-remove does not give this bound.
       domain: of every coordinate.
 
     Returns:
@@ -59,10 +59,10 @@ def hammersley_chapman_robbins(
 def hammersley_chapman_robbins_at(
     rdp2: float, targets: Any, domain: tuple[float, float] = (0.0, 1.0)
 ) -> Bound:
-    """The same for given records: the way to the far wall, max(x - low, high - x).
+    """The same bound for given records, which can move by max(x - low, high - x).
 
-    Up to four times larger, and nearly that for images of zeros and ones. Derived in
-    docs/ from the proof of Theorem 1, whose step may be any the domain has room for.
+    It is up to four times larger, and nearly so for images of zeros and ones. docs/
+    derives it from the proof of Theorem 1, whose step may be any within the domain.
 
     Args:
       rdp2: eps(2) under replace-one.
@@ -90,7 +90,7 @@ def log10_hammersley_chapman_robbins(rdp2: float, step: Any) -> Any:
 
     Args:
       rdp2: eps(2) at least 0; 0 gives inf, inf gives -inf.
-      step: how far every coordinate can move, any shape; its root mean square.
+      step: root mean square, over coordinates, of the possible move; any shape.
     """
     if not rdp2 >= 0:
         raise ValueError(f"rdp2={rdp2}: a Renyi divergence is at least 0")
@@ -143,32 +143,37 @@ def van_trees(mean_fisher_trace: float, prior_variances: Any) -> Bound:
 
 
 def finite_prior(
-    log_likelihood: Any, own: Any, candidates: Any, targets: Any, same_label: Any
+    log_likelihood: Any,
+    target_likelihood: Any,
+    candidates: Any,
+    targets: Any,
+    same_label: Any,
 ) -> Bound:
-    """Exact Bayes risk when a genie hides the target among the pool (derived in docs/).
+    """Exact Bayes risk if the target is known to be a candidate (derived in docs/).
 
-    The attacker is told the candidate set and sees every noisy sum; its best guess is
-    the posterior mean zhat = sum_k w_k z_k and its risk
+    The attacker knows the candidate set and sees every noisy sum; the best guess is the
+    posterior mean zhat = sum_k w_k z_k and its risk
     sum_k w_k ||z_k - zhat||^2 / d = (sum_k w_k ||z_k||^2 - ||zhat||^2) / d. Extra
     information cannot hurt, so for targets and candidates drawn from one prior no
     attacker, biased or not, does better on average. The bound is on the average over
     targets; one target's value is a contribution, not a bound for that target.
 
     Args:
-      log_likelihood: [T, M] of target t's run if candidate k had been in it, up to what
-        all candidates of a target share.
-      own: [T] the same for the target itself, which completes the candidate set.
+      log_likelihood: [T, M] of target t's run under candidate k, up to a constant per
+        target.
+      target_likelihood: [T] the same under the target itself, which belongs to the
+        candidate set.
       candidates: [M, d] pool images.
       targets: [T, d].
-      same_label: [T, M] candidates of the target's class (its label is known).
+      same_label: [T, M] whether a candidate has the target's class, which is known.
     """
-    own, candidates, targets = (
-        np.asarray(a, float) for a in (own, candidates, targets)
+    target_likelihood, candidates, targets = (
+        np.asarray(a, float) for a in (target_likelihood, candidates, targets)
     )
     scores = np.where(same_label, np.asarray(log_likelihood, float), -np.inf)
     centre = candidates.mean(0)  # the difference of squares below cancels less
     z, x = candidates - centre, targets - centre
-    weight = special.softmax(np.concatenate([scores, own[:, None]], 1), 1)
+    weight = special.softmax(np.concatenate([scores, target_likelihood[:, None]], 1), 1)
     shared, alone = weight[:, :-1], weight[:, -1:]
     guess = shared @ z + alone * x
     second = shared @ (z**2).sum(1) + alone[:, 0] * (x**2).sum(1)
@@ -194,24 +199,25 @@ def two_point(
       domain: of every coordinate.
 
     Returns:
-      For any attacker, and for unbiased ones. Both speak of corners, not of images:
-      with no leakage the first says 1/4, above the floor. Hence never ranked.
+      The bounds for any attacker and for unbiased ones. Both average over corners of
+      the cube, not over images: without leakage the first is 1/4, above the floor.
+      Hence they are never ranked.
     """
     if not 0 <= mu < math.inf:
         raise ValueError(f"mu={mu}: a shift is finite and at least 0")
     sech = _normal_mean(lambda x: 1 / np.cosh(mu * x / 2), min(12.0, 80 / max(mu, 1)))
     # 1 - 4B, without cancellation where nearly nothing leaks
-    told = _normal_mean(
+    apart = _normal_mean(
         lambda x: -np.expm1(-(mu**2) / 8 - _log_cosh(mu * x / 2)), reach=12.0
     )
     log10 = math.log10(sech / 4) - mu**2 / 8 / math.log(10)
-    return _two_point(log10, told, domain)
+    return _two_point(log10, apart, domain)
 
 
 def two_point_of(
     loss: Any, domain: tuple[float, float] = (0.0, 1.0)
 ) -> tuple[Bound, Bound]:
-    """The same from any privacy loss, through its hockey-stick curve delta(eps).
+    """The bounds of `two_point` from any privacy loss, by its curve delta(eps).
 
     An f-divergence is an integral of hockey sticks (Sason and Verdu 2016); for this one
     4B >= 8 int_0^(1/2) u (1 - delta(log(1/u - 1))) du. Pessimistic deltas are safe.
@@ -221,7 +227,7 @@ def two_point_of(
       domain: of every coordinate.
 
     Returns:
-      As `two_point`; a B below 1e-9, where delta rounds to one, is given as 0.
+      As `two_point`; B is 0 where it would be below 1e-9, since delta rounds to 1.
     """
     eps = np.concatenate([[0.0], np.geomspace(1e-7, 45, _NODES)])
     u = special.expit(-eps)
@@ -234,13 +240,13 @@ def two_point_of(
 
 
 def _two_point(
-    log10: float, told: float, domain: tuple[float, float]
+    log10: float, apart: float, domain: tuple[float, float]
 ) -> tuple[Bound, Bound]:
     log10 += 2 * math.log10(domain[1] - domain[0])
-    log_told = math.log10(told) if told > 0 else -math.inf
+    log_apart = math.log10(apart) if apart > 0 else -math.inf
     return (
         _over_the_cube("two_point", "any attacker", log10),
-        _over_the_cube("two_point_unbiased", "unbiased attackers", log10 - log_told),
+        _over_the_cube("two_point_unbiased", "unbiased attackers", log10 - log_apart),
     )
 
 
@@ -276,8 +282,8 @@ def format_bound(value: float | None, log10: float | None = None) -> str:
     """Return a bound for a table: .0421, 3.2e-05, 10^-4322, 10^-1.9e+11, inf, none.
 
     Args:
-      value: mean squared error; 0 where it underflowed, None where there is no bound.
-      log10: of the value, read where that is 0.
+      value: mean squared error; 0 if it underflowed, None if there is no bound.
+      log10: of the value, used if the value is 0.
     """
     if value is None:
         return "none"

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-EDGE, NODES = 12.0, 4001  # trapezoid rule; equals adaptive quadrature to 1e-13
-APART = 100.0  # shifts beyond it give r = 1 at every node, to the last bit
+EDGE, NODES = 12.0, 4001  # trapezoid rule; agrees with adaptive quadrature to 1e-13
+APART = 100.0  # a larger shift gives the same r = 1 at every node
 
 
 def exact_trace(fn: Callable, x: jax.Array, *, batch: int = 64) -> jax.Array:
@@ -52,10 +52,10 @@ def hutchinson(
 
     E u u^T is the identity for the first two laws. `coordinate` draws directions e_i
     without replacement and scales by d, the estimator of Guo et al. (2022), whose code
-    draws the same coordinate every time; here every probe has its own.
+    draws the same coordinate every time; here coordinates differ between probes.
 
     Args:
-      key: split once a probe.
+      key: split once per probe.
       fn: x [*features] -> pytree.
       x: one example.
       probes: how many directions; at most d for `coordinate`.
@@ -66,7 +66,7 @@ def hutchinson(
       variance of the estimate; nan for one probe.
 
     Raises:
-      ValueError: more coordinates asked for than there are.
+      ValueError: if there are more probes than coordinates.
     """
     d = x.size
     if law == "coordinate":
@@ -82,8 +82,9 @@ def hutchinson(
         directions
     )
     spread = value.std(ddof=1) if probes > 1 else jnp.full((), jnp.nan, value.dtype)
-    unseen = 1 - probes / d if law == "coordinate" else 1.0  # all seen: no error left
-    return value.mean(), (unseen / probes) ** 0.5 * spread
+    # without replacement: d probes have no error
+    remaining = 1 - probes / d if law == "coordinate" else 1.0
+    return value.mean(), (remaining / probes) ** 0.5 * spread
 
 
 def mixture_moments(q: Any, nu: Any) -> tuple[jax.Array, jax.Array]:
@@ -102,7 +103,7 @@ def mixture_moments(q: Any, nu: Any) -> tuple[jax.Array, jax.Array]:
         may be inf.
     """
     xi = jnp.linspace(-EDGE, EDGE, NODES)
-    # the spacing is not read off xi: in float32 that difference is off by 1e-4
+    # the spacing is computed exactly: differences of xi are off by 1e-4 in float32
     density = jnp.exp(-(xi**2) / 2) * (2 * EDGE / (NODES - 1) / (2 * math.pi) ** 0.5)
     logit = jnp.log(q) - jnp.log1p(-jnp.asarray(q, xi.dtype))
     nu = jnp.minimum(nu, APART)
@@ -143,7 +144,7 @@ def poisson_trace(q: Any, square: Any, along: Any, nu: Any) -> jax.Array:
 
     q (a (||J||_F^2 - ||u^T J||^2) + b ||u^T J||^2), u the contribution's own direction:
     an upper bound like `subsampling_factor`'s, at the record's own shift instead of the
-    largest (proved). Examples that are fitted have a small shift, and a, b near q.
+    largest (proved). Well-fitted examples have a small shift, and a, b near q.
 
     Args:
       q: sampling probability.

@@ -1,19 +1,19 @@
 """Renyi curves and privacy losses of Gaussian releases; conversions to epsilon.
 
 Accounting is float64 NumPy on the host. A *shift* is an L2 sensitivity over the
-noise's standard deviation, dimensionless; of which sensitivity, each function says:
+noise's standard deviation, without dimension. Functions differ in the sensitivity:
 
 ==============================  ===================================================
 function                        its shift
 ==============================  ===================================================
-`gaussian`, `GaussianPrivacy`   of the adjacency the curve is read under
-`without_replacement_gaussian`  replace-one: how far the sum moves, <= 2 norm bounds
-`poisson_gaussian`, `..._pld`   one record's norm bound, whatever the adjacency
+`gaussian`, `GaussianPrivacy`   under the adjacency of the guarantee
+`without_replacement_gaussian`  replace-one: the sum moves by <= 2 norm bounds
+`poisson_gaussian`, `..._pld`   one record's norm bound, for either adjacency
 ==============================  ===================================================
 
-Under Poisson sampling the adjacency is no factor on the shift: a replaced record takes
-one mixture to another. dp-accounting's own conventions differ (its loss distributions
-double a replace-one shift, its Renyi accountant does not).
+Under Poisson sampling the adjacency does not just scale the shift: replacing a record
+turns one mixture into another. dp-accounting's own conventions differ (its loss
+distributions double a replace-one shift, its Renyi accountant does not).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Orders = Sequence[float] | np.ndarray
 
 # The orders of Edmunds (2024) and of Guo et al.'s code.
 EDMUNDS_ORDERS = np.array([1 + k / 10 for k in range(1, 100)] + list(range(11, 64)))
-# Large noise wants large orders, next to none wants orders just above 1.
+# Large noise needs large orders, small noise needs orders just above 1.
 ORDERS = np.unique(
     np.concatenate(
         [
@@ -51,7 +51,7 @@ def gaussian(orders: Orders, shift: float) -> np.ndarray:
 
     Args:
       orders: alpha, above 1.
-      shift: of the adjacency the curve is read under; 0 gives zeros, inf gives inf.
+      shift: under the adjacency of the guarantee; 0 gives zeros, inf gives inf.
     """
     return np.asarray(orders, float) * np.asarray(shift, float) ** 2 / 2
 
@@ -75,7 +75,7 @@ def poisson_gaussian(
       q: sampling probability.
       shift: norm bound of one record's contribution over the noise's standard
         deviation, under either adjacency.
-      adjacency: which neighbours.
+      adjacency: of the guarantee.
 
     Returns:
       [orders], to about 1e-9 relative.
@@ -102,7 +102,7 @@ def _mixture_divergence(order: float, q: float, up: float, down: float) -> float
     # M(down) has its mass between down and 0; of r^order M(down) the logarithm's
     # derivative lies between -x and 2 order up - x
     low, high = down - 12.0, 2 * order * up + 12.0
-    for _ in range(4):  # zoom on what is not negligible, wherever it is
+    for _ in range(4):  # zoom in on the part that is not negligible
         x = np.linspace(low, high, _NODES)
         step = x[1] - x[0]
         above, below = _log_mixture_ratio(x, q, up), _log_mixture_ratio(x, q, down)
@@ -124,7 +124,7 @@ def _log_h(order: float, u: np.ndarray) -> np.ndarray:
     """Return log(e^(order u) - 1 - order (e^u - 1)) without overflow."""
     safe = np.minimum(u, 600 / order)
     small = np.expm1(order * safe) - order * np.expm1(safe)
-    # where e^(order u) is huge the constant term is lost in rounding anyway
+    # where e^(order u) is huge the constant term is below rounding
     large = np.maximum(u, 600 / order)
     tail = order * large + np.log1p(-order * np.exp((1 - order) * large))
     return np.where(u < 600 / order, np.log(np.maximum(small, 1e-300)), tail)
@@ -172,7 +172,7 @@ def _wang(orders: np.ndarray, q: float, shift: float) -> np.ndarray:
     import dp_accounting as dp
 
     accountant = dp.rdp.RdpAccountant(list(orders), dp.NeighboringRelation.REPLACE_ONE)
-    # sizes enter through their ratio alone; rounded up, the safe side
+    # only the ratio of sizes matters; it is rounded up, the safe direction
     size = 10**9
     event = dp.SampledWithoutReplacementDpEvent(
         size, min(size, math.ceil(q * size)), dp.GaussianDpEvent(1 / shift)
@@ -191,8 +191,8 @@ def _above_one(orders: Orders) -> np.ndarray:
 
 def _checked(adjacency: Adjacency) -> Adjacency:
     if adjacency not in get_args(Adjacency):
-        known = ", ".join(get_args(Adjacency))
-        raise ValueError(f"adjacency={adjacency!r}: there are {known}")
+        words = ", ".join(get_args(Adjacency))
+        raise ValueError(f"adjacency={adjacency!r}: there are {words}")
     return adjacency
 
 
@@ -233,7 +233,7 @@ class GaussianPrivacy(NamedTuple):
         """Return the smallest epsilon >= 0 with delta(epsilon) <= delta."""
         if self.get_delta_for_epsilon(0.0) <= delta:
             return 0.0
-        # the loss is N(mu^2/2, mu^2): its tail alone already gives a valid epsilon
+        # the loss is N(mu^2/2, mu^2): its tail alone gives a valid epsilon
         high = self.mu**2 / 2 + self.mu * max(1.0, -special.ndtri(delta))
         if not np.isfinite(high):
             return math.inf
@@ -244,7 +244,7 @@ class GaussianPrivacy(NamedTuple):
         )
 
     def tpr(self, fpr: Any) -> Any:
-        """Return the most true positives of any membership test.
+        """Return the largest true-positive rate of any membership test.
 
         Phi(Phi^-1(fpr) + mu) (Dong, Roth and Su 2022).
 
@@ -259,15 +259,15 @@ def poisson_gaussian_pld(
 ) -> Any:
     """Return the privacy loss of `steps` Poisson releases, pessimistically rounded.
 
-    It is dp-accounting's PrivacyLossDistribution, or the exact `GaussianPrivacy` where
-    nothing is sampled or nothing leaks.
+    It is dp-accounting's PrivacyLossDistribution, or the exact `GaussianPrivacy` for
+    q = 1, q = 0 or a shift that is 0 or infinite.
 
     Args:
       q: sampling probability.
       shift: norm bound of one record's contribution over the noise's standard
         deviation, under either adjacency: dp-accounting doubles it itself.
       steps: releases.
-      adjacency: which neighbours.
+      adjacency: of the guarantee.
     """
     norms = {"add_remove": 1, "replace_one": 2}[_checked(adjacency)]
     if q >= 1 or not 0 < shift < np.inf:

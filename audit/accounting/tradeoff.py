@@ -1,4 +1,4 @@
-"""What a privacy guarantee leaves of membership inference: TPR at an FPR, advantage.
+"""Upper bounds on membership inference from a privacy guarantee: TPR, advantage.
 
 Every bound holds for any attacker whose two worlds are neighbours under the adjacency
 of the guarantee. A *loss* reads like dp-accounting's PrivacyLossDistribution:
@@ -13,12 +13,12 @@ import numpy as np
 
 from audit.accounting import rdp
 
-# A loss is asked at these; between them the bound is only looser, never wrong
+# A loss is evaluated at these; fewer of them make the bound looser, never wrong
 EPSILONS = np.concatenate([[0.0], np.geomspace(1e-3, 60.0, 400)])
 
 
 def tpr_from_epsilon(fpr: Any, epsilon: Any, delta: Any) -> np.ndarray:
-    """Return the most true positives under (epsilon, delta) (Kairouz et al. 2015).
+    """Return the largest TPR under (epsilon, delta) (Kairouz et al. 2015).
 
     min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1)
 
@@ -29,14 +29,14 @@ def tpr_from_epsilon(fpr: Any, epsilon: Any, delta: Any) -> np.ndarray:
     """
     fpr = np.asarray(fpr, float)
     with np.errstate(over="ignore", invalid="ignore"):
-        # infinity times nothing is nothing here: a rate of 0 leaves delta
+        # inf * 0 is 0 here: a rate of 0 leaves delta
         grown = np.where(fpr > 0, np.exp(epsilon) * fpr, 0.0) + delta
     shrunk = 1 - np.exp(-np.asarray(epsilon, float)) * (1 - delta - fpr)
     return np.clip(np.minimum(grown, shrunk), 0.0, 1.0)
 
 
 def advantage_from_epsilon(epsilon: Any, delta: Any) -> Any:
-    """Return the most of TPR - FPR: (e^eps - 1 + 2 delta) / (e^eps + 1)."""
+    """Return the largest TPR - FPR: (e^eps - 1 + 2 delta) / (e^eps + 1)."""
     epsilon = np.asarray(epsilon, float)
     # the same without overflow
     small = np.exp(-epsilon)
@@ -44,14 +44,15 @@ def advantage_from_epsilon(epsilon: Any, delta: Any) -> Any:
 
 
 def tpr_from_loss(fpr: Any, loss: Any) -> np.ndarray:
-    """Return the most true positives under a privacy-loss distribution.
+    """Return the largest true-positive rate under a privacy-loss distribution.
 
-    The least of `tpr_from_epsilon` over all its (epsilon, delta), hence exact up to the
-    grid where both directions of neighbouring lose alike; Gaussian losses are exact.
+    It is the minimum of `tpr_from_epsilon` over all (epsilon, delta) of the loss: exact
+    for Gaussian losses, and up to the grid if both directions of the neighbouring
+    relation have the same loss.
 
     Args:
       fpr: in [0, 1], any shape.
-      loss: see the module.
+      loss: see the docstring of the module.
     """
     if isinstance(loss, rdp.GaussianPrivacy):
         return loss.tpr(fpr)
@@ -62,5 +63,5 @@ def tpr_from_loss(fpr: Any, loss: Any) -> np.ndarray:
 
 
 def advantage_from_loss(loss: Any) -> float:
-    """Return the most of TPR - FPR, the total variation: delta at epsilon 0."""
+    """Return the largest TPR - FPR, the total variation: delta at epsilon 0."""
     return float(loss.get_delta_for_epsilon(0.0))

@@ -16,10 +16,10 @@ import numpy as np
 from scipy import special
 
 # A proposal is accepted with probability .657 at least (attained as kappa grows, at
-# K = 2), so that none of so many is with probability below 1e-18.
+# K = 2), so that all of them are rejected with probability below 1e-18.
 PROPOSALS = 40
 _SERIES = 160  # terms, where kappa^2 <= 40 K: the ratio of term m is at most 20 / m
-_FEW = 256  # dimensions where a random direction may lie next to a given one
+_FEW = 256  # dimensions in which a random direction may be close to a given one
 _STEPS = 64  # of the recurrence for the mean cosine
 
 
@@ -69,12 +69,12 @@ def log_mean_exp(dimension: int, concentration: Any) -> np.ndarray:
     kappa = np.asarray(concentration, float)
     order = dimension / 2 - 1
     flat = kappa.reshape(-1)
-    found = np.empty_like(flat)
+    value = np.empty_like(flat)
     small = flat**2 <= 40 * dimension
-    found[small] = _series(dimension, flat[small])
+    value[small] = _series(dimension, flat[small])
     large = _uniform if order >= 15 else _bessel
-    found[~small] = large(order, flat[~small])
-    return found.reshape(kappa.shape)[()]
+    value[~small] = large(order, flat[~small])
+    return value.reshape(kappa.shape)[()]
 
 
 def log_normaliser(dimension: int, concentration: Any) -> np.ndarray:
@@ -146,7 +146,7 @@ def sample(key: jax.Array, mean: jax.Array, concentration: Any) -> jax.Array:
     y = t mu + sqrt(1 - t^2) v, v uniform on the unit sphere orthogonal to mu.
 
     Args:
-      key: of this draw alone.
+      key: used for this draw only.
       mean: [K] unit vector.
       concentration: kappa >= 0, may be traced.
 
@@ -160,7 +160,7 @@ def sample(key: jax.Array, mean: jax.Array, concentration: Any) -> jax.Array:
     if dimension == 1:
         return t * mean
     tangent = jax.random.normal(of_tangent, mean.shape, mean.dtype)
-    # in few dimensions it may lie so near to mu that once leaves too much rounding
+    # in few dimensions it may be so close to mu that one pass leaves rounding errors
     for _ in range(2 if dimension < _FEW else 1):
         tangent = tangent - (tangent @ mean) * mean
         tangent = tangent / jnp.sqrt(tangent @ tangent)
@@ -179,7 +179,7 @@ def sample_cosine(
     Gamma, and every proposal of every draw at once.
 
     Args:
-      key: of this draw alone.
+      key: used for this draw only.
       dimension: K >= 1, static.
       concentration: kappa >= 0, may be traced.
       dtype: of the draw.

@@ -1,7 +1,7 @@
-"""What one visible von Mises-Fisher draw gives away: Renyi, (eps, delta), Fisher.
+"""Privacy of one visible von Mises-Fisher draw: Renyi, (eps, delta), Fisher.
 
 Replace-one throughout: neighbours move the mean direction, at worst to its antipode,
-which dominates every other move for every hockey stick, hence for every f-divergence
+which is the worst move for every hockey stick, hence for every f-divergence
 (derived in docs/vmf.md). Adding or removing a record is not covered: how many draws
 are released is public. Host float64.
 
@@ -23,10 +23,10 @@ from scipy import optimize
 
 from audit.accounting import vmf
 
-_REACH = 20.0  # standard deviations of the angle; beyond them e^-200 of the mass
+_REACH = 20.0  # standard deviations of the angle; e^-200 of the mass is beyond
 _PANELS = 96  # of Gauss-Legendre quadrature over both sides of the mode
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-_BINS = 4000  # of a discretised privacy loss, over all it can be
+_BINS = 4000  # of a discretised privacy loss, over its whole range
 
 
 def precision(dimension: int, concentration: Any) -> Any:
@@ -45,7 +45,7 @@ def precision(dimension: int, concentration: Any) -> Any:
 def renyi(
     orders: Any, dimension: int, concentration: float, move: float = 2.0
 ) -> np.ndarray:
-    """Return D_alpha of draws around mean directions so far apart.
+    """Return D_alpha of two draws whose mean directions are `move` apart.
 
     |alpha mu + (1 - alpha) mu'|^2 = 1 + alpha (alpha - 1) |mu - mu'|^2.
 
@@ -57,13 +57,13 @@ def renyi(
     """
     alpha = np.asarray(orders, float)
     length = np.sqrt(1 + alpha * (alpha - 1) * move**2)
-    own = vmf.log_mean_exp(dimension, concentration)
+    at_one = vmf.log_mean_exp(dimension, concentration)
     both = vmf.log_mean_exp(dimension, concentration * length)
-    return (both - own) / (alpha - 1)
+    return (both - at_one) / (alpha - 1)
 
 
 class VmfPrivacy(NamedTuple):
-    """The privacy loss of one draw, exact; reads like dp-accounting's."""
+    """The exact privacy loss of one draw, with the methods of dp-accounting's."""
 
     dimension: int
     concentration: float
@@ -71,7 +71,7 @@ class VmfPrivacy(NamedTuple):
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
         """Return delta(eps) = E (1 - e^(eps - 2 kappa t))_+, any shape.
 
-        Quadrature over the angle, ended where the integrand does: it has a kink there.
+        Quadrature over the angle ends at the kink, beyond which the integrand is 0.
         """
         each = [self._delta(float(e)) for e in np.asarray(epsilon, float).reshape(-1)]
         return np.reshape(each, np.shape(epsilon))[()]
@@ -91,7 +91,7 @@ class VmfPrivacy(NamedTuple):
             up = 1 / (1 + np.exp(-2 * kappa))
             down = (1 - up) * max(-np.expm1(epsilon + 2 * kappa), 0.0)
             return float(up * -np.expm1(epsilon - 2 * kappa) + down)
-        angle = _Angle.of(k, kappa)
+        angle = _Angle.law(k, kappa)
         last = np.arccos(max(epsilon / (2 * kappa), -1.0))
         low = max(0.0, min(angle.mode, last) - _REACH * angle.sd)
         theta, weight = _nodes(low, min(last, angle.mode + _REACH * angle.sd))
@@ -105,11 +105,11 @@ class _Angle(NamedTuple):
     dimension: int
     concentration: float
     mode: float
-    sd: float  # of the Gaussian that touches its mode
+    sd: float  # of the Gaussian with the same curvature at the mode
     mass: float  # integral of the density over its height at the mode
 
     @staticmethod
-    def of(dimension: int, concentration: float) -> _Angle:
+    def law(dimension: int, concentration: float) -> _Angle:
         m, kappa = dimension - 2, concentration
         cosine = 2 * kappa / (m + np.hypot(m, 2 * kappa)) if m else 1.0
         sine = np.sqrt(m * cosine / kappa) if kappa > 0 else 1.0
@@ -121,19 +121,19 @@ class _Angle(NamedTuple):
         return one._replace(mass=float(weight @ np.exp(one.log_height(theta))))
 
     def ends(self) -> tuple[float, float]:
-        """Return between which angles there is any mass."""
+        """Return the least and the largest angle with any mass."""
         reach = _REACH * self.sd
         return max(0.0, self.mode - reach), min(np.pi, self.mode + reach)
 
     def log_height(self, theta: np.ndarray) -> np.ndarray:
-        """Return the log-density over that at the mode: differences, not values."""
+        """Return the log-density minus that at the mode, without cancellation."""
         u, m = theta - self.mode, self.dimension - 2
-        own = -2 * self.concentration * np.sin(self.mode + u / 2) * np.sin(u / 2)
+        height = -2 * self.concentration * np.sin(self.mode + u / 2) * np.sin(u / 2)
         if not m:
-            return own
+            return height
         ratio = np.sin(u) / np.tan(self.mode) - 2 * np.sin(u / 2) ** 2
         with np.errstate(divide="ignore"):  # at 0 and pi
-            return own + m * np.log1p(np.maximum(ratio, -1.0))
+            return height + m * np.log1p(np.maximum(ratio, -1.0))
 
 
 def _nodes(low: float, high: float, panels: int = _PANELS) -> tuple:
@@ -149,17 +149,18 @@ def _between(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0) -> Any:
-    """Return the privacy loss of independent draws, all of them so many times.
+    """Return the privacy loss of independent draws, each repeated `times` times.
 
-    Each loss is put on a grid, its mass in a cell shared between the ends so that both
-    neighbours' masses are kept: the hockey stick is exact on the grid, and its chord
-    between (Doroshenko et al. 2022), so that the result is an upper bound.
+    Each loss is put on a grid. The mass of a cell is split between its ends such that
+    the masses under both neighbours are kept: the hockey stick is exact on the grid,
+    and a chord between grid points (Doroshenko et al. 2022), so that the result is an
+    upper bound.
 
     Args:
-      draws: (K, kappa) of the draws a record has a part in at one step.
+      draws: (K, kappa) of each draw that a record is part of at one step.
       times: steps.
-      share: probability with which the record takes part, each step anew. The bound
-        lets the attacker see whether it did.
+      share: probability that the record takes part in a step, independent of others.
+        The bound assumes that the attacker sees whether it did.
 
     Returns:
       dp-accounting's PrivacyLossDistribution, or the exact loss of a single draw.
@@ -179,7 +180,7 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
         mine = pld_pmf.DensePLDPmf(step, lowest, mass, 0.0, True)
         whole = mine if whole is None else whole.compose(mine, 1e-15)
     assert whole is not None
-    if share < 1:  # not in the batch: no loss
+    if share < 1:  # a record outside the batch has no loss
         lowest = min(whole._lower_loss, 0)
         mass = np.zeros(max(whole._lower_loss + whole.size, 1) - lowest)
         at = whole._lower_loss - lowest
@@ -191,10 +192,10 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
 
 
 def _width(dimension: int, concentration: float) -> float:
-    """Return between how far ends the loss of one draw has any mass."""
+    """Return the length of the interval of losses of one draw."""
     if dimension == 1:
         return 4 * concentration
-    low, high = _Angle.of(dimension, concentration).ends()
+    low, high = _Angle.law(dimension, concentration).ends()
     return float(2 * concentration * (np.cos(low) - np.cos(high)))
 
 
@@ -204,7 +205,7 @@ def _on_grid(
     """Return the lowest grid point of one draw's loss, in steps, and the masses."""
     if dimension == 1:
         return _two_points(concentration, step)
-    angle = _Angle.of(dimension, concentration)
+    angle = _Angle.law(dimension, concentration)
     near, far = angle.ends()
     scale = 2 * concentration / step
     lowest = int(np.floor(scale * np.cos(far)))
@@ -219,17 +220,17 @@ def _on_grid(
     above = -2 * np.sin((theta + lower) / 2) * np.sin((theta - lower) / 2)
     up = (mass * np.expm1(-2 * concentration * above)).sum(1) / np.expm1(-step)
     up = np.clip(up, 0, mass.sum(1))
-    found = np.zeros(count + 1)
-    found[:-1] += mass.sum(1) - up
-    found[1:] += up
-    return lowest, found
+    masses = np.zeros(count + 1)
+    masses[:-1] += mass.sum(1) - up
+    masses[1:] += up
+    return lowest, masses
 
 
 def _two_points(concentration: float, step: float) -> tuple[int, np.ndarray]:
     """K = 1: the loss is 2 kappa or -2 kappa, rounded up."""
     top = int(np.ceil(2 * concentration / step))
     bottom = int(np.ceil(-2 * concentration / step))
-    found = np.zeros(top - bottom + 1)
-    found[-1] = 1 / (1 + np.exp(-2 * concentration))
-    found[0] += 1 - found[-1]
-    return bottom, found
+    masses = np.zeros(top - bottom + 1)
+    masses[-1] = 1 / (1 + np.exp(-2 * concentration))
+    masses[0] += 1 - masses[-1]
+    return bottom, masses

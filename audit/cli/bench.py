@@ -63,7 +63,7 @@ def problem() -> tuple[Task, TrainingSet]:
     return networks.binary_linear(PIXELS, 2), TrainingSet(draw(FIXED), draw(MODELS))
 
 
-def learner(name: str, task: Task) -> shadow.Learner:
+def make(name: str, task: Task) -> shadow.Learner:
     """Return one defense at the benchmark's size."""
     given = {**SETTINGS, **EXACT}[name]
     settings = registry.check("defense", name, dict(given), name)
@@ -73,11 +73,11 @@ def learner(name: str, task: Task) -> shadow.Learner:
     return shadow.learner(factory, task, settings, key=key, public=public, label=name)
 
 
-def plain_loop(task: Task, of: shadow.Learner) -> Callable:
+def plain_loop(task: Task, dpsgd: shadow.Learner) -> Callable:
     """Return (key, fixed, target) -> params: DP-SGD, written the plain way."""
-    clip = soft_clip(of.floats["clip_norm"])
-    stddev = of.floats["noise_multiplier"] * of.floats["clip_norm"]
-    adam = optax.adam(of.floats["learning_rate"])
+    clip = soft_clip(dpsgd.floats["clip_norm"])
+    stddev = dpsgd.floats["noise_multiplier"] * dpsgd.floats["clip_norm"]
+    adam = optax.adam(dpsgd.floats["learning_rate"])
 
     @jax.jit
     def step(key: jax.Array, t: int, params: Any, opt: Any, z: Examples) -> tuple:
@@ -91,7 +91,7 @@ def plain_loop(task: Task, of: shadow.Learner) -> Callable:
 
     def train(key: jax.Array, fixed: Examples, target: Examples) -> Any:
         z = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), fixed, target)
-        params = of.side.params
+        params = dpsgd.side.params
         opt = adam.init(params)
         for t in range(STEPS):
             params, opt = step(key, t, params, opt, z)
@@ -125,7 +125,7 @@ def measure(lanes: Lanes | None = None) -> Benchmark:
     engine = shadow.Engine(lanes or Lanes())
     task, data = problem()
     root = jax.random.key(1)
-    dpsgd = learner("dpsgd", task)
+    dpsgd = make("dpsgd", task)
     loop = plain_loop(task, dpsgd)
     keys = [jax.random.fold_in(root, i) for i in range(LOOPED)]
     targets = [jax.tree.map(lambda a, i=i: a[i], data.target) for i in range(LOOPED)]
@@ -165,8 +165,8 @@ def _speed(
     gflops: float,
     slow: float,
 ) -> Speed:
-    of = learner(name, task)
-    run = lambda: shadow.sweep("train", of, key, data, engine=engine)  # noqa: E731
+    learner = make(name, task)
+    run = lambda: shadow.sweep("train", learner, key, data, engine=engine)  # noqa: E731
     rate = MODELS / _fastest(run, 8)
     work = 4 * (FIXED + 1) * (int(np.prod(PIXELS)) + 1) * STEPS / 1e9
     return Speed(name, rate, rate * work / gflops, rate / slow)
@@ -176,8 +176,8 @@ def _exact(
     name: str, task: Task, data: TrainingSet, key: jax.Array, engine: shadow.Engine
 ) -> Speed:
     """Return the rate of exact fits, which have no fixed number of steps."""
-    of = learner(name, task)
-    run = lambda: shadow.sweep("train", of, key, data, engine=engine)  # noqa: E731
+    learner = make(name, task)
+    run = lambda: shadow.sweep("train", learner, key, data, engine=engine)  # noqa: E731
     return Speed(f"{name} (exact, float64)", MODELS / _fastest(run, 2), None, None)
 
 
@@ -194,20 +194,19 @@ def _largest_gap(lanes: Any, looped: list[Any]) -> float:
     return float(gap.max())
 
 
-def render(found: Benchmark) -> str:
+def render(benchmark: Benchmark) -> str:
     """Return the benchmark as text."""
     lines = [
-        found.device,
-        f"matrix product in the engine's shapes: {found.gflops:,.0f} GFLOP/s",
+        benchmark.device,
+        f"matrix product in the engine's shapes: {benchmark.gflops:,.0f} GFLOP/s",
         f"{'':<22} {'models/s':>10} {'of product':>11} {'of loop':>9}",
     ]
-    for s in found.speeds:
+    for s in benchmark.speeds:
         share = "" if s.share is None else f"{s.share:.0%}"
         loop = "" if s.against_loop is None else f"{s.against_loop:.1f}x"
         lines.append(
             f"{s.name:<22} {s.per_second:>10,.0f} {share:>11} {loop:>9}".rstrip()
         )
-    lines.append(
-        f"largest relative difference between engine and loop: {found.difference:.1e}"
-    )
+    gap = f"{benchmark.difference:.1e}"
+    lines.append(f"largest relative difference between engine and loop: {gap}")
     return "\n".join(lines)

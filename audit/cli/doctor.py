@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -11,6 +10,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from audit.engine.store import installed
 
 WIDTH = 120
 
@@ -31,8 +32,8 @@ def diagnose() -> list[Finding]:
     for name, probe in PROBES.items():
         try:
             for finding in probe():
-                findings.append(finding)  # what it found before it broke is kept
-        except Exception as error:  # a doctor must see the other patients, too
+                findings.append(finding)  # one at a time: the probe may break later
+        except Exception as error:  # whatever breaks, the other probes still run
             text = f"{type(error).__name__}: {error}"
             findings.append(Finding(name, "problem", text))
     return findings
@@ -45,20 +46,13 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    version = _version("breachmark")
+    version = installed("breachmark")["breachmark"]
     checkout = "run from a checkout, not installed"
     yield Finding("breachmark", "ok" if version else "note", version or checkout)
-    for package in ("jax", "jaxlib", "flax", "optax", "dp-accounting"):
-        version = _version(package)
+    packages = installed("jax", "jaxlib", "flax", "optax", "dp-accounting")
+    for package, version in packages.items():
         absent = "not installed: pip install -e ."
         yield Finding(package, "ok" if version else "problem", version or absent)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _devices() -> Iterator[Finding]:
@@ -67,8 +61,7 @@ def _devices() -> Iterator[Finding]:
     devices = jax.devices()
     yield Finding("backend", "ok", f"{jax.default_backend()}, devices: {len(devices)}")
     for device in devices:
-        held = device.memory_stats() or {}  # None on a CPU
-        limit = held.get("bytes_limit")
+        limit = (device.memory_stats() or {}).get("bytes_limit")  # None on a CPU
         memory = f", {limit / 2**30:.1f} GiB" if limit else ""
         text = f"{device.platform}: {device.device_kind}{memory}"
         yield Finding(f"device {device.id}", "ok", text)
@@ -146,22 +139,19 @@ def _writable(name: str, folder: Path) -> Finding:
 
 def _extras() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
-        absent = [module for module in modules if not _found(module)]
+        absent = [module for module in modules if not _is_installed(module)]
         text = f"no {', '.join(absent)}; pip install -e '.[{extra}]'"
-        yield Finding(
-            f"extra {extra}",
-            "note" if absent else "ok",
-            text if absent else "installed",
-        )
+        yield Finding(f"extra {extra}", *(("note", text) if absent else INSTALLED))
 
 
-def _found(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # not even the package it would be in
         return False
 
 
+INSTALLED: tuple[Status, str] = ("ok", "installed")
 EXTRAS = {
     "launch": (
         "hydra_plugins.hydra_joblib_launcher",
@@ -184,15 +174,10 @@ PROBES: dict[str, Callable[[], Iterator[Finding]]] = {
 def render(findings: list[Finding]) -> str:
     """Return the findings as aligned text, wrapped at 120 columns."""
     width = max((len(f.name) for f in findings), default=0)
-    return "\n".join(_wrapped(f, width) for f in findings)
-
-
-def _wrapped(finding: Finding, width: int) -> str:
-    head = f"{finding.status:<8} {finding.name:<{width}}  "
-    return textwrap.fill(
-        finding.text,
-        WIDTH,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_on_hyphens=False,
-    )
+    texts = []
+    for finding in findings:
+        head = f"{finding.status:<8} {finding.name:<{width}}  "
+        wrapper = textwrap.TextWrapper(WIDTH, head, " " * len(head))
+        wrapper.break_on_hyphens = False
+        texts.append(wrapper.fill(finding.text))
+    return "\n".join(texts)

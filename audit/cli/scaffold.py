@@ -1,4 +1,4 @@
-"""`python -m audit new KIND NAME`: a plug-in that works, its test and its page."""
+"""`python -m audit new KIND NAME`: the example of a kind under a name of its own."""
 
 from __future__ import annotations
 
@@ -6,45 +6,53 @@ import keyword
 import re
 import shlex
 from pathlib import Path
-from string import Template
 from typing import NamedTuple
 
 from audit.config import hydra_app, plugins, registry
 from audit.errors import UserError, did_you_mean
 
-KINDS = ("defense", "attack", "scenario")
-TEMPLATES = Path(__file__).parent / "templates"
+# kind -> what `new` copies: a plug-in, its test and its page
+EXAMPLES = {
+    "defense": "dpsgd_cosine",
+    "attack": "linear_reconstructor",
+    "scenario": "two_digits",
+}
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
+# where the example package lies in a checkout, and where an installed suite has a copy
+EXAMPLE = CHECKOUT / "examples" / "breachmark_example" / "breachmark_example"
+INSTALLED = Path(__file__).parent / "example"
 TRIED = "scenario=binary_mnist data=digits"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-class Asked(NamedTuple):
-    """The words of the command."""
+class Copy(NamedTuple):
+    """What `new` writes, checked."""
 
     kind: str
     name: str
     folder: str | None  # of plug-ins; None = the suite's own, in a checkout
+    texts: dict[Path, str]  # plug-in, test and page
+
+    @property
+    def test(self) -> Path:
+        """The file that holds the plug-in against its laws."""
+        return next(path for path in self.texts if path.name.startswith("test_"))
 
 
-class Made(NamedTuple):
-    """What was written."""
+def plan(words: list[str]) -> Copy:
+    """Return what `new KIND NAME` writes; nothing is written yet.
 
-    files: tuple[Path, ...]
-    next: str  # what to do now, in words
-
-
-def words(given: list[str]) -> Asked:
-    """Return what `new KIND NAME` asks for.
+    Args:
+      words: kind and name, as typed.
 
     Raises:
-      UserError: naming the word that is wrong.
+      UserError: naming the word that is wrong, or the file that exists already.
     """
-    if len(given) != 2:
-        raise UserError(f"new what? {'|'.join(KINDS)} and a name, not {given}")
-    kind, name = given
-    if kind not in KINDS:
-        raise UserError(f"cannot make a new {kind!r}{did_you_mean(kind, KINDS)}")
+    if len(words) != 2:
+        raise UserError(f"new what? {'|'.join(EXAMPLES)} and a name, not {words}")
+    kind, name = words
+    if kind not in EXAMPLES:
+        raise UserError(f"cannot make a new {kind!r}{did_you_mean(kind, EXAMPLES)}")
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or name.startswith("test_"):
         raise UserError(
             f"{kind} name {name!r}: a-z, digits and _, a letter first, no word of "
@@ -53,87 +61,85 @@ def words(given: list[str]) -> Asked:
     folders = plugins.named_folders()
     if len(folders) > 1:
         raise UserError(f"new {kind} in which folder? {' or '.join(folders)}")
-    _is_free(kind, name)
-    return Asked(kind, name, folders[0] if folders else None)
+    _check_free(kind, name)
+    folder = folders[0] if folders else None
+    texts = _renamed(kind, name, *_root(kind, folder))
+    for path in texts:
+        if path.exists():
+            raise UserError(f"{path} is there already; nothing was written")
+    return Copy(kind, name, folder, texts)
 
 
-def _is_free(kind: str, name: str) -> None:
+def _check_free(kind: str, name: str) -> None:
     """Refuse a name that is taken, wherever it is."""
-    known = [f for f in plugins.named_folders() if Path(f).is_dir()]
-    with plugins.only(known):
+    with plugins.only([f for f in plugins.named_folders() if Path(f).is_dir()]):
         if kind == "scenario":
             taken = [f / f"{name}.yaml" for f in hydra_app.folders(None)]
             taken = [path for path in taken if path.exists()]
         else:
-            taken = (
-                [registry.source(kind, name)] if name in registry.names(kind) else []
-            )
+            is_taken = name in registry.names(kind)
+            taken = [registry.source(kind, name)] if is_taken else []
     if taken:
         raise UserError(f"{kind} {name!r} is there already: {taken[0]}")
 
 
-def write(asked: Asked) -> Made:
-    """Write the plug-in, its test and its page; nothing that exists is touched.
+def _root(kind: str, folder: str | None) -> tuple[Path, bool]:
+    """Return the folder to write into, and whether it is flat."""
+    if folder is None:
+        if not (CHECKOUT / "pyproject.toml").is_file():
+            raise UserError(
+                f"new {kind} where? the suite is installed, not a checkout: say "
+                f"--plugins DIR"
+            )
+        return CHECKOUT, False
+    path = Path(folder)
+    used = path.is_dir() and any([*path.glob("*.py"), *path.glob("*.yaml")])
+    return path, used and not plugins.laid_out(path)
+
+
+def _renamed(kind: str, name: str, root: Path, flat: bool) -> dict[Path, str]:
+    """Return the example's files by where they go, under another name."""
+    example, source = EXAMPLES[kind], EXAMPLE if EXAMPLE.is_dir() else INSTALLED
+    texts = {}
+    for path in sorted(source.rglob(f"*{example}.*")):
+        if path.suffix in (".py", ".yaml", ".md"):
+            text = path.read_text().replace(example, name)
+            if flat:  # the test stands beside the plug-in
+                text = re.sub(r'\.parent\.parent / "\w+"', ".parent", text)
+            place = path.relative_to(source).with_name(path.name.replace(example, name))
+            texts[root / (place.name if flat else place)] = text
+    return texts
+
+
+def write(copy: Copy) -> list[Path]:
+    """Write the files; return their paths.
 
     Raises:
-      UserError: if a file is there already, or cannot be written.
+      UserError: if one cannot be written.
     """
-    kinds = {**plugins.KINDS, "scenario": plugins.SCENARIOS}[asked.kind]
-    root, flat = _root(asked)
-    suffix = "yaml" if asked.kind == "scenario" else "py"
-    own, page, test = (
-        Path() if flat else Path(p) for p in (kinds, f"docs/{kinds}", "tests")
-    )
-    files = {
-        root / own / f"{asked.name}.{suffix}": f"{asked.kind}.{suffix}.in",
-        root / test / f"test_{asked.name}.py": f"{asked.kind}_test.py.in",
-        root / page / f"{asked.name}.md": f"{asked.kind}.md.in",
-    }
-    for path in files:
-        if path.exists():
-            raise UserError(f"{path} is there already; nothing was written")
-    said = {
-        "name": asked.name,
-        "title": asked.name.replace("_", " ").capitalize(),
-        "below": "" if flat else f'.parent / "{kinds}"',
-    }
-    for path, template in files.items():
-        text = Template((TEMPLATES / template).read_text()).substitute(said)
+    for path, text in copy.texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
-    return Made(tuple(files), _next(asked, list(files)[1]))
+    return list(copy.texts)
 
 
-def _root(asked: Asked) -> tuple[Path, bool]:
-    """Return the folder to write into, and whether it is flat."""
-    if asked.folder is None:
-        if not (CHECKOUT / "pyproject.toml").is_file():
-            raise UserError(
-                f"new {asked.kind} where? the suite is installed, not a checkout: say "
-                f"--plugins DIR"
-            )
-        return CHECKOUT, False
-    folder = Path(asked.folder)
-    used = folder.is_dir() and any([*folder.glob("*.py"), *folder.glob("*.yaml")])
-    return folder, used and not plugins.laid_out(folder)
-
-
-def _next(asked: Asked, test: Path) -> str:
-    """Return the commands that try it."""
+def next_steps(copy: Copy) -> str:
+    """Return the commands that try what was written."""
+    kind, name = copy.kind, copy.name
     runs = {
-        "defense": f"{TRIED} defenses=[sgd,{asked.name}]",
-        "attack": f"{TRIED} attacks=[class_mean,{asked.name}]",
-        "scenario": f"scenario={asked.name}",
+        "defense": f"{TRIED} defenses=[sgd,{name}]",
+        "attack": f"{TRIED} attacks=[class_mean,{name}]",
+        "scenario": f"scenario={name}",
     }
-    where = f" --plugins {shlex.quote(asked.folder)}" if asked.folder else ""
+    where = f" --plugins {shlex.quote(copy.folder)}" if copy.folder else ""
     lines = [
-        f"python -m pytest {test}",
-        f"python -m audit run {runs[asked.kind]}{where}",
+        f"python -m pytest {copy.test}",
+        f"python -m audit run {runs[kind]}{where}",
     ]
-    if asked.folder is None:
-        page = f"docs/{plugins.KINDS.get(asked.kind, 'scenarios')}/{asked.name}.md"
-        lines.append(f"then add a row for `{asked.name}` to README.md ({page})")
+    if copy.folder is None:
+        page = f"docs/{plugins.KINDS.get(kind, plugins.SCENARIOS)}/{name}.md"
+        lines.append(f"then add a row for `{name}` to README.md ({page})")
     return "\n".join(lines)

@@ -12,8 +12,8 @@ what a file (.npz) may hold   meaning
 
 The first two may be doubled for shadow models, `shadow_members` and so on: thresholds
 chosen there are deployable. A folder is the tree that the scripts of Carlini et al.
-(2022) write: a sub-folder a model with `keep.npy` and `scores/*.npy` or `logits/*.npy`,
-and `y_train.npy` beside them. Nothing is ever unpickled.
+(2022) write: one sub-folder per model with `keep.npy` and `scores/*.npy` or
+`logits/*.npy`, and `y_train.npy` beside them. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Models(NamedTuple):
     """Many models, what they say of every record, and who was in which."""
 
     keep: np.ndarray  # [models, records] bool
-    signals: np.ndarray  # [models, records, queries] log-odds of the own label, float16
+    signals: np.ndarray  # [models, records, queries] log-odds of labels, float16
     names: tuple[str, ...]  # [models]
 
 
@@ -47,7 +47,7 @@ LAYOUTS = (
     "members and nonmembers; scores and member; keep and scores; or keep, logits and "
     "labels"
 )
-KNOWN = {
+ARRAYS = {
     "members", "nonmembers", "shadow_members", "shadow_nonmembers",
     "scores", "member", "shadow_scores", "shadow_member", "keep", "logits", "labels",
 }  # fmt: skip
@@ -67,61 +67,69 @@ def read(path: Path) -> Scored | Models:
         raise UserError(f"{path}: an .npz file or a folder is expected")
     try:
         with np.load(path, allow_pickle=False) as file:
-            held = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: cannot be read as plain arrays: {error}") from None
-    unknown = sorted(set(held) - KNOWN)
+    unknown = sorted(set(arrays) - ARRAYS)
     if unknown:
         words = ", ".join(unknown)
         raise UserError(f"{path}: unknown arrays {words}; a file holds {LAYOUTS}")
     try:
-        return _layout(held)
+        return _layout(arrays)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _layout(held: dict[str, np.ndarray]) -> Scored | Models:
-    names = set(held)
+def _layout(arrays: dict[str, np.ndarray]) -> Scored | Models:
+    """Return what a file's arrays are by their names.
+
+    Raises:
+      ValueError: if they are none of the layouts, or an array is not as it says.
+    """
+    names = set(arrays)
     core = {n for n in names if not n.startswith("shadow_")}
-    if core == {"members", "nonmembers"}:
-        shadows = _pair(held, names - core, "shadow_members", "shadow_nonmembers")
-        return Scored(_flat(held, "members"), _flat(held, "nonmembers"), shadows)
-    if core == {"scores", "member"}:
-        pair = _pair(held, names - core, "shadow_scores", "shadow_member")
-        own = _by_bit(_flat(held, "scores"), held["member"], "member")
-        if pair is None:
-            return Scored(*own)
-        bits = held["shadow_member"]
-        return Scored(*own, _by_bit(pair[0], bits, "shadow_member"))
-    if core == names and core == {"keep", "scores"}:
-        return _models(held["keep"], held["scores"], "scores")
-    if core == names and core == {"keep", "logits", "labels"}:
-        odds = [_odds(of_one, held["labels"]) for of_one in held["logits"]]
-        return _models(held["keep"], np.array(odds), "logits")
-    found = ", ".join(sorted(names)) or "nothing"
-    raise ValueError(f"holds {found}; a file holds {LAYOUTS}")
+    for first, second in (("members", "nonmembers"), ("scores", "member")):
+        if core == {first, second}:
+            shadows = {f"shadow_{first}", f"shadow_{second}"}
+            if names - core not in (set(), shadows):
+                raise ValueError(
+                    f"holds {', '.join(sorted(names - core))}: shadow_{first} and "
+                    f"shadow_{second} wanted"
+                )
+            of_shadows = _groups(arrays, "shadow_", first) if names > core else None
+            return Scored(*_groups(arrays, "", first), of_shadows)
+    if names == {"keep", "scores"}:
+        return _models(arrays["keep"], arrays["scores"], "scores")
+    if names == {"keep", "logits", "labels"}:
+        odds = [_odds(of_model, arrays["labels"]) for of_model in arrays["logits"]]
+        return _models(arrays["keep"], np.array(odds), "logits")
+    listed = ", ".join(sorted(names)) or "nothing"
+    raise ValueError(f"holds {listed}; a file holds {LAYOUTS}")
 
 
-def _pair(
-    held: dict[str, np.ndarray], extra: set[str], first: str, second: str
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the arrays of shadow models, if both or neither are there."""
-    if not extra:
-        return None
-    if extra != {first, second}:
-        raise ValueError(
-            f"holds {', '.join(sorted(extra))}: {first} and {second} wanted"
-        )
-    return _flat(held, first), np.asarray(held[second]).ravel()
+def _groups(
+    arrays: dict[str, np.ndarray], prefix: str, layout: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores of members and of non-members, from either layout."""
+    if layout == "members":
+        members, nonmembers = (f"{prefix}{name}" for name in ("members", "nonmembers"))
+        return _flat(arrays, members), _flat(arrays, nonmembers)
+    scores, name = _flat(arrays, f"{prefix}scores"), f"{prefix}member"
+    member = _bits(arrays[name], name).ravel()
+    if member.size != scores.size:
+        raise ValueError(f"{scores.size} scores, but {member.size} bits in {name}")
+    if member.all() or not member.any():
+        raise ValueError(f"{name} is the same for all: both kinds are needed")
+    return scores[member], scores[~member]
 
 
-def _flat(held: dict[str, np.ndarray], name: str) -> np.ndarray:
-    values = held[name]
+def _flat(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    values = arrays[name]
     if values.dtype.kind not in "fiu":
         raise ValueError(f"{name} is of type {values.dtype}, not numbers")
     if values.ndim != 1 or not values.size:
         raise ValueError(
-            f"{name} has shape {values.shape}; one score a record is wanted"
+            f"{name} has shape {values.shape}; one score per record is wanted"
         )
     if np.isnan(values.astype(float)).any():
         raise ValueError(f"{np.isnan(values).sum()} of {values.size} {name} are nan")
@@ -132,17 +140,6 @@ def _bits(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
         raise ValueError(f"{name} holds other values than true and false")
     return values.astype(bool)
-
-
-def _by_bit(
-    scores: np.ndarray, member: np.ndarray, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    member = _bits(np.asarray(member), name).ravel()
-    if member.size != scores.size:
-        raise ValueError(f"{scores.size} scores, but {member.size} bits in {name}")
-    if member.all() or not member.any():
-        raise ValueError(f"{name} is the same for all: both kinds are needed")
-    return scores[member], scores[~member]
 
 
 def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -156,11 +153,15 @@ def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     from scipy.special import logsumexp
 
     wide = np.asarray(logits, float).reshape(labels.size, -1, k)
-    own = np.eye(k, dtype=bool)[labels][:, None]
-    others = logsumexp(np.where(own, -np.inf, wide), -1)
-    odds = np.where(own, wide, 0).sum(-1) - others
+    label = np.eye(k, dtype=bool)[labels][:, None]
+    others = logsumexp(np.where(label, -np.inf, wide), -1)
+    return _half_precision(np.where(label, wide, 0).sum(-1) - others)
+
+
+def _half_precision(values: np.ndarray) -> np.ndarray:
+    """Return float16, the largest of which stand for what is larger."""
     largest = float(np.finfo(np.float16).max)
-    return np.clip(odds, -largest, largest).astype(np.float16)
+    return np.clip(values, -largest, largest).astype(np.float16)
 
 
 def _models(
@@ -176,8 +177,7 @@ def _models(
     if signals.dtype.kind != "f" or np.isnan(signals).any():
         raise ValueError(f"{what} are not all numbers")
     if signals.dtype != np.float16:
-        largest = float(np.finfo(np.float16).max)
-        signals = np.clip(signals, -largest, largest).astype(np.float16)
+        signals = _half_precision(signals)
     return Models(keep, signals, tuple(names) or tuple(map(str, range(len(keep)))))
 
 
@@ -186,13 +186,11 @@ def _tree(folder: Path) -> Models:
     models = sorted(p.parent for p in folder.glob("*/keep.npy"))
     if not models:
         raise UserError(
-            f"{folder}: no model in it; a sub-folder a model is expected, with "
-            f"keep.npy and scores/*.npy or logits/*.npy"
+            f"{folder}: no model in it; one sub-folder per model is expected, "
+            f"with keep.npy and scores/*.npy or logits/*.npy"
         )
-    keeps, signals = [], []
-    for model in models:
-        keeps.append(_array(model / "keep.npy"))
-        signals.append(_signals(folder, model))
+    keeps = [_array(model / "keep.npy") for model in models]
+    signals = [_signals(folder, model) for model in models]
     shapes = {(k.shape, s.shape) for k, s in zip(keeps, signals, strict=True)}
     if len(shapes) > 1:
         raise UserError(f"{folder}: models differ in shape: {sorted(shapes)}")

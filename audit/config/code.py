@@ -1,4 +1,4 @@
-"""Which code made a number: a hash of definitions, whatever their files are called.
+"""Which code made a number: a hash of definitions, whatever the names of their files.
 
 Comments, docstrings, import lines and the names of files do not count: a reference to
 something imported is replaced by the name of its definition and a hash of its text. A
@@ -48,11 +48,11 @@ def _inside(module: str, rooms: set[str]) -> bool:
 @functools.cache
 def _suite() -> dict[str, Path]:
     """Return the suite's modules by dotted name."""
-    found = {}
+    modules = {}
     for path in sorted(HERE.rglob("*.py")):
         parts = (PACKAGE, *path.relative_to(HERE).with_suffix("").parts)
-        found[".".join(parts).removesuffix(".__init__")] = path
-    return found
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    return modules
 
 
 def _hash(*texts: str) -> str:
@@ -74,10 +74,10 @@ class _Module(NamedTuple):
 def _meaning(source: bytes) -> str:
     """Return what one file defines: empty for a file of imports and prose alone."""
     module = _parsed(source)
-    return _text(module.body, module.imports, _known) if module.body else ""
+    return _text(module.body, module.imports, _by_text) if module.body else ""
 
 
-def _known(dotted: str) -> str:
+def _by_text(dotted: str) -> str:
     """Return the name and a hash of the text of a definition of the suite."""
     return f"{dotted.split('.')[-1]} {_text_of(dotted)}"
 
@@ -181,17 +181,17 @@ def with_helpers(sources: Iterable[Path], roots: Iterable[Path]) -> tuple[Path, 
       sources: files of a plug-in.
       roots: folders whose modules count; installed packages are no part of a plug-in.
     """
-    roots, found = tuple(roots), dict.fromkeys(p.resolve() for p in sources)
-    waiting = list(found)
+    roots, files = tuple(roots), dict.fromkeys(p.resolve() for p in sources)
+    waiting = list(files)
     while waiting:
         path = waiting.pop()
         for folder in dict.fromkeys((path.parent, *roots)):
             for name in _imported(path):
                 for helper in _files_of(folder, name):
-                    if helper not in found:
-                        found[helper] = None
+                    if helper not in files:
+                        files[helper] = None
                         waiting.append(helper)
-    return tuple(found)
+    return tuple(files)
 
 
 def _imported(path: Path) -> set[str]:
@@ -207,10 +207,10 @@ def _files_of(folder: Path, dotted: str) -> list[Path]:
     top = dotted.split(".")[0]
     if top == PACKAGE:
         return []
-    found, at = [], folder
+    files, at = [], folder
     for part in dotted.split("."):
         for path in (at / f"{part}.py", at / part / "__init__.py"):
             if path.is_file():
-                found.append(path.resolve())
+                files.append(path.resolve())
         at = at / part
-    return found
+    return files

@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from audit.config import registry
 from audit.config.registry import Setting
-from audit.config.schema import DataSet, Features, Membership, ScenarioSpec, SplitSizes
+from audit.config.schema import DataSet, Features, ScenarioSpec, SplitSizes
 from audit.errors import UserError, did_you_mean
-from audit.types import (
-    Lanes,
-)
+from audit.types import Lanes
 
 
 class Entry(NamedTuple):
@@ -37,36 +35,24 @@ class Scenario(NamedTuple):
     spec: ScenarioSpec
     data: str  # the data set's name, "auto" resolved
     splits: SplitSizes
-    attribute: str | None  # in attribute games
+    game: Entry  # with the game's own settings
     defenses: tuple[Entry, ...]
     attacks: tuple[Entry, ...]
     lanes: Lanes
     bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
     elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
 
-    @property
-    def membership(self) -> Membership | None:
-        """The settings of a membership game; None in the others."""
-        if not self.spec.game.startswith("membership"):
-            return None
-        return self.spec.membership or Membership()
-
     def resolved(self) -> dict[str, Any]:
         """Return everything that can change a number, as plain JSON data."""
-        spec, asked = self.spec, self.membership
+        spec = self.spec
 
         def line_up(entries: tuple[Entry, ...]) -> dict:
             return {e.label: {"use": e.name, **e.settings} for e in entries}
 
-        own: dict[str, Any] = {}  # settings that only some games have
-        if spec.canaries is not None:
-            own["canaries"] = spec.canaries.model_dump()
-        if spec.game == "exposed":
-            own["exposed"] = spec.exposed
-        if asked is not None:
-            own["membership"] = asked.model_dump()
-        if self.bounds:
-            own["bound"] = line_up(self.bounds)
+        game_settings = {
+            word: value.model_dump() if isinstance(value, BaseModel) else value
+            for word, value in self.game.settings.items()
+        }
         return {
             "scenario": spec.name,
             "title": spec.title,
@@ -76,7 +62,6 @@ class Scenario(NamedTuple):
             "data": self.data,
             "task": spec.task.model_dump(),
             "features": spec.features.model_dump(),
-            "attribute": self.attribute,
             "splits": self.splits.model_dump(),
             "pretrain": spec.pretrain.model_dump(),
             "runs": spec.runs,
@@ -85,7 +70,8 @@ class Scenario(NamedTuple):
             "defense": line_up(self.defenses),
             "attack": line_up(self.attacks),
             "lanes": {"tile": self.lanes.tile},
-            **own,
+            **game_settings,
+            **({"bound": line_up(self.bounds)} if self.bounds else {}),
         }
 
 
@@ -102,8 +88,10 @@ def title(scenario: Path) -> str:
       scenario: without its suffix.
     """
     lines = scenario.with_name(f"{scenario.name}.yaml").read_text().splitlines()
-    said = (line.removeprefix("title:") for line in lines if line.startswith("title:"))
-    return next(said, "").strip()
+    titles = (
+        line.removeprefix("title:") for line in lines if line.startswith("title:")
+    )
+    return next(titles, "").strip()
 
 
 def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
@@ -116,35 +104,39 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     Raises:
       UserError: naming what was typed and what exists.
     """
-    _known_words(composed, ScenarioSpec.model_fields, "")
+    common, settings = _parted(composed)
     try:
-        spec = ScenarioSpec(name=name, **composed)
+        spec = ScenarioSpec(name=name, **common)
     except ValidationError as error:
         raise UserError(registry.explain(error, model=ScenarioSpec)) from None
     data = _choose_data(spec)
     here = spec.sets[data]
+    for data_set, section in spec.sets.items():
+        _check_settings(spec.game, section.model_extra or {}, f"sets.{data_set}.")
     spec = spec.model_copy(update={"features": _features(spec, here)})
+    game = _game(spec, settings, here)
     _playable(spec, here)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
     attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
-    for name, own in spec.sets.items():
-        own_defenses, own_attacks = f"sets.{name}.defense", f"sets.{name}.attack"
-        _known_labels("defense", defenses, spec.defense, own.defense, own_defenses)
-        _known_labels("attack", attacks, spec.attack, own.attack, own_attacks)
-    _known_labels("defense", defenses, spec.defense, spec.chosen, "chosen")
-    # a scenario's may be out of a shorter line-up
+    for name, section in spec.sets.items():
+        where = f"sets.{name}"
+        _check_labels(
+            "defense", defenses, spec.defense, section.defense, f"{where}.defense"
+        )
+        _check_labels("attack", attacks, spec.attack, section.attack, f"{where}.attack")
+        _used({**spec.training, **section.training}, defenses)
+    _check_labels("defense", defenses, spec.defense, spec.chosen, "chosen")
+    # the command line may have shortened the line-up
     chosen = {k: v for k, v in spec.chosen.items() if k in defenses}
     spec = spec.model_copy(update={"chosen": chosen})
-    for own in spec.sets.values():
-        _used({**spec.training, **own.training}, defenses)
     training = {**spec.training, **here.training}
     return Scenario(
         spec=spec,
         data=data,
         splits=here.splits,
-        attribute=here.attribute or spec.attribute,
+        game=game,
         defenses=_entries("defense", defenses, training),
         attacks=_entries("attack", attacks, {}),
         lanes=_lanes(spec.lanes),
@@ -153,97 +145,115 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
 
 
 def _features(spec: ScenarioSpec, here: DataSet) -> Features:
-    """Return what the data set asks for, except where the scenario says otherwise."""
+    """Return the data set's features; words set in the scenario win."""
     if here.features is None:
         return spec.features
-    said = {k: getattr(spec.features, k) for k in spec.features.model_fields_set}
-    return here.features.model_copy(update=said)
+    explicit = {k: getattr(spec.features, k) for k in spec.features.model_fields_set}
+    return here.features.model_copy(update=explicit)
 
 
-SQUARED = ("reconstruction", "leave_one_out", "anatomy", "exposed")
+def _parted(composed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the words of every scenario, and those that are settings of its game."""
+    common = {k: v for k, v in composed.items() if k in ScenarioSpec.model_fields}
+    settings = {k: v for k, v in composed.items() if k not in common}
+    game = common.get("game")
+    if isinstance(game, str):
+        _check_settings(game, settings, "")
+    return common, settings
+
+
+def _check_settings(game: str, settings: Mapping[str, Any], where: str) -> None:
+    """Refuse words that are neither of every scenario nor settings of its game.
+
+    Raises:
+      UserError: naming the games that have the setting, or the nearest word.
+    """
+    words = registry.settings("game", game)
+    for word in settings:
+        if word in words:
+            continue
+        games = [g for g in registry.names("game") if word in _settings(g)]
+        if games:
+            raise UserError(
+                f"{where}{word}: a setting of {', '.join(games)}; the game is {game}"
+            )
+        allowed = {*ScenarioSpec.model_fields, *words} - {"name"} | {"scenario"}
+        if where:
+            allowed = {*DataSet.model_fields, *words}
+        raise UserError(f"unknown key {where}{word}{did_you_mean(word, allowed)}")
+
+
+def _settings(game: str) -> Iterable[str]:
+    try:
+        return registry.settings("game", game)
+    except UserError:  # another plug-in may be broken
+        return ()
+
+
+def _game(spec: ScenarioSpec, settings: Mapping[str, Any], here: DataSet) -> Entry:
+    """Check the game's settings; those of the data set in use win."""
+    passed = {**settings, **(here.model_extra or {})}
+    checked = registry.check("game", spec.game, passed, "")
+    return Entry(spec.game, spec.game, passed, checked)
+
+
+def play(scenario: Scenario) -> Any:
+    """Return the scenario's game; the first call imports JAX.
+
+    Returns:
+      `games.base.Game`.
+
+    Raises:
+      UserError: for splits, plug-ins or settings that the game cannot be played with.
+    """
+    game = registry.find("game", scenario.game.name)(**scenario.game.settings)
+    name, sizes = scenario.spec.game, scenario.splits
+    if game.targets and not sizes.targets:
+        raise UserError(f"splits.targets=0: the game {name} needs targets")
+    if not game.targets and sizes.targets:
+        raise UserError(
+            f"splits.targets={sizes.targets}: in the game {name} every fixed record is "
+            f"the target in turn; leave it out"
+        )
+    if scenario.bounds and not game.squared_error:
+        raise UserError(
+            f"bounds: the game {name} has no squared errors; leave them out"
+        )
+    if game.check is not None:
+        game.check(scenario)
+    return game
 
 
 def _bounds(spec: ScenarioSpec) -> tuple[Entry, ...]:
-    """Check the bounds from elsewhere: on squared errors, and beside the suite's."""
-    asked = _line_up("bound", spec.bounds, spec.bound, {})
-    if asked and spec.game not in SQUARED:
-        raise UserError(
-            f"bounds: the game {spec.game} has no squared errors; leave them out"
-        )
-    for label, given in asked.items():
+    """Check the bounds that are plug-ins: the suite's own are always computed."""
+    requested = _line_up("bound", spec.bounds, spec.bound, {})
+    always = registry.own_names("bound")
+    for label, given in requested.items():
         for word in (label, given["use"]):
-            if registry.always(word):
+            if word in always:
                 raise UserError(f"bounds: {word} is always computed; leave it out")
-    return _entries("bound", asked, {})
+    return _entries("bound", requested, {})
 
 
 def _playable(spec: ScenarioSpec, here: DataSet) -> None:
-    """Refuse splits and settings the game cannot be played with."""
-    sizes = here.splits
+    """Refuse classes and splits that no game can be played with."""
     if len(spec.task.classes) == 1:
         raise UserError(
             f"task.classes={spec.task.classes}: at least two, or none where labels are "
             f"numbers"
         )
-    with_targets = spec.game in ("reconstruction", "exposed")
-    if with_targets and not sizes.targets:
-        raise UserError(f"splits.targets=0: the game {spec.game} needs targets")
-    if not with_targets and sizes.targets:
-        raise UserError(
-            f"splits.targets={sizes.targets}: in the game {spec.game} every fixed "
-            f"record is the target in turn; leave it out"
-        )
-    if spec.membership is not None and not spec.game.startswith("membership"):
-        raise UserError(f"membership: the game is {spec.game}; leave it out")
-    if not sizes.pool and sizes.pool_from == "train":
+    if not here.splits.pool and here.splits.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
-    attribute = here.attribute or spec.attribute
-    if (attribute is None) == (spec.game == "attribute"):
-        raise UserError(
-            f"attribute={attribute}: the column to infer, in the game attribute and "
-            f"nowhere else"
-        )
-    _planted(spec)
-
-
-def _planted(spec: ScenarioSpec) -> None:
-    """Refuse canaries where none are looked for, and the other way round."""
-    if (spec.canaries is None) == (spec.game in ("canary", "one_run")):
-        raise UserError(
-            f"canaries={spec.canaries}: what is planted, in the games canary and "
-            f"one_run and nowhere else"
-        )
-    count = spec.canaries.count if spec.canaries else 0
-    if spec.game == "canary" and count != 1:
-        raise UserError(f"canaries.count={count}: the game canary has one a run")
-    if spec.game == "one_run" and count < 2:
-        raise UserError(f"canaries.count={count}: the game one_run needs at least 2")
-    if count and spec.game == "one_run" and spec.runs != 1:
-        raise UserError(
-            f"runs={spec.runs}: the game one_run has one run an audit; "
-            f"canaries.audits repeats it"
-        )
-    if count and not spec.task.classes:
-        raise UserError("task.classes=[]: canaries need labels that are classes")
-
-
-def _known_words(
-    given: Mapping[str, Any], known: Mapping[str, Any], where: str
-) -> None:
-    for word in given:
-        if word not in known:
-            words = set(known) - {"name"} | {"scenario"}
-            raise UserError(f"unknown key {where}{word}{did_you_mean(word, words)}")
 
 
 def _choose_data(spec: ScenarioSpec) -> str:
     from audit import data
 
-    known = data.names()
+    names = data.names()
     for name in spec.sets:
-        if name not in known:
-            raise UserError(f"unknown data set sets.{name}{did_you_mean(name, known)}")
-    if spec.data not in ("auto", *known):
+        if name not in names:
+            raise UserError(f"unknown data set sets.{name}{did_you_mean(name, names)}")
+    if spec.data not in ("auto", *names):
         hint = did_you_mean(spec.data, ["auto", *spec.sets])
         raise UserError(f"unknown data set data={spec.data}{hint}")
     if spec.data not in ("auto", *spec.sets):
@@ -256,13 +266,13 @@ def _choose_data(spec: ScenarioSpec) -> str:
 
 def _line_up(
     kind: str,
-    asked: list[str | dict[str, dict[str, Any]]],
+    requested: list[str | dict[str, dict[str, Any]]],
     settings: dict[str, dict[str, Any]],
-    of_data: dict[str, dict[str, Any]],
+    data_settings: dict[str, dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
     """Return label -> {use, given settings}; a later source wins."""
     chosen: dict[str, dict[str, Any]] = {}
-    for item in asked:
+    for item in requested:
         here = {item: {}} if isinstance(item, str) else item
         for label, given in here.items():
             if not re.fullmatch(r"[A-Za-z0-9_-]+", label):
@@ -271,7 +281,11 @@ def _line_up(
                 )
             if label in chosen:
                 raise UserError(f"{kind} {label!r} stands twice in the line-up")
-            merged = {**of_data.get(label, {}), **given, **settings.get(label, {})}
+            merged = {
+                **data_settings.get(label, {}),
+                **given,
+                **settings.get(label, {}),
+            }
             chosen[label] = {"use": label, **merged}
     plugins = registry.names(kind)
     for label in settings:
@@ -285,10 +299,10 @@ def _line_up(
     return chosen
 
 
-def _known_labels(
+def _check_labels(
     kind: str, line_up: Any, settings: Any, labels: Iterable[str], where: str
 ) -> None:
-    """Refuse what stands at `where` for a label that nobody has heard of."""
+    """Refuse settings at `where` for a label that does not exist."""
     words = {*line_up, *settings, *registry.names(kind)}
     for label in labels:
         if label not in words:
@@ -297,12 +311,12 @@ def _known_labels(
 
 
 def _used(training: dict[str, Any], line_up: dict[str, dict[str, Any]]) -> None:
-    known = {
+    declared = {
         w for d in line_up.values() for w in registry.settings("defense", d["use"])
     }
     for word in training:
-        if word not in known:
-            hint = did_you_mean(word, known)
+        if word not in declared:
+            hint = did_you_mean(word, declared)
             raise UserError(f"no defense in the line-up has training.{word}{hint}")
 
 
@@ -312,8 +326,8 @@ def _entries(
     entries = []
     for label, given in line_up.items():
         name = given["use"]
-        known = registry.settings(kind, name)
-        passed = {k: v for k, v in common.items() if k in known}
+        declared = registry.settings(kind, name)
+        passed = {k: v for k, v in common.items() if k in declared}
         registry.check(
             kind, name, {k: passed[k] for k in passed.keys() - given.keys()}, "training"
         )
@@ -325,5 +339,5 @@ def _entries(
 
 def _lanes(given: dict[str, Any]) -> Lanes:
     hints = get_type_hints(Lanes, include_extras=True)
-    known = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
-    return Lanes(**registry.validate(known, given, "lanes"))
+    declared = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
+    return Lanes(**registry.validate(declared, given, "lanes"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import re
 import shlex
 import sys
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from audit.config import compose, plugins
-from audit.config.registry import OWN
+from audit.config.registry import SUITE
 from audit.engine import store as stores
 from audit.errors import UserError, did_you_mean
 
-# Hydra composes and sweeps; logging and output folders are ours.
+# Hydra composes and sweeps; logging and output folders are the suite's own.
 QUIET = (
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
@@ -27,8 +26,6 @@ QUIET = (
     "hydra.sweep.subdir=.",
 )
 BUILT_IN = Path(__file__).resolve().parent.parent.parent / "scenarios"
-
-
 FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
 
 
@@ -38,89 +35,101 @@ class Refused(SystemExit):
 
 def folders(config_dir: str | None) -> list[Path]:
     """Return where scenarios are looked for; the user's folder comes first."""
-    own = [Path(config_dir)] if config_dir else []
-    return [*own, BUILT_IN, *(folder for folder, _ in plugins.scenario_folders())]
+    first = [Path(config_dir)] if config_dir else []
+    return [*first, BUILT_IN, *(folder for folder, _ in plugins.scenario_folders())]
 
 
 def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
     """Return the folder of a scenario, and where it is from.
 
+    Args:
+      name: of the scenario, without a suffix.
+      config_dir: the user's folder, whose scenario may stand in for another.
+
     Raises:
-      UserError: if there is none of that name, or two; the user's folder may hold one
-        in place of another.
+      UserError: if there is none of that name, or two.
     """
     if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
         return Path(config_dir), f"folder {config_dir}"
-    found: dict[Path, tuple[Path, str]] = {}
-    for folder, origin in [(BUILT_IN, OWN), *plugins.scenario_folders()]:
+    places: dict[Path, tuple[Path, str]] = {}
+    for folder, origin in [(BUILT_IN, SUITE), *plugins.scenario_folders()]:
         if (folder / f"{name}.yaml").is_file():  # one folder named twice is one
-            found.setdefault(folder.resolve(), (folder, origin))
-    if not found:
-        words = compose.scenario_names(folders(config_dir))
-        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, words)}")
-    if len(found) > 1:
-        two = [f"{f / name}.yaml ({o})" for f, o in found.values()]
+            places.setdefault(folder.resolve(), (folder, origin))
+    if not places:
+        names = compose.scenario_names(folders(config_dir))
+        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, names)}")
+    if len(places) > 1:
+        one, two, *_ = [f"{f / name}.yaml ({origin})" for f, origin in places.values()]
         raise UserError(
-            f"there are two of scenario {name!r}: {two[0]} and {two[1]}; rename one"
+            f"there are two of scenario {name!r}: {one} and {two}; rename one"
         )
-    return next(iter(found.values()))
+    return next(iter(places.values()))
 
 
 def _elsewhere(name: str, folder: Path, origin: str) -> dict[str, str] | None:
     """Return where a scenario that is not the suite's own is from, for the card."""
-    if origin == OWN:
+    if origin == SUITE:
         return None
     code = stores.digest((folder / f"{name}.yaml").read_text())
     return {"kind": "scenario", "name": name, "origin": origin, "code": code}
 
 
-def existing_folder(typed: str | None) -> str:
-    """Return what follows `--config-dir`.
-
-    Raises:
-      UserError: if it is no folder.
-    """
-    if typed is None or not Path(typed).is_dir():
-        raise UserError(f"--config-dir {typed}: no such folder")
-    return typed
-
-
 def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> None:
-    """Compose the scenario the words describe and call `job` once for each sweep point.
+    """Compose the scenario the words describe and call `job` once per sweep point.
 
     Args:
       words: e.g. ["scenario=binary_mnist", "defense.dpsgd.noise_multiplier=0.1"], with
-        Hydra's own flags (`-m`, `hydra/launcher=...`) and our `--config-dir DIR`.
+        Hydra's own flags (`-m`, `hydra/launcher=...`) and the suite's
+        `--config-dir DIR`.
       job: gets the checked scenario and the words that replay it.
 
     Raises:
       UserError, Refused: naming the word that is wrong, before anything is trained.
     """
     import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
     name, rest, config_dir = _parse(words)
-    place, origin = locate(name, config_dir)
-    found = _elsewhere(name, place, origin)
+    folder, origin = locate(name, config_dir)
+    elsewhere = _elsewhere(name, folder, origin)
     # argparse wants flags in front of the words
     overrides = sorted((_forced(word) for word in rest), key=lambda w: w[0] != "-")
     _check_grammar(overrides)
 
     def point(config: Any) -> None:
         try:
-            scenario = _scenario(name, config)._replace(elsewhere=found)
+            scenario = _scenario(name, config)._replace(elsewhere=elsewhere)
             job(scenario, f"scenario={name}{_replay(config_dir)}")
         except UserError as error:
             raise Refused(str(error)) from None
 
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    main = hydra.main(str(place.resolve()), name, version_base="1.3")
+    main = hydra.main(str(folder.resolve()), name, version_base="1.3")
+    raising = plugins.environment("HYDRA_FULL_ERROR", "1")  # not printing and leaving
     try:
-        with _argv([sys.argv[0], *overrides, *QUIET]), _raising():
+        with _argv([sys.argv[0], *overrides, *QUIET]), raising:
             main(point)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_in_one_line(error)) from None
+
+
+def composed(words: list[str]) -> tuple[compose.Scenario, str]:
+    """Return the one scenario the words describe, and the words that replay it.
+
+    Args:
+      words: as for `launch`, without a sweep.
+
+    Raises:
+      UserError: naming the word that is wrong, or if the words describe a sweep.
+    """
+    points: list[tuple[compose.Scenario, str]] = []
+    try:
+        launch(words, lambda *point: points.append(point))
+    except Refused as error:  # an exit, which would end more than this call
+        raise UserError(str(error)) from None
+    if len(points) != 1:
+        raise UserError(f"{len(points)} scenarios, not one: a sweep is not for here")
+    return points[0]
 
 
 def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
@@ -128,7 +137,7 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
     stream = iter(words)
     for word in stream:
         if word == "--config-dir":
-            config_dir = existing_folder(next(stream, None))
+            config_dir = plugins.existing(next(stream, None), "--config-dir")
         elif word.startswith("scenario="):
             if name is not None:
                 raise UserError(f"scenario={name} and {word}: which one?")
@@ -138,8 +147,8 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
         else:
             raise UserError(f"{word!r} is not of the form key=value{_meant(word)}")
     if not name:
-        known = ", ".join(compose.scenario_names(folders(config_dir)))
-        raise UserError(f"which scenario? scenario=NAME, NAME one of {known}")
+        names = ", ".join(compose.scenario_names(folders(config_dir)))
+        raise UserError(f"which scenario? scenario=NAME, NAME one of {names}")
     return name, rest, config_dir
 
 
@@ -147,8 +156,8 @@ def _meant(word: str) -> str:
     """Return what a word without "=" may have been, or nothing."""
     names = [f"scenario={n}" for n in compose.scenario_names(folders(None))]
     near = f"scenario={word}" if not word.startswith("-") else word
-    known = difflib.get_close_matches(near, [*names, *FLAGS], n=1, cutoff=0.7)
-    return f"; did you mean {known[0]!r}?" if known else ""
+    close = difflib.get_close_matches(near, [*names, *FLAGS], n=1, cutoff=0.7)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _forced(word: str) -> str:
@@ -177,15 +186,15 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        composed = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise UserError(str(error).split("\n")[0]) from None
-    assert isinstance(composed, dict)
-    _typed_training_wins(composed)
-    return compose.validate(name, {str(k): v for k, v in composed.items()})
+    assert isinstance(plain, dict)
+    _typed_training_wins(plain)
+    return compose.validate(name, {str(k): v for k, v in plain.items()})
 
 
-def _typed_training_wins(composed: dict) -> None:
+def _typed_training_wins(plain: dict) -> None:
     """Drop what a data set of the file says of a word typed as `training.WORD`."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -195,20 +204,20 @@ def _typed_training_wins(composed: dict) -> None:
     )
     typed = {w for o in overrides for w in _leaves(o.key_or_group, o.value())}
     words = {w.removeprefix("training.") for w in typed if w.startswith("training.")}
-    sets = composed.get("sets")
-    for name, own in sets.items() if isinstance(sets, dict) else ():
-        held = own.get("training") if isinstance(own, dict) else None
-        if isinstance(held, dict):
+    sets = plain.get("sets")
+    for name, data_set in sets.items() if isinstance(sets, dict) else ():
+        training = data_set.get("training") if isinstance(data_set, dict) else None
+        if isinstance(training, dict):
             for word in words:
                 if f"sets.{name}.training.{word}" not in typed:
-                    held.pop(word, None)
+                    training.pop(word, None)
 
 
 def _leaves(key: str, value: Any) -> set[str]:
     """Return the dotted names `key=value` sets: those in it, if it is a dictionary."""
     if not isinstance(value, dict):
         return {key}
-    return set().union(*(_leaves(f"{key}.{k}", held) for k, held in value.items()))
+    return set().union(*(_leaves(f"{key}.{k}", below) for k, below in value.items()))
 
 
 def _replay(config_dir: str | None) -> str:
@@ -226,29 +235,15 @@ def _typed(word: str) -> str:
 
 
 def _in_one_line(error: BaseException) -> str:
-    """Return what Hydra says of a word, without where it looked for it."""
-    said = f"{error} {error.__cause__ or ''}".replace("++", "")
-    return " ".join(said.split("Config search path")[0].split())
-
-
-@contextlib.contextmanager
-def _raising() -> Any:
-    """Let Hydra raise its errors rather than print them and leave."""
-    name = "HYDRA_FULL_ERROR"
-    kept, os.environ[name] = os.environ.get(name), "1"
-    try:
-        yield
-    finally:
-        if kept is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = kept
+    """Return Hydra's message about a word, without the folders it looked into."""
+    text = f"{error} {error.__cause__ or ''}".replace("++", "")
+    return " ".join(text.split("Config search path")[0].split())
 
 
 @contextlib.contextmanager
 def _argv(words: list[str]) -> Any:
-    kept, sys.argv = sys.argv, words
+    before, sys.argv = sys.argv, words
     try:
         yield
     finally:
-        sys.argv = kept
+        sys.argv = before

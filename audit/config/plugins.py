@@ -1,13 +1,13 @@
 """Plug-ins from elsewhere: folders that were named, and installed packages.
 
 `--plugins DIR`, or the variable AUDIT_PLUGINS (folders, separated as in PATH), names
-folders. One that has any of `defenses/`, `attacks/`, `bounds/`, `scenarios/` is *laid
-out*, and nothing beside these is looked at. Any other is *flat*: every `.py` in it is a
-plug-in, its kind what its function returns, and every `.yaml` a scenario; files that
-start with `_` or `test_`, and `conftest.py`, are left alone.
+folders. One that has any of `defenses/`, `attacks/`, `bounds/`, `games/`, `scenarios/`
+is *laid out*, and nothing beside these is looked at. Any other is *flat*: every `.py`
+in it is a plug-in, its kind what its function returns, and every `.yaml` a scenario;
+files that start with `_` or `test_`, and `conftest.py`, are left alone.
 
 Packages that are installed name theirs by entry points: `audit.defenses`,
-`audit.attacks`, `audit.bounds` (`quiet = "my_package.quiet:quiet"`) and
+`audit.attacks`, `audit.bounds`, `audit.games` (`quiet = "my_package.quiet:quiet"`) and
 `audit.scenarios` (`mine = "my_package.scenarios"`, a package whose folder holds the
 YAML files).
 
@@ -33,9 +33,14 @@ from typing import NamedTuple
 from audit.errors import UserError
 
 VARIABLE = "AUDIT_PLUGINS"
-KINDS = {"defense": "defenses", "attack": "attacks", "bound": "bounds"}
+KINDS = {
+    "defense": "defenses",
+    "attack": "attacks",
+    "bound": "bounds",
+    "game": "games",
+}
 # what a factory says it returns, by which a flat folder's files are told apart
-RETURNS = {"Defense": "defense", "Attack": "attack", "Bound": "bound"}
+RETURNS = {"Defense": "defense", "Attack": "attack", "Bound": "bound", "Game": "game"}
 SCENARIOS = "scenarios"
 
 
@@ -73,35 +78,39 @@ def words(given: list[str]) -> tuple[list[str], list[str]]:
 
 
 @contextlib.contextmanager
-def only(folders: list[str]) -> Iterator[None]:
-    """Look into these folders and no others; processes that are started inherit it."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(folders))
+def environment(variable: str, value: str) -> Iterator[None]:
+    """Set a variable; processes that are started meanwhile inherit it."""
+    before, os.environ[variable] = os.environ.get(variable), value
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(VARIABLE, None)
+            os.environ.pop(variable, None)
         else:
-            os.environ[VARIABLE] = before
+            os.environ[variable] = before
+
+
+def only(folders: list[str]) -> contextlib.AbstractContextManager[None]:
+    """Look for plug-ins in these folders and no others."""
+    return environment(VARIABLE, os.pathsep.join(dict.fromkeys(folders)))
 
 
 def using(folders: list[str]) -> contextlib.AbstractContextManager[None]:
-    """Look into these folders, too."""
+    """Look for plug-ins in these folders, too."""
     return only([*folders, *named_folders()])
 
 
-def existing(typed: str, by: str = "--plugins") -> str:
-    """Return a folder that is there.
+def existing(typed: str | None, by: str = "--plugins") -> str:
+    """Return the name of a folder that exists.
 
     Args:
-      typed: its name.
+      typed: its name; None = nothing was typed.
       by: what named it, for the error.
 
     Raises:
-      UserError: if it is not.
+      UserError: if there is no such folder.
     """
-    if not Path(typed).is_dir():
+    if typed is None or not Path(typed).is_dir():
         raise UserError(f"{by} {typed}: no such folder")
     return typed
 
@@ -122,7 +131,7 @@ def places(kind: str) -> Iterator[tuple[str, Place]]:
     """Yield the name and place of every plug-in from elsewhere, clashes and all.
 
     Args:
-      kind: "defense", "attack" or "bound".
+      kind: of `KINDS`.
 
     Raises:
       UserError: for a folder that is not there, a file of a flat folder that is no
@@ -143,15 +152,15 @@ def places(kind: str) -> Iterator[tuple[str, Place]]:
 
 def scenario_folders() -> list[tuple[Path, str]]:
     """Return the folders with scenarios from elsewhere, and where each is from."""
-    found = []
+    places = []
     for typed in named_folders():
         folder = Path(existing(typed, VARIABLE))
-        own = folder / SCENARIOS if laid_out(folder) else folder
-        if own.is_dir():
-            found.append((own, f"folder {typed}"))
+        scenarios = folder / SCENARIOS if laid_out(folder) else folder
+        if scenarios.is_dir():
+            places.append((scenarios, f"folder {typed}"))
     for point in _points(f"audit.{SCENARIOS}"):
-        found.append((_located(point)[0].parent, _package(point)))
-    return found
+        places.append((_located(point)[0].parent, _package(point)))
+    return places
 
 
 def load(place: Place, name: str) -> ModuleType:
@@ -210,9 +219,9 @@ def _python(folder: Path) -> list[Path]:
 def _kind(path: Path) -> str:
     """Return the kind of a flat folder's file, by what its function returns."""
     function = functions(path).get(path.stem)
-    said = ast.unparse(function.returns) if function and function.returns else ""
+    returns = ast.unparse(function.returns) if function and function.returns else ""
     for word, kind in RETURNS.items():
-        if word in said.replace("|", " ").split():
+        if word in returns.replace("|", " ").split():
             return kind
     raise UserError(
         f"{path} holds no function {path.stem!r} that says it returns "

@@ -24,6 +24,7 @@ import pydantic
 from audit import types
 from audit.config import code, plugins
 from audit.config.plugins import functions
+from audit.config.schema import Section
 from audit.errors import UserError, did_you_mean
 
 
@@ -32,10 +33,13 @@ class Setting(NamedTuple):
 
     annotation: Any
     default: Any
+    required: bool = False
 
 
 KINDS = {"defense": "defenses", "attack": "attacks"}  # folders of the suite's own
-OWN = "the suite"
+ROOMS = {"model": "models", "game": "games", "bound": "accounting"}  # in `audit`
+RETURNS = {"model": "Task", "game": "Game", "bound": "Bound"}
+SUITE = "the suite"
 
 
 def _folder(package: str) -> Path:
@@ -46,31 +50,46 @@ def _folder(package: str) -> Path:
 
 
 def own_names(kind: str) -> list[str]:
-    """Return the names of the suite's own plug-ins of a kind, or of its models.
+    """Return the names of the suite's own plug-ins of a kind.
 
-    It has no bounds of this kind: its own are always computed.
+    Bounds among them are always computed, and no scenario asks for them.
     """
-    if kind == "model":
-        return sorted(n for n in functions(_models()) if _is_model(_models(), n))
-    if kind not in KINDS:
-        return []
+    if kind in ROOMS:
+        return sorted(_in_room(kind))
     files = _folder(KINDS[kind]).glob("*.py")
     return sorted(f.stem for f in files if not f.stem.startswith("_"))
 
 
-def always(bound: str) -> bool:
-    """Return whether a bound is the suite's own, which no scenario asks for."""
-    return bound in functions(_folder("audit") / "accounting" / "bounds.py")
+def _in_room(kind: str) -> dict[str, Path]:
+    """Return the suite's own functions of a kind that has a room, by name."""
+    files = sorted((_folder("audit") / ROOMS[kind]).glob("*.py"))
+    return {
+        name: path
+        for path in files
+        for name, function in functions(path).items()
+        if _is_factory(kind, name, function)
+    }
+
+
+def _is_factory(kind: str, name: str, function: ast.FunctionDef) -> bool:
+    """Return whether a function makes a plug-in: a model or game, from settings."""
+    if name.startswith("_") or function.returns is None:
+        return False
+    takes = [a.arg for a in function.args.args]
+    if ast.unparse(function.returns) != RETURNS[kind]:
+        return False
+    return takes == {"model": ["features", "classes"], "game": []}.get(kind, takes)
 
 
 def names(kind: str) -> list[str]:
     """Return the names of all plug-ins of a kind.
 
     Args:
-      kind: "defense", "attack", "bound" or "model".
+      kind: "defense", "attack", "bound", "game" or "model".
     """
-    elsewhere = () if kind == "model" else plugins.places(kind)
-    return sorted({*own_names(kind), *(name for name, _ in elsewhere)})
+    elsewhere = plugins.places(kind) if kind in plugins.KINDS else ()
+    built_in = () if kind == "bound" else own_names(kind)
+    return sorted({*built_in, *(name for name, _ in elsewhere)})
 
 
 def place(kind: str, name: str) -> plugins.Place:
@@ -79,35 +98,35 @@ def place(kind: str, name: str) -> plugins.Place:
     Raises:
       UserError: if there is none of that name, or two of them.
     """
-    found = _all_places(kind, name)
-    if not found:
+    places = _all_places(kind, name)
+    if not places:
         raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names(kind))}")
-    one, *others = found
+    one, *others = places
     if others:
         raise UserError(
-            f"there are two of {kind} {name!r}: {_said(one)} and {_said(others[0])}; "
+            f"there are two of {kind} {name!r}: {_where(one)} and {_where(others[0])}; "
             f"rename one"
         )
     return one
 
 
 def _all_places(kind: str, name: str) -> list[plugins.Place]:
-    found: dict[Path, plugins.Place] = {}
-    if name in own_names(kind):
-        path = _models() if kind == "model" else _folder(KINDS[kind]) / f"{name}.py"
-        module = "audit.models.networks" if kind == "model" else f"{KINDS[kind]}.{name}"
-        found[path.resolve()] = plugins.Place(path, OWN, (path,), module)
-    bounds = _folder("audit") / "accounting" / "bounds.py"
-    if kind == "bound" and name in functions(bounds):
-        found[bounds] = plugins.Place(bounds, OWN, (bounds,), "audit.accounting.bounds")
-    if kind != "model":
+    places: dict[Path, plugins.Place] = {}
+    if kind in ROOMS and (path := _in_room(kind).get(name)) is not None:
+        module = f"audit.{ROOMS[kind]}.{path.stem}"
+        places[path.resolve()] = plugins.Place(path, SUITE, (path,), module)
+    elif kind in KINDS and name in own_names(kind):
+        path = _folder(KINDS[kind]) / f"{name}.py"
+        module = f"{KINDS[kind]}.{name}"
+        places[path.resolve()] = plugins.Place(path, SUITE, (path,), module)
+    if kind in plugins.KINDS:
         for other, at in plugins.places(kind):
             if other == name:  # one file named twice is one plug-in
-                found.setdefault(at.path.resolve(), at)
-    return list(found.values())
+                places.setdefault(at.path.resolve(), at)
+    return list(places.values())
 
 
-def _said(at: plugins.Place) -> str:
+def _where(at: plugins.Place) -> str:
     return f"{at.path} ({at.origin})"
 
 
@@ -158,17 +177,17 @@ def elsewhere(kind: str, name: str) -> dict[str, str] | None:
       Plain data for the card: kind, name, origin, and a hash of its own code.
     """
     at = place(kind, name)
-    if at.origin == OWN:
+    if at.origin == SUITE:
         return None
-    own = code.version(sources(kind, name))
-    return {"kind": kind, "name": name, "origin": at.origin, "code": own}
+    version = code.version(sources(kind, name))
+    return {"kind": kind, "name": name, "origin": at.origin, "code": version}
 
 
 def summary(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring."""
     path = source(kind, name)
-    held: Any = functions(path)[name] if kind == "model" else plugins.parse(path)
-    return (ast.get_docstring(held) or "").split("\n")[0]
+    node: Any = functions(path)[name] if kind in ROOMS else plugins.parse(path)
+    return (ast.get_docstring(node) or "").split("\n")[0]
 
 
 def settings(kind: str, name: str) -> dict[str, Setting]:
@@ -181,22 +200,42 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
 
     Raises:
       UserError: if the file has no function of its own name, or an annotation or
-        default is no word of `audit.types`, `annotated_types`, typing or the builtins.
+        default is no word of `audit.types`, `annotated_types`, typing, the builtins or
+        a `Section` of the same file.
     """
     function = functions(path).get(name)
     if function is None:
         raise UserError(f"{path} holds no function {name!r}; a plug-in is named so")
-    known = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
+    words = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
+    words |= _sections(path, words)
     arguments = function.args
-    found = {}
+    settings = {}
     for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         try:
-            found[a.arg] = Setting(_value(a.annotation, known), _value(d, known))
+            settings[a.arg] = Setting(
+                _value(a.annotation, words), _value(d, words), required=d is None
+            )
         except Exception as error:  # whatever an expression may raise
             raise UserError(
                 f"{path}, line {a.lineno}: cannot read the setting {a.arg!r}: {error}"
             ) from None
-    return found
+    return settings
+
+
+def _sections(path: Path, words: dict[str, Any]) -> dict[str, Any]:
+    """Return the file's own `Section` classes; nothing else of it is executed."""
+    classes: list[ast.stmt] = [
+        node
+        for node in plugins.parse(path).body
+        if isinstance(node, ast.ClassDef)
+        if [ast.unparse(base) for base in node.bases] == [Section.__name__]
+    ]
+    names = {Section.__name__: Section, "__name__": path.stem, **words}
+    code_of_classes = compile(
+        ast.Module(classes, []), str(path), "exec", dont_inherit=True
+    )
+    exec(code_of_classes, names)
+    return {c.name: names[c.name] for c in classes if isinstance(c, ast.ClassDef)}
 
 
 def check(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
@@ -215,20 +254,22 @@ def check(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, 
 
 
 def validate(
-    known: dict[str, Setting], given: dict[str, Any], where: str
+    declared: dict[str, Setting], given: dict[str, Any], where: str
 ) -> dict[str, Any]:
-    """Return `known` settings with the `given` values; see `check`."""
+    """Return the `declared` settings with the `given` values; see `check`."""
     for word in given:
-        if word not in known:
-            hint = did_you_mean(word, known) if known else "; it has no settings"
-            raise UserError(f"unknown setting {where}.{word}{hint}")
-    fields: dict[str, Any] = {k: (s.annotation, s.default) for k, s in known.items()}
+        if word not in declared:
+            hint = did_you_mean(word, declared) if declared else "; it has no settings"
+            raise UserError(f"unknown setting {where}{'.' * bool(where)}{word}{hint}")
+    fields: dict[str, Any] = {
+        k: (s.annotation, ... if s.required else s.default) for k, s in declared.items()
+    }
     strict = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     model = pydantic.create_model("settings", __config__=strict, **fields)
     try:
         return dict(model(**given))
     except pydantic.ValidationError as error:
-        raise UserError(explain(error, where)) from None
+        raise UserError(explain(error, where, model)) from None
 
 
 def explain(
@@ -243,7 +284,7 @@ def explain(
       where: how the command line calls what was validated.
       model: whose words are offered where one is not known.
     """
-    found: dict[str, list[str]] = {}
+    problems: dict[str, list[str]] = {}
     for e in error.errors():
         # of an alternative, pydantic names the type that was tried: not typed by anyone
         steps = [str(s) for s in e["loc"] if not _ALTERNATIVE.match(str(s))]
@@ -253,8 +294,10 @@ def explain(
         if e["type"] == "extra_forbidden" and model is not None:
             path, typed = f"unknown key {path}", ""
             text = did_you_mean(str(e["loc"][-1]), _words(model, e["loc"][:-1]))[2:]
-        found.setdefault(f"{path}{typed}", []).append(text + _nearest(e))
-    return "; ".join(f"{path}: {' or '.join(said)}" for path, said in found.items())
+        problems.setdefault(f"{path}{typed}", []).append(text + _nearest(e))
+    return "; ".join(
+        f"{path}: {' or '.join(texts)}" for path, texts in problems.items()
+    )
 
 
 _ALTERNATIVE = re.compile(r"str$|dict\[|int$|float$|none$|constrained-")
@@ -291,15 +334,6 @@ def _words(model: Any, path: Iterable[Any]) -> list[str]:
     return list(model.model_fields)
 
 
-def _models() -> Path:
-    return _folder("audit") / "models" / "networks.py"
-
-
-def _is_model(path: Path, name: str) -> bool:
-    first = [a.arg for a in functions(path)[name].args.args]
-    return first == ["features", "classes"] and not name.startswith("_")
-
-
-def _value(node: ast.expr | None, known: dict[str, Any]) -> Any:
+def _value(node: ast.expr | None, words: dict[str, Any]) -> Any:
     """Evaluate an annotation or default of a plug-in's source."""
-    return None if node is None else eval(ast.unparse(node), dict(known))
+    return None if node is None else eval(ast.unparse(node), dict(words))

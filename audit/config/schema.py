@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval, Len
+from annotated_types import Len
 from pydantic import BaseModel, ConfigDict
 
 from audit.types import Count, NonNegative, NonNegativeInt, Positive, Seed, Share
 
 
-class _Model(BaseModel):
+class Section(BaseModel):
+    """A part of a scenario: every word of it is named, every value has its type.
+
+    A game names its own settings by a subclass in its file.
+    """
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class SplitSizes(_Model):
+class SplitSizes(Section):
     """How many records go where; arguments of `data.split`."""
 
     public: NonNegativeInt | Share = 0  # a number, or a share of the training part
@@ -28,7 +33,7 @@ class SplitSizes(_Model):
     seed: Seed = 0  # of the shuffle and the augmentation; independent of the run's seed
 
 
-class Features(_Model):
+class Features(Section):
     """What is done to the records first; arguments of `data.prepare_features`."""
 
     channels: bool | Literal["cifar10"] = False
@@ -37,7 +42,7 @@ class Features(_Model):
     standardise: bool = False
 
 
-class Pretrain(_Model):
+class Pretrain(Section):
     """Training on the public records before anything private; see `pretrain.start`."""
 
     epochs: NonNegativeInt = 0
@@ -46,37 +51,22 @@ class Pretrain(_Model):
     weight_decay: NonNegative = 1e-4
 
 
-class Membership(_Model):
-    """What is made for the attackers of a membership game; see `membership`."""
+class DataSet(Section):
+    """What a scenario does on one data set.
 
-    shadows: Count = 64  # reference models; each candidate is in half of them
-    calibration: Count = 16  # more of them, on which thresholds are chosen
-    queries: Annotated[int, Interval(ge=1, le=9)] = (
-        1  # an image and its moves by a pixel
-    )
+    Further words are settings of the game that differ here.
+    """
 
-
-class DataSet(_Model):
-    """What a scenario does on one data set."""
+    model_config = ConfigDict(extra="allow")
 
     splits: SplitSizes
     features: Features | None = None  # where they are prepared otherwise than elsewhere
-    attribute: str | None = None  # where the column has another name than elsewhere
     training: dict[str, Any] = {}
     defense: dict[str, dict[str, Any]] = {}
     attack: dict[str, dict[str, Any]] = {}
 
 
-class Canaries(_Model):
-    """What is planted to audit a claimed epsilon; see `canaries.plant`."""
-
-    kind: Literal["gradient", "input"] = "gradient"
-    count: Count = 1  # of them in one run
-    norm: Positive = 1000.0  # of a gradient canary's gradient, before the clip
-    audits: Count = 1  # independent repetitions; the first is the row
-
-
-class TaskSpec(_Model):
+class TaskSpec(Section):
     """What is learnt: a model of `models.networks` on some classes of the data."""
 
     model: str
@@ -85,7 +75,7 @@ class TaskSpec(_Model):
     settings: dict[str, Any] = {}
 
 
-class Chosen(_Model):
+class Chosen(Section):
     """Who chose a defense's settings, and what that cost; shown, never used."""
 
     by: str
@@ -93,36 +83,25 @@ class Chosen(_Model):
     tuned_on: Literal["elsewhere", "targets"] | None = None  # None = not said
 
 
-class ScenarioSpec(_Model):
-    """The schema of a scenario file plus the words of the command line."""
+class ScenarioSpec(Section):
+    """The schema of a scenario file plus the words of the command line.
+
+    Settings of the game stand beside these words, see `compose.validate`.
+    """
 
     name: str
     title: str
     source: str
-    game: Literal[
-        "reconstruction",
-        "leave_one_out",
-        "anatomy",
-        "attribute",
-        "exposed",
-        "canary",
-        "one_run",
-        "membership",
-        "membership_replace_one",
-    ]
-    exposed: Literal["trained", "start"] = "trained"  # where the exposed step is taken
+    game: str
     seed: Seed = 0
     task: TaskSpec
     features: Features = Features()
-    attribute: str | None = None  # the column an attribute game is about
-    canaries: Canaries | None = None  # in the games canary and one_run
     data: str = "auto"
     sets: Annotated[dict[str, DataSet], Len(1)]
     runs: Count = 1
     accounting_runs: Count = 1
     delta: Share = 1e-9
     pretrain: Pretrain = Pretrain()
-    membership: Membership | None = None  # in membership games; None = the defaults
     training: dict[str, Any] = {}
     defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
     defense: dict[str, dict[str, Any]] = {}

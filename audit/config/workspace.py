@@ -38,18 +38,19 @@ def code_version(scenario: Scenario) -> str:
 def used(scenario: Scenario) -> list[tuple[str, str]]:
     """Return kind and name of every plug-in of the line-up, once each."""
     line_ups = {
+        "game": (scenario.game,),
         "defense": scenario.defenses,
         "attack": scenario.attacks,
         "bound": scenario.bounds,
     }
-    return sorted({(kind, e.name) for kind, held in line_ups.items() for e in held})
+    return sorted({(kind, e.name) for kind, line in line_ups.items() for e in line})
 
 
 def from_elsewhere(scenario: Scenario) -> list[dict[str, str]]:
     """Return what of a scenario is not the suite's own: kind, name, origin, code."""
-    each = [registry.elsewhere(*asked) for asked in used(scenario)]
+    each = [registry.elsewhere(*plugin) for plugin in used(scenario)]
     each.append(scenario.elsewhere)
-    return [found for found in each if found is not None]
+    return [origin for origin in each if origin is not None]
 
 
 def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:

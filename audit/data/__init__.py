@@ -85,19 +85,19 @@ def names() -> list[str]:
 
 
 def where(name: str) -> str | None:
-    """Return where a data set would come from without a download, or None."""
+    """Return the origin of a data set that needs no download, or None."""
     files = SOURCES[name].files
     if files is None:
         return "embedded"
-    found = locate(files)
-    return found and found[1]
+    place = locate(files)
+    return place and place[1]
 
 
 def resolve(name: str, candidates: Sequence[str]) -> str:
     """Return `name`, or for "auto" the first candidate that is on this machine.
 
     Raises:
-      DataError: if none of them is.
+      DataError: if none of the candidates is.
     """
     if name != "auto":
         return name

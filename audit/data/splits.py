@@ -18,20 +18,21 @@ def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     Where labels are numbers there is nothing to choose: `classes` must be empty.
 
     Raises:
-      DataError: if a class does not exist, or is named twice, or none is.
+      DataError: if a class does not exist or is repeated, or if `classes` is empty.
     """
-    asked = list(classes)
+    chosen = list(classes)
     if dataset.y_train.dtype.kind == "f":
-        if asked:
+        if chosen:
             raise DataError(
-                f"classes {asked}: the labels of {dataset.name} are numbers"
+                f"classes {chosen}: the labels of {dataset.name} are numbers"
             )
         return dataset
-    known = np.unique(dataset.y_train).tolist()
-    if not asked or not set(asked) <= set(known) or len(set(asked)) < len(asked):
-        raise DataError(f"classes {asked}: {dataset.name} has {known}, each once")
-    relabel = np.full(max(known) + 1, -1, np.int32)
-    relabel[asked] = np.arange(len(asked))
+    existing = np.unique(dataset.y_train).tolist()
+    distinct = set(chosen)
+    if not chosen or not distinct <= set(existing) or len(distinct) < len(chosen):
+        raise DataError(f"classes {chosen}: {dataset.name} has {existing}, each once")
+    relabel = np.full(max(existing) + 1, -1, np.int32)
+    relabel[chosen] = np.arange(len(chosen))
 
     def keep(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         y = relabel[y]
@@ -61,27 +62,28 @@ def split(
     """Cut consecutive slices public, fixed, pool, targets of the training part.
 
     Args:
-      dataset: what to cut.
+      dataset: records to cut.
       public: records anyone may use; a number below 1 is a share of the training part.
-      fixed: records the informed adversary knows; None = all that the others leave.
+      fixed: records the informed adversary knows; None = all remaining records.
       pool: distinct records of the adversary's prior.
       targets: records to be rebuilt, the last slice (Edmunds 2024).
-      test: of the official test part, None = all of it; where a set has none, one more
-        slice of the same records.
-      order: of the records before cutting.
+      test: size of the test split. It is cut from the official test part, None = all
+        of it. If there is no official part, it is one more slice of the same records.
+      order: of the records before they are cut.
       augment: size of the pool after augmentation; 0 = none. Only pool images move.
-      seed: of the shuffle and of the augmentation.
+      seed: for the shuffle and the augmentation.
       pool_from: `test` takes the whole test part for the pool, whose size is then 0.
         The attacker's prior and the utility are measured on the same records, none of
         which any defense trains on.
 
     Raises:
-      DataError: if the data hold fewer records, or a size makes no sense.
+      DataError: if there are too few records, or a size is not allowed.
     """
-    held = len(dataset.y_train)
-    own = round(public * held) if isinstance(public, float) else public
-    left = held - own - pool - targets if fixed is None else fixed
-    sizes = {"public": own, "fixed": left, "pool": pool, "targets": targets}
+    records = len(dataset.y_train)
+    if isinstance(public, float):
+        public = round(public * records)
+    left = records - public - pool - targets if fixed is None else fixed
+    sizes = {"public": public, "fixed": left, "pool": pool, "targets": targets}
     for name, size in {**sizes, "test": test or 0, "augment": augment}.items():
         if size < 0 and not (name == "fixed" and fixed is None):
             raise DataError(f"{name}={size}: a size is at least 0")
@@ -102,20 +104,22 @@ def split(
         if fixed is None:
             sizes["fixed"] -= test
     if fixed is None and sizes["fixed"] < 1:
-        raise DataError(f"{dataset.name} holds {held} records: none is left for fixed")
-    if sum(sizes.values()) > held:
-        asked = " + ".join(f"{k}={v}" for k, v in sizes.items())
         raise DataError(
-            f"{asked} = {sum(sizes.values())} records asked, "
-            f"{dataset.name} holds {held}"
+            f"{dataset.name} holds {records} records: none is left for fixed"
         )
-    rows = np.arange(held)
+    if sum(sizes.values()) > records:
+        requested = " + ".join(f"{k}={v}" for k, v in sizes.items())
+        raise DataError(
+            f"{requested} = {sum(sizes.values())} records asked, "
+            f"{dataset.name} holds {records}"
+        )
+    rows = np.arange(records)
     if order == "shuffled":
         rows = np.random.default_rng(seed).permutation(rows)
     ends = np.cumsum(list(sizes.values()))
     parts = {
-        name: _take(dataset.x_train, dataset.y_train, own)
-        for name, own in zip(sizes, np.split(rows[: ends[-1]], ends[:-1]), strict=True)
+        name: _take(dataset.x_train, dataset.y_train, part)
+        for name, part in zip(sizes, np.split(rows[: ends[-1]], ends[:-1]), strict=True)
     }
     if official:
         parts["test"] = _test_part(dataset, test)
@@ -134,16 +138,15 @@ def _take(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> Examples:
 def _test_part(dataset: Dataset, test: int | None) -> Examples:
     assert dataset.x_test is not None
     assert dataset.y_test is not None
-    held = len(dataset.y_test)
-    if test is not None and test > held:
-        raise DataError(f"test={test} asked, {dataset.name}'s test part holds {held}")
-    return _take(
-        dataset.x_test, dataset.y_test, np.arange(held if test is None else test)
-    )
+    size = len(dataset.y_test)
+    if test is not None and test > size:
+        raise DataError(f"test={test} asked, {dataset.name}'s test part holds {size}")
+    rows = np.arange(size if test is None else test)
+    return _take(dataset.x_test, dataset.y_test, rows)
 
 
 def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarray]:
-    """Return the originals followed by small affine moves of them, and sources."""
+    """Return the originals, followed by copies under small affine maps, and sources."""
     from scipy import ndimage
 
     x, y = np.asarray(pool.x), np.asarray(pool.y)
@@ -177,15 +180,15 @@ def check(
     *,
     in_turn: bool = False,
 ) -> None:
-    """Refuse values that are no numbers or outside the domain, and empty splits.
+    """Refuse values that are not finite or outside the domain, and empty splits.
 
     Args:
-      splits: what `split` returned.
+      splits: from `split`.
       domain: of every coordinate.
       in_turn: every fixed record is the target in turn; `targets` may be empty.
 
     Raises:
-      DataError: naming the split and how many values.
+      DataError: naming the split and the number of values.
     """
     may_be_empty = {"public", "targets"} if in_turn else {"public"}
     for name in splits._fields[:-1]:
@@ -202,31 +205,31 @@ def check(
         if out:
             raise DataError(f"{name} holds {out} values outside {domain}")
     attacked = "fixed" if in_turn else "targets"
-    wanted, known = np.asarray(getattr(splits, attacked).y), np.asarray(splits.pool.y)
-    lacking = np.setdiff1d(wanted, known)
-    if len(lacking) and wanted.dtype.kind != "f":
+    labels = np.asarray(getattr(splits, attacked).y)
+    lacking = np.setdiff1d(labels, np.asarray(splits.pool.y))
+    if len(lacking) and labels.dtype.kind != "f":
         listed = ", ".join(map(str, lacking))
         raise DataError(f"pool holds no record of class {listed}, unlike {attacked}")
 
 
 def duplicates(splits: Splits) -> int:
-    """Return how many targets stand, value for value, in fixed or pool as well.
+    """Return the number of targets with an exact copy in `fixed` or `pool`.
 
-    The splits are disjoint as records; real data may hold one picture twice. Without
-    targets: how many fixed records have a twin.
+    The splits are disjoint as records, but a data set may contain one picture twice.
+    Without targets, return the number of fixed records with such a copy.
     """
     fixed, pool, targets = map(_rows, (splits.fixed, splits.pool, splits.targets))
     if targets:
-        known = {*fixed, *pool}
-        return sum(row in known for row in targets)
-    seen = Counter(fixed + pool)
-    return sum(seen[row] > 1 for row in fixed)
+        others = {*fixed, *pool}
+        return sum(row in others for row in targets)
+    count = Counter(fixed + pool)
+    return sum(count[row] > 1 for row in fixed)
 
 
 def known_targets(splits: Splits) -> int:
-    """Return how many targets stand in what the attacker holds; images to 8 bits.
+    """Return the number of targets with a copy in `fixed` or `pool`, images in 8 bits.
 
-    Without targets: how many fixed records stand in the pool.
+    Without targets, return the number of fixed records with a copy in the pool.
     """
 
     def rounded(z: Examples) -> Examples:

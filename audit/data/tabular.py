@@ -1,6 +1,6 @@
 """Tables with a binary column, for attribute inference (Hannun et al. 2021).
 
-Two come with scikit-learn. UCI Adult is read from a local folder: it is not shipped.
+Two are in scikit-learn. UCI Adult is not shipped, but read from a local folder.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def load_diabetes() -> Dataset:
     """Load the 442 patients of Efron et al. (2004); the label is a number."""
     from sklearn import datasets
 
-    held = datasets.load_diabetes(scaled=False)
-    x, columns = held.data.astype(np.float32), tuple(held.feature_names)
+    patients = datasets.load_diabetes(scaled=False)
+    x, columns = patients.data.astype(np.float32), tuple(patients.feature_names)
     sex = columns.index("sex")
     x[:, sex] = x[:, sex] == x[:, sex].max()
     return _embedded(
         "diabetes",
         x,
-        held.target.astype(np.float32),
+        patients.target.astype(np.float32),
         columns,
         "442 patients that come with scikit-learn; label: disease progression; binary "
         "column: sex",
@@ -45,23 +45,23 @@ def load_diabetes() -> Dataset:
 
 
 def load_breast_cancer() -> Dataset:
-    """Load the 569 tumours of Street et al. (1993), their size made one binary column.
+    """Load the 569 tumours of Street et al. (1993), with their size as a binary column.
 
-    Every column that is computed from the size, or all but says it, is left out, so
-    that `large` is not to be read off the others.
+    Every column that is computed from the size, or nearly determines it, is left out,
+    so that the other columns do not give `large` away.
     """
     from sklearn import datasets
 
-    held = datasets.load_breast_cancer()
-    names = [str(name) for name in held.feature_names]
+    tumours = datasets.load_breast_cancer()
+    names = [str(name) for name in tumours.feature_names]
     of_size = [n for n in names if {"radius", "perimeter", "area"} & set(n.split())]
-    area = held.data[:, names.index("mean area")]
+    area = tumours.data[:, names.index("mean area")]
     kept = [i for i, name in enumerate(names) if name not in of_size]
     large = (area > np.median(area))[:, None]
     return _embedded(
         "breast_cancer",
-        np.append(held.data[:, kept], large, 1).astype(np.float32),
-        held.target.astype(np.int32),
+        np.append(tumours.data[:, kept], large, 1).astype(np.float32),
+        tumours.target.astype(np.int32),
         (*(names[i] for i in kept), "large"),
         "569 tumours that come with scikit-learn; label: benign; binary column: large, "
         f"a mean area above the median, which replaces the {len(of_size)} columns of "
@@ -78,10 +78,10 @@ def load_adult() -> Dataset:
 
     Records with a missing value are dropped. Columns that are not continuous are
     one-hot without their last value; marital status is one binary column, `married`;
-    relationship, which all but says the same, is left out (Hannun et al. 2021).
+    relationship, which nearly determines it, is left out (Hannun et al. 2021).
 
     Raises:
-      DataError: no such files, or a line that is no record.
+      DataError: if a file is missing, or a line is no record.
     """
     place, origin = only_local("adult", ADULT)
     train, test = (list(_records(place / name)) for name in ADULT)
@@ -132,9 +132,10 @@ def _record(line: str, where: str) -> dict[str, str]:
 
 
 def _one_hot_values(records: list[dict[str, str]]) -> dict[str, list[str]]:
-    """Return the values that get a column of their own: of each name all but the last.
+    """Return the values that get a one-hot column: for each name all but the last.
 
-    Of both parts: a value that one of them lacks must not pass for the last one.
+    `records` must be those of both parts: a value that is missing in one of them would
+    be taken for the last.
     """
     binary = ("marital-status", "relationship", "income")
     return {

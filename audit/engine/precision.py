@@ -1,4 +1,4 @@
-"""Arrays as wide as JAX computes where they are made."""
+"""Casts to the precision in which JAX computes at the moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def double(tree: Any) -> Any:
-    """Return a tree whose floats are NumPy arrays of JAX's width at this point."""
+    """Return the tree as NumPy arrays; floats are float64 under `jax.enable_x64`."""
     kind = jnp.result_type(float)
 
     def cast(a: Any) -> np.ndarray:

@@ -1,52 +1,75 @@
-"""One method of a defense as one program: lanes under vmap, a tile a device."""
+"""One method of a defense as one compiled program over the lanes of a tile."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from audit.errors import UserError, did_you_mean
 from audit.mechanisms.batch import gathered
-from audit.types import Task, TrainingSet
+from audit.types import TRAITS, Defense, Task, TrainingSet
+
+
+class Recipe(NamedTuple):
+    """A defense without its float settings; hashable, so that programs are cached."""
+
+    factory: Callable  # (task, *, settings) -> Defense
+    task: Task
+    static: tuple[tuple[str, Any], ...]  # int, str, bool: a new value recompiles
+
+    def build(self, floats: dict[str, Any]) -> Defense:
+        """Return the defense.
+
+        Args:
+          floats: the float settings; may be traced.
+
+        Raises:
+          UserError: if the defense has a trait that does not exist.
+        """
+        defense = self.factory(self.task, **dict(self.static), **floats)
+        for word in sorted(defense.traits - TRAITS):
+            raise UserError(
+                f"defense {self.factory.__name__}: unknown trait {word!r}"
+                f"{did_you_mean(word, TRAITS)}"
+            )
+        return defense
 
 
 @functools.cache
 def program(
     method: str,
-    factory: Callable,
-    task: Task,
-    static: tuple,
+    recipe: Recipe,
     devices: int,
     then: Callable | None = None,
 ) -> Any:
-    """Return one defense method, vmapped over the lanes of a tile, on every device.
+    """Return one method, vmapped over the lanes of a tile, on every device.
 
     Floats are arguments, so that a sweep over noise levels compiles once.
 
     Args:
-      method: of the defense.
-      factory: the defense, `(task, *, settings) -> Defense`.
-      task: what is learnt.
-      static: settings that are no floats.
-      devices: how many.
+      method: name of a method of the defense, or of its mechanism.
+      recipe: the defense without its floats.
+      devices: number of devices; each runs one tile.
       then: see `shadow.sweep`.
 
     Returns:
-      (shared = (floats, side, fixed, extra), root key, indices, own = (target, rows) of
-      every lane) -> what the method or `then` returns.
+      (shared = (floats, side, fixed, extra), root key, indices, per_lane = (target,
+      rows)) -> what the method or `then` returns.
     """
 
-    def lane(shared: tuple, root: Any, index: Any, own: tuple) -> Any:
+    def lane(shared: tuple, root: Any, index: Any, per_lane: tuple) -> Any:
         floats, side, fixed, extra = shared
-        defense = factory(task, **dict(static), **floats)
-        key, data = jax.random.fold_in(root, index), TrainingSet(fixed, *own)
+        defense = recipe.build(floats)
+        key, data = jax.random.fold_in(root, index), TrainingSet(fixed, *per_lane)
         if "rows" not in defense.traits:
             data = gathered(data)
-        run = getattr(defense, method)
+        owner = defense if method in Defense._fields else defense.mechanism
+        run = getattr(owner, method)
         if then is None:
             return run(key, side, data, *extra)
         return then(defense, side, run(key, side, data), *extra)

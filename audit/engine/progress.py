@@ -1,8 +1,8 @@
 """Progress for people: nested bars on a terminal, plain lines elsewhere.
 
-The engine sees one function, `report(what, done, total)`; all else is for the command
-line. A finished stage leaves one line, on a terminal too, so that only what is running
-has a bar.
+The engine calls one function, `report(what, done, total)`; the rest serves the command
+line. A finished stage becomes one line, also on a terminal, so that only running stages
+have a bar.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TextIO
+from io import TextIOWrapper
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -32,38 +33,23 @@ Report = Callable[[str, int, int], None]  # (what, done, total)
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """Report nothing."""
+    """Ignore the report."""
     del what, done, total
 
 
-UNITS = {"guesses": "records"}  # what a stage counts, where it is not models
+UNITS = {"guesses": "records"}  # what a stage counts if not models
 
 
 class _Stage(NamedTuple):
-    """What is known of one named stage."""
+    """One stage that is running."""
 
-    total: int
     unit: str
-    done: int
-    first: int  # found in the store, not computed now
-    began: float
-    said: float  # when its last line was written
+    first: int  # number of models taken from the store
+    began: float  # seconds on a monotonic clock
     bar: TaskID | None
-
-
-class _Legible:
-    """A stream that writes "?" for what its encoding lacks."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        self.encoding = getattr(stream, "encoding", None) or "utf-8"
-
-    def write(self, text: str) -> int:
-        legible = text.encode(self.encoding, "replace").decode(self.encoding)
-        return self.stream.write(legible)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+    reported: float  # time of its last line on the same clock
+    done: int
+    total: int
 
 
 class _Rate(ProgressColumn):
@@ -79,14 +65,18 @@ class Progress:
 
     Args:
       stream: where to write; standard error by default.
-      plain: lines instead of bars; by default where the stream is no terminal, or one
-        that cannot move its cursor.
+      plain: lines instead of bars; the default where the stream is no terminal, or is a
+        terminal that cannot move its cursor.
     """
 
     def __init__(self, stream: TextIO | None = None, plain: bool | None = None) -> None:
         stream = stream if stream is not None else sys.stderr
         dumb = os.environ.get("TERM") in ("dumb", "unknown")
-        self.stream: Any = _Legible(stream)
+        if isinstance(
+            stream, TextIOWrapper
+        ):  # "?" replaces characters that its encoding lacks
+            stream.reconfigure(errors="replace")
+        self.stream = stream
         self.plain = (dumb or not stream.isatty()) if plain is None else plain
         self.stages: dict[str, _Stage] = {}
         self.bars = None if self.plain else _bars(self.stream)
@@ -101,43 +91,21 @@ class Progress:
             self.bars.stop()
 
     def report(self, what: str, done: int, total: int) -> None:
-        """Say that `done` of `total` models of the stage `what` are finished."""
-        stage = self.stages.get(what)
-        if stage is None or done < stage.done:  # new, or begun again after a failure
-            unit = UNITS.get(what.rpartition(": ")[2], "models")
-            self.start(what, total, unit, first=done)
-        self.stages[what] = self.stages[what]._replace(total=total)
-        self.advance(what, done - self.stages[what].done)
-        if done >= total:
-            self.finish(what)
-
-    def start(
-        self, name: str, total: int, unit: str = "models", *, first: int = 0
-    ) -> None:
-        """Begin a stage, of which `first` models are there already."""
-        self._drop(name)
-        now, bar = time.monotonic(), None
-        if self.bars is not None:
-            bar = self.bars.add_task(name, total=total, completed=first, unit=unit)
-        self.stages[name] = _Stage(total, unit, first, first, now, now, bar)
-
-    def advance(self, name: str, n: int = 1) -> None:
-        """Say that n more are finished."""
-        stage = self.stages[name]
-        stage = self.stages[name] = stage._replace(done=stage.done + n)
-        if self.bars is not None and stage.bar is not None:
-            self.bars.update(stage.bar, completed=stage.done, total=stage.total)
-            return
+        """Show that `done` of `total` models of the stage `what` are finished."""
         now = time.monotonic()
-        if now - stage.said >= EVERY and stage.done < stage.total:
-            self.note(_line(name, stage, now))
-            self.stages[name] = stage._replace(said=now)
-
-    def finish(self, name: str) -> None:
-        """End a stage; its name may be used again."""
-        line = _line(name, self.stages[name], time.monotonic())
-        self._drop(name)
-        self.note(line)
+        stage = self.stages.get(what)
+        if stage is None or done < stage.done:  # new, or restarted after a failure
+            stage = self._begin(what, done, total, now)
+        stage = stage._replace(done=done, total=total)
+        if self.bars is not None and stage.bar is not None:
+            self.bars.update(stage.bar, completed=done, total=total)
+        elif now - stage.reported >= EVERY and done < total:
+            self.note(_line(what, stage, now))
+            stage = stage._replace(reported=now)
+        self.stages[what] = stage
+        if done >= total:
+            self._end(what)
+            self.note(_line(what, stage, now))
 
     def note(self, text: str) -> None:
         """Write one line, above the bars where there are any."""
@@ -146,14 +114,21 @@ class Progress:
         else:
             print(text, file=self.stream, flush=True)
 
-    def _drop(self, name: str) -> None:
-        stage = self.stages.pop(name, None)
+    def _begin(self, what: str, done: int, total: int, now: float) -> _Stage:
+        self._end(what)
+        unit, bar = UNITS.get(what.rpartition(": ")[2], "models"), None
+        if self.bars is not None:
+            bar = self.bars.add_task(what, total=total, completed=done, unit=unit)
+        return _Stage(unit, done, now, bar, now, done, total)
+
+    def _end(self, what: str) -> None:
+        stage = self.stages.pop(what, None)
         if self.bars is not None and stage is not None and stage.bar is not None:
             self.bars.remove_task(stage.bar)
-            self.bars.refresh()  # or the next line is written above the old bar
+            self.bars.refresh()  # else the next line appears above the old bar
 
 
-def _bars(stream: Any) -> Bars:
+def _bars(stream: TextIO) -> Bars:
     columns = (
         TextColumn("{task.description:<34}", markup=False),
         BarColumn(bar_width=30),
@@ -165,13 +140,13 @@ def _bars(stream: Any) -> Bars:
 
 
 def _line(name: str, stage: _Stage, now: float) -> str:
-    """Return one plain line: what, how many, from where, how fast, how long still."""
-    made, seconds = stage.done - stage.first, now - stage.began
+    """Return one line: the stage, its progress, its speed, and the time left."""
+    count, seconds = stage.done - stage.first, now - stage.began
     text = f"{name}: {stage.done:,} of {stage.total:,}"
     if stage.first:
         text += f" ({stage.first:,} from the store)"
-    if made and seconds > 0:
-        rate = made / seconds
+    if count and seconds > 0:
+        rate = count / seconds
         text += f", {rate:,.0f} {stage.unit}/s"
         if stage.done < stage.total:
             text += f", {(stage.total - stage.done) / rate:,.0f} s left"

@@ -1,11 +1,11 @@
 """Thousands of runs of one defense: lanes under vmap, tiles of one fixed size, a store.
 
 A *lane* is one run. Lanes run in tiles of `Lanes.tile`, the last one padded, and every
-tile is the same compiled program; the key of lane i is fold_in(root, i). How many tiles
-are in flight, in what order, on how many devices and after how many interruptions
-therefore changes only how long it takes: within a backend, JAX version and tile size
-the bits are the same. The fixed set is shared: no lane copies it, and the first layer
-of all lanes of a tile is one large matrix product.
+tile is the same compiled program; the key of lane i is fold_in(root, i). The number of
+tiles in flight, their order, the number of devices and interruptions therefore change
+only how long a sweep takes: within a backend, JAX version and tile size the bits are
+the same. The fixed set is shared: no lane copies it, and the first layer of all lanes
+of a tile is one large matrix product.
 """
 
 from __future__ import annotations
@@ -17,35 +17,53 @@ import jax
 import numpy as np
 
 from audit.engine import store as stores
+from audit.engine.precision import double
+from audit.engine.program import Recipe
 from audit.engine.program import program as _program
 from audit.types import Defense, Lanes, Public, Task, TrainingSet
 
-ROUNDING = 1e-5  # of a release's size: what another width of a product may do
-AMPLE = 10.0  # times what one rounding of the inputs does to a lane
+ROUNDING = 1e-5  # relative change of a release under another tile size
+AMPLE = 10.0  # allowed multiple of the change that one rounding of inputs makes
 
 
 class Engine(NamedTuple):
-    """Where and how runs are made; the same for every defense of an audit."""
+    """Where and how runs are computed; the same for every defense of an audit."""
 
     lanes: Lanes = Lanes()
     store: stores.Store | None = None
     report: Callable[[str, int, int], None] = lambda what, done, total: None
-    shrink: bool = False  # a tile over the memory budget is cut; changes rounding only
-    doubt: Callable[[str, str], None] | None = None  # told (label, text) of stored runs
-    # that are made otherwise now; None = what is stored is taken as it is
+    shrink: bool = False  # cut a tile over the memory budget; changes rounding only
+    doubt: Callable[[str, str], None] | None = None  # called with (label, text) if a
+    # stored run differs from the same run computed now; None = stored runs are trusted
 
 
 class Learner(NamedTuple):
     """A defense with its settings and public side state, ready to be run."""
 
-    label: str  # how the line-up calls it
-    factory: Callable  # (task, *, settings) -> Defense
-    task: Task
-    static: tuple[tuple[str, Any], ...]  # int, str, bool: a new value compiles anew
-    floats: dict[str, float]  # traced: a new value does not
-    side: Any  # what `prepare` made of public data
+    label: str  # its name in the line-up
+    recipe: Recipe
+    floats: dict[str, float]  # traced: a new value compiles nothing
+    side: Any  # what `prepare` computes from public data
     defense: Defense  # built with host values, for accounting on the host
     version: str  # hash of the code that can change results
+
+    @property
+    def task(self) -> Task:
+        """The task of the defense."""
+        return self.recipe.task
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings as host values."""
+        return dict(self.recipe.static) | self.floats
+
+    def build(self, floats: dict[str, Any] | None = None) -> Defense:
+        """Return the defense, built again in the current precision of JAX.
+
+        Args:
+          floats: settings that may be traced; None = `self.floats`.
+        """
+        return self.recipe.build(self.floats if floats is None else floats)
 
 
 def learner(
@@ -62,24 +80,27 @@ def learner(
 
     Args:
       factory: the defense, `(task, *, settings) -> Defense`.
-      task: what is learnt.
-      settings: all of them, resolved.
+      task: what the defense learns.
+      settings: all settings of the defense, resolved.
       key: for `prepare` (initialisation, masks); shared by every run.
-      public: records anyone may use, and where every run starts.
-      label: for progress.
+      public: records anyone may use, and the initial parameters of all runs.
+      label: name in progress reports; default: the name of the factory.
       version: part of the store key.
+
+    Raises:
+      UserError: if the defense has a trait that does not exist.
     """
     floats = {k: v for k, v in settings.items() if isinstance(v, float)}
     static = tuple(sorted((k, v) for k, v in settings.items() if k not in floats))
-    defense = factory(task, **settings)
+    recipe = Recipe(factory, task, static)
+    defense = recipe.build(floats)
     side = jax.tree.map(np.asarray, defense.prepare(key, public))
-    name = label or factory.__name__
-    return Learner(name, factory, task, static, floats, side, defense, version)
+    return Learner(label or factory.__name__, recipe, floats, side, defense, version)
 
 
 def sweep(
     method: str,
-    of: Learner,
+    learner: Learner,
     key: jax.Array,
     data: TrainingSet,
     *extra: Any,
@@ -89,24 +110,24 @@ def sweep(
     runs: int = 1,
     then: Callable | None = None,
 ) -> Any:
-    """Run one method of a defense once for every target, or so often without one.
+    """Run one method of a defense once per target, or `runs` times without targets.
 
     Args:
-      method: "train", "fisher", "fil" or "log_likelihood".
-      of: whose.
+      method: "train", "fisher" or "log_likelihood" of the defense, or "fil" of its
+        mechanism.
+      learner: the defense to run.
       key: root key; lane i runs with fold_in(key, i).
-      data: `fixed` shared by all lanes; `target` with leading axis m, or None where
-        there is none; `rows` [m, n] what each lane trains on, or None for all of
-        `fixed`. A defense without the trait `rows` gets its records gathered, which no
-        empty slot survives.
+      data: `fixed` is shared by all lanes. `target` has leading axis m, or is None.
+        `rows` [m, n] are the fixed records that each lane trains on; None = all of
+        them. For a defense without the trait `rows` the records are gathered, so that
+        no slot may be empty.
       *extra: further arguments of the method, or of `then`, shared by all lanes.
       engine: tile size, memory, store, progress.
-      what: for progress; default: the defense's label.
+      what: name in progress reports; default: the label of the defense.
       precise: in float64 (accounting); runs of an `exact` defense always are.
-      runs: m where there is neither target nor rows.
-      then: (defense, side, what the method returned, *extra) -> what is kept of a lane
-        instead, so that models need not be; a function of a room up
-        to `engine`.
+      runs: m, if there is neither a target nor rows.
+      then: (defense, side, result of the method, *extra) -> what a lane returns instead
+        of that result; a function of a room up to `engine`.
 
     Returns:
       What the method or `then` returns, as NumPy arrays with leading axis m.
@@ -114,32 +135,24 @@ def sweep(
     Raises:
       MemoryError: if not even one tile fits.
     """
-    precise = precise or "exact" in of.defense.traits
+    precise = precise or "exact" in learner.defense.traits
     with jax.enable_x64(precise):
-        dtype = np.float64 if precise else np.float32
-        shared, own = jax.tree.map(
-            lambda a: _cast(a, dtype),
-            ((of.floats, of.side, data.fixed, extra), (data.target, data.rows)),
-        )
-        each = jax.tree.leaves(own)
+        shared = double((learner.floats, learner.side, data.fixed, extra))
+        per_lane = double((data.target, data.rows))
+        each = jax.tree.leaves(per_lane)
         m = len(each[0]) if each else runs
-        sweep_ = _Sweep(method, of, key, shared, own, m, engine, what, then)
-        return sweep_.affordable().run()
-
-
-def _cast(a: Any, dtype: Any) -> np.ndarray:
-    a = np.asarray(a)
-    return a.astype(dtype) if np.issubdtype(a.dtype, np.floating) else a
+        tiles = _Sweep(method, learner, key, shared, per_lane, m, engine, what, then)
+        return tiles.affordable().run()
 
 
 class _Sweep(NamedTuple):
     """The tiles of one sweep."""
 
     method: str
-    of: Learner
+    learner: Learner
     key: Any
     shared: tuple  # (floats, side, fixed, extra)
-    own: tuple  # (target, rows) of every lane, or None
+    per_lane: tuple  # (target, rows) of every lane, or None
     m: int
     engine: Engine
     what: str
@@ -161,7 +174,7 @@ class _Sweep(NamedTuple):
         tiles = range(-(-m // size))
         address = self._address()
         shards = self._stored(tiles, address)
-        self._look_again(shards)
+        self._check_stored(shards)
         self._report(len(shards) * size, m)
         missing = [t for t in tiles if t not in shards]
         for finished in self._compute(missing):
@@ -173,18 +186,17 @@ class _Sweep(NamedTuple):
         return jax.tree.unflatten(jax.tree.structure(self._shape()), joined)
 
     def _report(self, done: int, m: int) -> None:
-        self.engine.report(self.what or self.of.label, min(done, m), m)
+        self.engine.report(self.what or self.learner.label, min(done, m), m)
 
     def _program(self, devices: int = 1) -> Any:
-        of = self.of
-        return _program(self.method, of.factory, of.task, of.static, devices, self.then)
+        return _program(self.method, self.learner.recipe, devices, self.then)
 
     def _arguments(self, tiles: list[int]) -> tuple:
         size = self.engine.lanes.tile
         lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
         at = np.minimum(lanes, self.m - 1)  # the last tile is padded
-        own = jax.tree.map(lambda a: a[at], self.own)
-        return self.shared, self.key, lanes.astype(np.uint32), own
+        per_lane = jax.tree.map(lambda a: a[at], self.per_lane)
+        return self.shared, self.key, lanes.astype(np.uint32), per_lane
 
     def _shape(self) -> Any:
         return jax.eval_shape(self._program(), *self._arguments([0]))
@@ -220,7 +232,7 @@ class _Sweep(NamedTuple):
         return int(min(8, max(1, budget // max(self._bytes(devices), 1))))
 
     def _bytes(self, devices: int) -> int:
-        """Return what one tile a device takes, by the compiler's count."""
+        """Return the bytes that one tile per device takes, by the compiler's count."""
         arguments = self._arguments([0] * devices)
         used = self._program(devices).lower(*arguments).compile().memory_analysis()
         return used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
@@ -229,17 +241,17 @@ class _Sweep(NamedTuple):
 
     def _address(self) -> str:
         """Return the key of everything that can change these runs, described once."""
-        of, store = self.of, self.engine.store
+        store, recipe = self.engine.store, self.learner.recipe
         if store is None:
             return ""
         made_of = {
             "method": self.method,
-            "defense": of.factory.__name__,
-            "code": of.version,
-            "task": of.task.name,
-            "static": dict(of.static),
+            "defense": recipe.factory.__name__,
+            "code": self.learner.version,
+            "task": recipe.task.name,
+            "static": dict(recipe.static),
             "floats, side, fixed, extra": self.shared,
-            "target, rows": self.own,
+            "target, rows": self.per_lane,
             "then": self.then and self.then.__qualname__,
             "key": self.key,
             "tile": self.engine.lanes.tile,
@@ -255,17 +267,17 @@ class _Sweep(NamedTuple):
         store = self.engine.store
         if store is None:
             return {}
-        found = {t: stores.get(store, address, _name(t)) for t in tiles}
+        files = {t: stores.get(store, address, _name(t)) for t in tiles}
         return {
-            t: [f[f"leaf_{i}"] for i in range(len(f))] for t, f in found.items() if f
+            t: [f[f"leaf_{i}"] for i in range(len(f))] for t, f in files.items() if f
         }
 
-    def _look_again(self, shards: dict[int, list[np.ndarray]]) -> None:
-        """Make the first stored lane anew, and say so if it is another one.
+    def _check_stored(self, shards: dict[int, list[np.ndarray]]) -> None:
+        """Compute the first stored lane again, and report it if it differs.
 
-        Alone in its tile the lane is rounded otherwise, and training may enlarge that.
-        How much is measured: the lane is made once more from inputs that differ in
-        their last digit.
+        In a tile of one lane, sums are rounded differently, and training may enlarge
+        the difference. A third run, from inputs that differ in their last digit,
+        measures how much.
         """
         lanes, tell = self.engine.lanes, self.engine.doubt
         if not shards or tell is None:
@@ -279,8 +291,8 @@ class _Sweep(NamedTuple):
             for given in (arguments, _nudged(arguments))
         )
         if not same_lane(anew, nudged, shards[first]):
-            what = self.what or self.of.label
-            tell(self.of.label, f"{what}: stored runs are not what is made now")
+            what = self.what or self.learner.label
+            tell(self.learner.label, f"{what}: stored runs are not what is made now")
 
     def _keep(self, finished: dict[int, list[np.ndarray]], address: str) -> None:
         store = self.engine.store
@@ -297,7 +309,7 @@ def _nudged(arguments: tuple) -> tuple:
     Args:
       arguments: (shared, key, lanes, own), see `_Sweep`.
     """
-    (floats, side, fixed, extra), key, lanes, own = arguments
+    (floats, side, fixed, extra), key, lanes, per_lane = arguments
     rng = np.random.default_rng(0)
 
     def nudge(a: Any) -> Any:
@@ -306,19 +318,19 @@ def _nudged(arguments: tuple) -> tuple:
         sign = rng.choice(np.array([-1, 1], a.dtype), a.shape)
         return a * (1 + sign * np.finfo(a.dtype).eps)
 
-    side, fixed, own = jax.tree.map(nudge, (side, fixed, own))
-    return (floats, side, fixed, extra), key, lanes, own
+    side, fixed, per_lane = jax.tree.map(nudge, (side, fixed, per_lane))
+    return (floats, side, fixed, extra), key, lanes, per_lane
 
 
 def same_lane(
     anew: list[np.ndarray], nudged: list[np.ndarray], stored: list[np.ndarray]
 ) -> bool:
-    """Return whether the first lane of a stored tile is what is made now.
+    """Return whether the first lane of a stored tile equals the lane computed now.
 
     Args:
-      anew: leaves [1, ...] of the lane made alone.
-      nudged: leaves [1, ...] of the lane made from inputs one rounding away: what
-        rounding may do to it.
+      anew: leaves [1, ...] of the lane, computed in a tile of one.
+      nudged: leaves [1, ...] of the same from inputs that are one rounding away: how
+        much rounding can change the lane.
       stored: leaves [tile, ...].
     """
     if [a.shape[1:] for a in anew] != [a.shape[1:] for a in stored]:

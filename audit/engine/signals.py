@@ -1,9 +1,9 @@
-"""What a model says of a record: the log-odds of its own label.
+"""Log-odds that models give to records' labels.
 
 phi(z) = log p_y - log sum_{y' != y} p_{y'} (Carlini et al. 2022, section IV-C), taken
-from the logits, which need no floor under the probabilities. It holds everything a loss
-or a confidence does: loss = log(1 + e^-phi), p_y = 1 / (1 + e^-phi). Kept as float16,
-one row a model.
+from the logits, so that probabilities need no floor. It determines the loss and the
+confidence: loss = log(1 + e^-phi), p_y = 1 / (1 + e^-phi). They are
+stored as float16, one row per model.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from audit.types import Defense, Examples, Release
 if TYPE_CHECKING:
     from audit.types import AnyArray
 
-CHUNK = 500  # records a model is asked about together
+CHUNK = 500  # records per call of a model
 # (rows, columns) an image is moved by; the first query is the image itself
 SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
 
 
 class Signals(NamedTuple):
-    """The log-odds that models give to records' own labels."""
+    """The log-odds that models give to records' labels."""
 
     candidates: Any  # [..., records, queries]
-    population: Any  # [..., pool, queries] records no model was trained on
+    population: Any  # [..., pool, queries] of records in no training set
 
 
 class Shadows(NamedTuple):
-    """The attacker's own models of a membership game: who was in, and what they say."""
+    """The attacker's models of a membership game: their members and their signals."""
 
     member: AnyArray  # [models, records] bool; each record is in exactly half
     label: AnyArray  # [records]; candidates are public, their membership is not
@@ -42,9 +42,9 @@ class Shadows(NamedTuple):
 
 def log_odds(logits: Any, label: Any) -> Any:
     """Return the log-odds of the label; logits [..., k], label [...]."""
-    own = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
-    others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, logits), -1)
-    return jnp.where(own, logits, 0).sum(-1) - others
+    is_label = jax.nn.one_hot(label, logits.shape[-1], dtype=bool)
+    others = jax.nn.logsumexp(jnp.where(is_label, -jnp.inf, logits), -1)
+    return jnp.where(is_label, logits, 0).sum(-1) - others
 
 
 def loss(signal: Any) -> Any:
@@ -53,7 +53,7 @@ def loss(signal: Any) -> Any:
 
 
 def moved(x: Any, shift: tuple[int, int]) -> Any:
-    """Return images [m, H, W, C] moved by whole pixels; what comes in is zero."""
+    """Return images [m, H, W, C] moved by whole pixels, filled up with zeros."""
     if shift == (0, 0):
         return x
     down, right = shift
@@ -70,26 +70,25 @@ def of_release(
     population: Examples,
     queries: Any,
 ) -> Signals:
-    """Return one release's signals, float16; the `then` of a sweep of shadow models.
+    """Return the signals of one release, float16; a sweep calls this as its `then`.
 
     Args:
-      defense: whose `predict` is asked.
-      side: public.
-      release: of one run.
-      candidates: [r, ...] who may be a member.
-      population: [p, ...] who is not.
-      queries: [q] anything of that length: only how many, at most 9, images only if
-        more than one.
+      defense: has the `predict` that is called.
+      side: public side state.
+      release: result of one run.
+      candidates: [r, ...] records that may be members.
+      population: [p, ...] records that are not members.
+      queries: [q] only its length counts, at most 9; above 1 only for images.
     """
     ask = _asker(defense, side, release, SHIFTS[: len(queries)])
     return Signals(ask(candidates), ask(population))
 
 
 def with_release(
-    defense: Defense, side: Any, release: Release, *asked: Any
+    defense: Defense, side: Any, release: Release, *records: Any
 ) -> tuple[Release, Signals]:
     """Return a release and its signals. Arguments: `of_release`."""
-    return release, of_release(defense, side, release, *asked)
+    return release, of_release(defense, side, release, *records)
 
 
 def _asker(defense: Defense, side: Any, release: Release, shifts: tuple) -> Callable:
@@ -116,18 +115,18 @@ def _asker(defense: Defense, side: Any, release: Release, shifts: tuple) -> Call
 
 
 def by_group(member: np.ndarray, signal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signals of the models a record is in, and of those it is out of.
+    """Return the signals of models trained with a record, and without it.
 
     Args:
       member: [models, records] bool, each record in exactly half.
       signal: [models, records, queries].
 
     Returns:
-      Two arrays [records, queries, models / 2], of float16 signals float32.
+      Two arrays [records, queries, models / 2], float32 where signals are float16.
     """
     models, records, queries = signal.shape
     order = np.argsort(~np.asarray(member).T, axis=1, kind="stable")
-    # a record's models side by side
+    # the models of one record become contiguous
     rows = np.ascontiguousarray(np.moveaxis(signal, 0, -1))
     split = np.take_along_axis(rows, order[:, None, :], -1)
     split = split.astype(np.promote_types(split.dtype, np.float32))

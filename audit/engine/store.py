@@ -2,7 +2,7 @@
 
     <folder>/<key[:2]>/<key>/<name>.npz    the arrays
     <folder>/<key[:2]>/<key>/<name>.json   sha256 of the npz; written last
-    <folder>/<key[:2]>/<key>/key.json      what the key was made of, for people
+    <folder>/<key[:2]>/<key>/key.json      the parts of the key, for people
 
 The key is a digest of everything that can change the arrays. Files are written under a
 temporary name, synced and renamed, so that a killed run leaves whole shards or none. A
@@ -21,6 +21,7 @@ import platform
 import tempfile
 import zipfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,26 +36,28 @@ class StoreError(UserError):
     """The folder cannot be written; the text names it."""
 
 
-def _nobody(problem: str) -> None:
+def _ignore(problem: str) -> None:
     del problem
 
 
 class Store(NamedTuple):
-    """A folder that was found writable."""
+    """A folder that can be written."""
 
     folder: Path
-    on_problem: Callable[[str], None] = _nobody  # told of every damaged shard
+    on_problem: Callable[[str], None] = (
+        _ignore  # called with a sentence per damaged shard
+    )
 
 
-def open_store(folder: Path, on_problem: Callable[[str], None] = _nobody) -> Store:
-    """Make the folder and prove it can be written.
+def open_store(folder: Path, on_problem: Callable[[str], None] = _ignore) -> Store:
+    """Make the folder and check that it can be written.
 
     Args:
-      folder: where; made if it is not there.
-      on_problem: told, in words, of every shard that is found damaged.
+      folder: made if it does not exist.
+      on_problem: called with one sentence per damaged shard.
 
     Raises:
-      StoreError: if it cannot.
+      StoreError: if the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,44 +81,43 @@ def digest(*parts: Any) -> str:
     Raises:
       TypeError: for anything else, naming its type.
     """
-    seen = hashlib.sha256()
-    _feed(seen, parts)
-    return seen.hexdigest()
+    sha = hashlib.sha256()
+    _feed(sha, parts)
+    return sha.hexdigest()
 
 
-def _feed(seen: Any, value: Any) -> None:
+def _feed(sha: Any, value: Any) -> None:
     if isinstance(value, dict):
-        seen.update(f"dict{len(value)}".encode())
+        sha.update(f"dict{len(value)}".encode())
         for key in sorted(value, key=lambda k: (type(k).__name__, str(k))):
-            _feed(seen, key)
-            _feed(seen, value[key])
+            _feed(sha, key)
+            _feed(sha, value[key])
     elif isinstance(value, (list, tuple)):
-        seen.update(f"list{len(value)}".encode())
+        sha.update(f"list{len(value)}".encode())
         for item in value:
-            _feed(seen, item)
+            _feed(sha, item)
     elif hasattr(value, "dtype") and hasattr(value, "shape"):
-        _feed_array(seen, value)  # before the scalars: np.float64 is a float, too
+        _feed_array(sha, value)  # before the scalars: np.float64 is a float, too
     elif value is None or isinstance(value, (bool, int, float, str)):
-        seen.update(f"{type(value).__name__}:{value!r};".encode())
+        sha.update(f"{type(value).__name__}:{value!r};".encode())
     else:
         raise TypeError(f"cannot digest a {type(value).__name__}")
 
 
-def _feed_array(seen: Any, value: Any) -> None:
-    """Feed type, shape and bytes; the type in full, for bfloat16 has no short name."""
+def _feed_array(sha: Any, value: Any) -> None:
+    """Feed dtype, shape and bytes; the full dtype, as bfloat16 has no short name."""
     if not isinstance(value.dtype, np.dtype):
-        words = _key_data(value)
-        seen.update(f"{value.dtype}".encode())  # the generator
-        value = words
+        dtype, value = value.dtype, _key_data(value)
+        sha.update(f"{dtype}".encode())  # the generator
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise TypeError(f"cannot digest an array of {array.dtype}")
-    seen.update(f"array{array.dtype!r}{array.shape}".encode())
-    seen.update(array.tobytes())
+    sha.update(f"array{array.dtype!r}{array.shape}".encode())
+    sha.update(array.tobytes())
 
 
 def _key_data(value: Any) -> Any:
-    import jax  # not above: the command line digests settings without paying for it
+    import jax  # here: the command line digests settings without importing JAX
 
     if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         raise TypeError(f"cannot digest a {type(value).__name__}")
@@ -126,50 +128,50 @@ def _key_data(value: Any) -> Any:
 
 
 def put(store: Store, key: str, name: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write one shard; writers of the same shard at the same time do no harm.
+    """Write one shard; two processes may write the same shard at once.
 
     Raises:
-      StoreError: if the disk does not take it.
-      TypeError: for an array that an npz file would not give back as it was.
+      StoreError: if the file cannot be written.
+      TypeError: for an array that an npz file cannot represent.
     """
     shard, manifest = _paths(store, key, name)
     raw = _npz(arrays)
-    said = {
+    description = {
         "sha256": hashlib.sha256(raw).hexdigest(),
         "arrays": {k: [str(a.dtype), list(a.shape)] for k, a in arrays.items()},
         "made_by": versions(),
     }
     _write(shard, raw)
-    _write(manifest, json.dumps(said).encode())
+    _write(manifest, json.dumps(description).encode())
 
 
 def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
     """Return a shard's arrays, or None if it is missing or damaged.
 
-    A damaged shard is removed and `store.on_problem` is told; its rebuilding by the
-    caller is all that happens.
+    A damaged shard is removed and reported by `store.on_problem`; the caller computes
+    it again.
     """
     shard, manifest = _paths(store, key, name)
     try:
         return _read(shard, manifest)
     except FileNotFoundError:
-        return None  # not made yet, or killed before its manifest
-    except OSError as error:  # perhaps only for now: not removed
+        return None  # never finished
+    except OSError as error:  # may be temporary: the shard stays
         store.on_problem(f"cannot read {shard}: {error.strerror}; made again")
         return None
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         store.on_problem(f"{shard} is damaged ({error}); made again")
-    with contextlib.suppress(OSError):  # what stays is replaced by the next `put`
+    with contextlib.suppress(OSError):  # the next `put` replaces what is left
         manifest.unlink(missing_ok=True)
         shard.unlink(missing_ok=True)
     return None
 
 
 def describe(store: Store, key: str, made_of: dict[str, Any]) -> None:
-    """Write what a key was made of, once, for people to read.
+    """Write the parts of a key once, for people to read.
 
     Raises:
-      StoreError: if the disk does not take it.
+      StoreError: if the file cannot be written.
     """
     path = _folder(store, key) / f"{DESCRIPTION}.json"
     if not path.exists():
@@ -196,13 +198,13 @@ def _paths(store: Store, key: str, name: str) -> tuple[Path, Path]:
 
 
 def _read(shard: Path, manifest: Path) -> dict[str, np.ndarray]:
-    said = json.loads(manifest.read_bytes())["sha256"]
+    expected = json.loads(manifest.read_bytes())["sha256"]
     raw = shard.read_bytes()
-    seen = hashlib.sha256(raw).hexdigest()
-    if seen != said:
-        raise ValueError(f"sha256 {seen[:16]}..., the manifest says {said!s:.16}...")
-    with np.load(io.BytesIO(raw), allow_pickle=False) as held:
-        return {name: held[name] for name in held}
+    sha = hashlib.sha256(raw).hexdigest()
+    if sha != expected:
+        raise ValueError(f"sha256 {sha[:16]}..., the manifest says {expected!s:.16}...")
+    with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays}
 
 
 def _npz(arrays: dict[str, np.ndarray]) -> bytes:
@@ -219,9 +221,9 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def _write(path: Path, raw: bytes) -> None:
-    """Write a file whole or not at all, under a name of its own first."""
-    own = f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}"
-    temporary = path.with_name(own)
+    """Write a file whole or not at all, first under a temporary name."""
+    unique = f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}"
+    temporary = path.with_name(unique)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -239,15 +241,17 @@ def _write(path: Path, raw: bytes) -> None:
         ) from None
 
 
+def installed(*packages: str) -> dict[str, str | None]:
+    """Return the versions of packages; None where one is not installed."""
+    result: dict[str, str | None] = dict.fromkeys(packages)
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            result[package] = metadata.version(package)
+    return result
+
+
 @functools.cache
 def versions() -> dict[str, str | None]:
-    """Return the versions of what computes: None where a package is not installed."""
-    from importlib import metadata
-
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("breachmark", "jax", "jaxlib", "flax", "optax", "numpy"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+    """Return the versions of Python and of the packages that results depend on."""
+    packages = ("breachmark", "jax", "jaxlib", "flax", "optax", "numpy")
+    return {"python": platform.python_version(), **installed(*packages)}

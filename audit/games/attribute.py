@@ -6,46 +6,106 @@ all other columns and tells which of the attribute's values is the record's.
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from audit.config.schema import Features
-from audit.data import DataError, Dataset
+from audit.data import DataError
 from audit.data.pool import which_values
 from audit.engine import shadow
 from audit.engine.precision import double
 from audit.errors import did_you_mean
-from audit.games import base, controls, leave_one_out
-from audit.games.base import Game, Table
+from audit.games import base, controls, guarantees, leave_one_out
+from audit.games.base import Game, Problem, Result, Runs, Table
 from audit.games.guarantees import Guarantees
+from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
+from audit.scorecard.schema import Scorecard
+from audit.scorecard.view import (
+    NOT_TOLD_APART,
+    STANDARD_ERRORS,
+    STRONGEST,
+    Column,
+    Line,
+    View,
+    number,
+    of_best,
+    with_error,
+)
 from audit.statistics import metrics
-from audit.types import Attack, Attribute, Examples, Observation, Release, Splits
+from audit.types import Attack, Attribute, Examples, Release
 
 MOST_VALUES = 50  # of one attribute
 REFITS = 128  # records whose candidates are fitted together
 
 
-def find(dataset: Dataset, splits: Splits, name: str, features: Features) -> Attribute:
+CLOSE = 0.25  # of the floor's share of wrong guesses: attributes are told
+
+
+def attribute(*, attribute: str) -> Game:
+    """Tell one attribute of every record, all else about it known.
+
+    Args:
+      attribute: the column, or the prefix of the columns `NAME=...` of one category.
+    """
+
+    def account(
+        key: jax.Array,
+        learner: shadow.Learner,
+        table: Table,
+        runs: Runs[None],
+        trajectories: int,
+        delta: float,
+    ) -> Guarantees:
+        """Account for every record; eta is about the attribute's columns alone."""
+        del runs  # drawn anew, from the same law
+        problem = table.problem
+        columns = find(problem, attribute).columns
+        return guarantees.in_turn(
+            key, learner, problem, trajectories, delta, table.engine, columns
+        )
+
+    return Game(
+        goal="attribute",
+        grants=base.granting(
+            "label",
+            "objective",
+            "fixed",
+            record="all of the target but one attribute",
+            refits="how to fit with any value in its place",
+        ),
+        release=leave_one_out.release,
+        account=account,
+        play=partial(play, attribute),
+        view=VIEW,
+        floor="prior_mode",
+        fits=lambda learner, table: find(table.problem, attribute) and None,
+        sizes=base.in_turn,
+    )
+
+
+def find(problem: Problem, name: str) -> Attribute:
     """Return the columns called `name` or `name=...`, and the values they take.
 
     Raises:
       DataError: no such column, columns a projection has mixed, or only one value.
     """
+    names = problem.dataset.columns
     columns = [
         i
-        for i, column in enumerate(dataset.columns)
+        for i, column in enumerate(names)
         if column == name or column.startswith(f"{name}=")
     ]
     if not columns:
-        known = {column.split("=")[0] for column in dataset.columns}
-        raise DataError(f"unknown attribute {name!r}{did_you_mean(name, known)}")
-    if features.pca:
+        attributes = {column.split("=")[0] for column in names}
+        raise DataError(f"unknown attribute {name!r}{did_you_mean(name, attributes)}")
+    if problem.features.pca:
         raise DataError("features.pca mixes the columns an attribute game is about")
-    values = np.unique(np.asarray(splits.fixed.x)[:, columns], axis=0)
+    values = np.unique(np.asarray(problem.splits.fixed.x)[:, columns], axis=0)
     if len(values) < 2 or len(values) > MOST_VALUES:
         raise DataError(
             f"attribute {name!r} takes {len(values)} values here; a game needs 2 to "
@@ -61,38 +121,42 @@ def candidates(asked: Attribute, x: Any) -> Any:
 
 
 def play(
+    name: str,
     key: jax.Array,
     attack: Attack,
-    of: shadow.Learner,
-    releases: Release,
-    held: Guarantees,
+    learner: shadow.Learner,
+    runs: Runs[None],
+    limits: Guarantees,
     table: Table,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> Result:
     """Let one attack tell every record's value at every release; return its scores."""
     splits, model = table.problem.splits, attack.threat_model
-    asked = table.problem.attribute
-    assert asked is not None
-    if "fixed" in model.knows and not base.is_oracle(model):
+    column = find(table.problem, name)
+    if base.shown(model, "fixed") and not base.is_oracle(model):
         raise ValueError("the records hold the answers: only an oracle may know them")
-    granted = base.grant(model, of, splits, table.engine)
-    state, info = attack.fit(stream(key, "fit"), granted._replace(attribute=asked))
-    with jax.enable_x64("exact" in of.defense.traits):
+    knowledge = base.grant(model, learner, table)._replace(attribute=column)
+    state, diagnostics = base.fitted(key, attack, knowledge)
+    with jax.enable_x64("exact" in learner.defense.traits):
         fixed = double(splits.fixed)
-        refits = _refits(of, fixed, asked) if "refits" in model.knows else None
+        refits = None
+        if base.shown(model, "refits"):
+            refits = _refits(learner, fixed, column)
         guessed = _guess_all(
-            stream(key, "guess"), attack, state, fixed, releases, asked, refits
+            stream(key, "guess"), attack, state, fixed, runs.releases, column, refits
         )
-    truth = which_values(asked, splits.fixed.x).argmax(1)
-    each = (guessed == truth).mean(0)  # of [runs, n]
+    truth = which_values(column, splits.fixed.x).argmax(1)
+    right = (guessed == truth).mean(0)  # of [runs, n]
     # what is told of one record, taken for another's: it must not beat the floor
     null = (guessed[:, controls.partner(np.zeros(len(truth), int))] != truth).mean(0)
-    result = {
-        "success": float(each.mean()),
-        "success_se": float(metrics.standard_error(each)),
-        "targets": len(each),
+    success, se = float(right.mean()), metrics.standard_error(right)
+    floor = None if table.floor is None else 1 - float(table.floor.mean())
+    numbers = {
+        "success": success,
+        "success_se": se,
+        "targets": len(right),
         "runs": len(guessed),
-        "fit": info,
-        **_by_loss(each, held.eta),
+        "fit": diagnostics,
+        **_by_loss(right, limits.eta),
         "controls": {
             "null": {
                 "error": float(null.mean()),
@@ -100,20 +164,25 @@ def play(
             }
         },
     }
-    return result, {"wrong": 1 - each, "null": null}
+    return Result(
+        base.headline("success", success, se, better="higher", floor=floor),
+        numbers,
+        {"wrong": 1 - right, "null": null},
+        error=1 - right,
+    )
 
 
-def _refits(of: shadow.Learner, fixed: Examples, asked: Attribute) -> np.ndarray:
+def _refits(learner: shadow.Learner, fixed: Examples, column: Attribute) -> np.ndarray:
     """Return the noiseless release with every candidate in place [n, v, D]."""
-    objective, n = of.defense.objective, len(fixed.y)
+    objective, n = objective_of(learner.defense), len(fixed.y)
     assert objective is not None
-    known = jax.jit(objective.known)(of.side, fixed)
+    shared = jax.jit(objective.known)(learner.side, fixed)
 
     @jax.jit
     def some(rows: Any, z: Examples) -> jax.Array:
         def one(row: Any, z: Examples) -> jax.Array:
-            placed = lambda x: objective.refit(known, row, Examples(x, z.y))  # noqa: E731
-            return jax.vmap(placed)(candidates(asked, z.x))
+            placed = lambda x: objective.refit(shared, row, Examples(x, z.y))  # noqa: E731
+            return jax.vmap(placed)(candidates(column, z.x))
 
         return jax.vmap(one)(rows, z)
 
@@ -131,22 +200,23 @@ def _guess_all(
     state: Any,
     fixed: Examples,
     releases: Release,
-    asked: Attribute,
+    column: Attribute,
     refits: Any,
 ) -> np.ndarray:
     """Return which value is told of every record at every release [runs, n]."""
     model = attack.threat_model
 
     def one(k: Any, i: Any, w: Any, z: Examples, refits: Any) -> jax.Array:
-        seen = Observation(
-            params=w if "params" in model.sees else None,
-            label=z.y if "label" in model.knows else None,
-            target=z.x if "target" in model.sees else None,
-            candidates=candidates(asked, z.x) if "record" in model.knows else None,
+        observation = base.observe(
+            model,
+            params=w,
+            label=z.y,
+            target=z.x,
+            candidates=candidates(column, z.x),
             refits=refits,
         )
-        own = jax.random.fold_in(jax.random.fold_in(key, k), i)
-        return attack.guess(state, own, seen).argmax()
+        guess_key = jax.random.fold_in(jax.random.fold_in(key, k), i)
+        return attack.guess(state, guess_key, observation).argmax()
 
     rows = np.arange(len(fixed.y))
 
@@ -169,11 +239,42 @@ def _by_loss(success: np.ndarray, eta: np.ndarray | None) -> dict[str, Any]:
     }
 
 
-GAME = Game(
-    goal="attribute",
-    grants=frozenset({"label", "objective", "record", "refits", "fixed"}),
-    release=leave_one_out.release,
-    account=leave_one_out.account,
-    play=play,
-    floor="prior_mode",
+def _verdict(line: Line) -> tuple[str, str]:
+    """Return how often the attribute is named rightly: a few words, and sentences."""
+    result, card = line.result, line.card
+    if result is None:
+        return "not attacked", "Nothing was measured."
+    share, se = float(result.success or 0), float(result.success_se or 0)
+    text = f"It names the attribute rightly for {share:.1%} of the records (± {se:.1%})"
+    if card.floor.mse is None:
+        return f"right for {share:.0%}", text + "."
+    ground, spread = 1 - float(card.floor.mse), float(card.floor.mse_se or 0)
+    text += f"; always naming the commonest value is right for {ground:.1%}."
+    if share - ground <= STANDARD_ERRORS * math.hypot(se, spread):
+        return NOT_TOLD_APART, text
+    closely = 1 - share <= CLOSE * (1 - ground)
+    return ("attributes are told" if closely else "some attributes are told"), text
+
+
+def _eta_words(card: Scorecard) -> str:
+    return f"about {card.scenario['attribute']} alone"
+
+
+VIEW = View(
+    units="guessed: share of records whose attribute is told, ± one standard error; "
+    "floor: the commonest value",
+    attack=(
+        STRONGEST,
+        Column("guessed", of_best(lambda r: with_error(r.success, r.success_se))),
+        Column("floor", of_best(lambda r: number(r.headline.floor))),
+    ),
+    trial={
+        "guessed ± s.e.": lambda r: with_error(r.success, r.success_se),
+        "tenth with largest η": lambda r: number(r["success_high_eta"]),
+        "tenth with smallest η": lambda r: number(r["success_low_eta"]),
+    },
+    verdict=_verdict,
+    bound_table=False,
+    eta_words=_eta_words,
+    spare=True,
 )

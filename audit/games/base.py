@@ -1,29 +1,34 @@
-"""Games: who knows what, who plays, how guesses are scored (Guo et al. 2022, Fig. 1).
+"""What a game is: who knows what, who plays, how guesses are scored.
 
-The referee trains the target's runs, grants each attacker exactly what its threat model
-declares, and never edits a guess. An attack that forgot a declaration finds None.
+A game is one file, found by name as every plug-in is: a function that takes the game's
+settings and returns a `Game`. The referee trains the runs, grants each attacker exactly
+what its threat model declares, and never edits a guess. An attack that forgot a
+declaration is shown None. (The words are those of Guo et al. 2022, Figure 1.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from audit import data
-from audit.config.compose import Entry
-from audit.config.schema import Canaries
+from audit.config.compose import Entry, Scenario
 from audit.engine import shadow
-from audit.games import controls
+from audit.errors import did_you_mean
+from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
+from audit.scorecard.flags import Flag
+from audit.scorecard.schema import Headline
+from audit.scorecard.view import View
 from audit.types import (
+    TRAITS,
     Attack,
-    Attribute,
     Defense,
     Examples,
+    Iterative,
     Knowledge,
     Observation,
     Release,
@@ -33,12 +38,60 @@ from audit.types import (
     TrainingSet,
 )
 
-GOALS = {"reconstruction", "inversion", "attribute", "membership"}
-SEES = {"params", "update", "target", "signals", "transcript"}
-KNOWS = {
-    "fixed", "label", "init", "train", "public", "objective", "record", "refits",
-    "mechanism", "shadows", "canaries",
-}  # fmt: skip
+# Which declared words show an attack a field: one of them is enough.
+OBSERVED_BY = {
+    "params": {"params"},
+    "label": {"label"},
+    "update": {"update"},
+    "target": {"target"},
+    "rest": {"objective"},
+    "candidates": {"record", "canaries"},
+    "refits": {"refits"},
+    "signals": {"signals"},
+    "ratios": {"transcript"},
+}
+KNOWN_BY = {
+    "fixed": {"fixed"},
+    "init": {"init"},
+    "public": {"public"},
+    "train": {"train"},
+    "objective": {"objective"},
+    "likelihood": {"mechanism"},
+    "shadows": {"shadows"},
+}
+# The words of every game; a game adds its own. An oracle sees the target.
+WORDS = {
+    "params": "the released parameters",
+    "target": "the target itself (an oracle)",
+    "fixed": "all other records",
+    "label": "the target's label",
+    "init": "the initialisation",
+    "train": "the algorithm with its initialisation, never its noise",
+    "public": "the public data",
+    "objective": "all other records' part in what the release minimises",
+}
+
+Evidence = TypeVar("Evidence")
+
+
+class Runs(NamedTuple, Generic[Evidence]):
+    """What the referee trained."""
+
+    releases: Release  # leading axis: runs
+    evidence: Evidence  # what else the game keeps of them, of a type of its own
+    noiseless: Release | None = None  # one release before noise, for utility only
+    alike: int = 1  # releases in a row that differ in their noise alone
+
+
+class Result(NamedTuple):
+    """What one attack got against one defense."""
+
+    headline: Headline
+    numbers: dict[str, Any]  # further fields of the card's row
+    arrays: dict[str, np.ndarray]  # per target, for figures
+    error: np.ndarray | None  # [targets], compared with the floor's; None = no error
+    squared: bool = False  # whether that error is squared, as bounds are
+    flags: tuple[Flag, ...] = ()
 
 
 class Problem(NamedTuple):
@@ -48,46 +101,9 @@ class Problem(NamedTuple):
     splits: Splits
     dataset: data.Dataset
     pictures: np.ndarray | None = None  # [fixed, ...] before features were prepared
-    attribute: Attribute | None = None  # in attribute games
-    exposed: str = "trained"  # where the step is taken, in exposed games
-    canaries: Canaries | None = None  # in the games canary and one_run
-    bounds: tuple = ()  # (Readings) -> Bound | None: those from elsewhere
-    known_targets: int = 0  # how many targets stand in what attackers hold
-
-
-class Trial(NamedTuple):
-    """One planned (defense, attack), whatever came of it."""
-
-    defense: str
-    attack: Entry
-    threat_model: str
-    status: str  # "ok", "skipped" or "failed"
-    reason: str | None = None
-    result: dict[str, Any] | None = None
-    arrays: dict[str, np.ndarray] | None = None
-    knows: frozenset[str] = frozenset()  # words of the threat model
-
-
-class Runs(NamedTuple):
-    """What the referee trained."""
-
-    releases: Release  # leading axis: runs
-    noiseless: Release | None = None  # one release before noise, for utility only
-    looked: Any = None  # what a game that looks inside its runs saw
-
-
-class Game(NamedTuple):
-    """How one kind of audit is played; the words of a scenario's `game`."""
-
-    goal: str  # of the attacks that can play
-    # words of SEES and KNOWS the referee can grant; "params" and "target" it always can
-    grants: frozenset[str]
-    release: Callable  # (key, Learner, Table) -> Runs
-    account: Callable  # (key, Learner, Table, runs, delta) -> Guarantees
-    play: Callable  # (key, Attack, Learner, Release, Guarantees, Table) -> two dicts
-    floor: str | None  # the attack that ignores the release; None = a test has none
-    fits: Callable | None = None  # (Learner, Table) -> None; UserError names the remedy
-    prior_only: bool = False  # other goals' attacks can play if they look at no release
+    features: Any = None  # what was done to the records: `schema.Features`
+    bounds: tuple[Callable, ...] = ()  # (Readings) -> Bound | None: plug-ins
+    known_targets: int = 0  # how many targets stand among what attackers hold
 
 
 class Table(NamedTuple):
@@ -95,110 +111,205 @@ class Table(NamedTuple):
 
     problem: Problem
     engine: shadow.Engine
-    runs: int  # releases a target, or in all where one release serves all targets
-    lpips: Any  # weights, or the reason why there are none
-    membership: Any = None  # spec.Membership, in membership games
-    made: Runs | None = None  # of the defense at hand, once there are any
+    runs: int  # releases per target, or in all where one release serves all targets
+    lpips: Any = None  # weights, or the reason why there are none
+    floor: np.ndarray | None = None  # [targets] error of who ignores the release
 
 
-class Played(NamedTuple):
-    """What one attack did in a reconstruction game."""
+class Trial(NamedTuple):
+    """One planned (defense, attack), whatever came of it."""
 
-    guesses: np.ndarray  # [targets, runs, *features]
-    info: dict  # the fit's diagnostics
-    same_noise: float | None = None  # s.e. by which the attacker's runs share noise
+    defense: str
+    attack: Entry
+    threat_model: ThreatModel
+    sentence: str  # the threat model in words
+    status: Literal["ok", "skipped", "failed"]
+    reason: str | None = None
+    trace: str | None = None  # where a failed one failed
+    result: Result | None = None
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether the referee shows it the answer: a reference, never ranked."""
+        return is_oracle(self.threat_model)
 
 
-def mismatch(
-    threat_model: ThreatModel, defense: Defense, game: Game | None = None
-) -> str | None:
-    """Return why an attack does not apply to a defense, or None if it does.
+class Game(NamedTuple):
+    """How one kind of audit is played."""
 
-    Args:
-      threat_model: of the attack.
-      defense: what is attacked.
-      game: what is played; None = any.
+    goal: str  # of the attacks that can play
+    grants: Mapping[str, str]  # words it can grant, and what they mean; see `words`
+    release: Callable  # (key, Learner, Table) -> Runs
+    account: Callable  # (key, Learner, Table, Runs, trajectories, delta) -> Guarantees
+    play: Callable  # (key, Attack, Learner, Runs, Guarantees, Table) -> Result
+    view: View
+    floor: str | None = None  # the attack that ignores the release; None = a test
+    floor_error: Callable | None = None  # (Table) -> [targets] instead of playing it
+    check: Callable | None = None  # (Scenario) -> None; UserError before any loading
+    fits: Callable | None = None  # (Learner, Table) -> None; UserError with the remedy
+    refuses: Callable | None = None  # (ThreatModel, Defense) -> why not, or None
+    task: Callable | None = None  # (Task) -> Task: what the game adds to what is learnt
+    records: Callable | None = None  # (Splits) -> records of one run; None = all there
+    compare: Callable | None = None  # (list[Trial]) -> the same, set side by side
+    sizes: Callable | None = None  # (Scenario) -> what is trained, for the banner
+    targets: bool = False  # the split `targets`; else each fixed record, in turn
+    squared_error: bool = False  # whether bounds on squared errors apply
+    prior_only: bool = False  # attacks of other goals can play if they see no release
+
+
+# Threat models ------------------------------------------------------------------------
+
+
+def words(game: Game) -> dict[str, str]:
+    """Return every word a game can grant, and what it means."""
+    return {**{w: WORDS[w] for w in ("params", "target")}, **game.grants}
+
+
+def granting(*common: str, **own: str) -> dict[str, str]:
+    """Return the words a game grants: `common` ones of `WORDS`, and its own."""
+    return {**{word: WORDS[word] for word in common}, **own}
+
+
+def mismatch(model: ThreatModel, defense: Defense, game: Game) -> str | None:
+    """Return why an attack cannot play against a defense, or None if it can.
 
     Raises:
-      ValueError: if the threat model says a word no game can grant.
+      ValueError: if the threat model declares a word no game can grant, or assumes a
+        trait no defense can have.
     """
-    for said, known in (
-        ({threat_model.goal}, GOALS),
-        (threat_model.sees, SEES),
-        (threat_model.knows, KNOWS),
-    ):
-        if said - known:
-            raise ValueError(
-                f"threat model says {sorted(said - known)}; a game can grant "
-                f"{sorted(known)}"
-            )
-    missing = sorted(threat_model.assumes - defense.traits)
+    declared = model.sees | model.knows
+    vocabulary = set(words(game)).union(*(OBSERVED_BY | KNOWN_BY).values())
+    if declared - vocabulary:
+        raise ValueError(
+            f"threat model says {sorted(declared - vocabulary)}; a game can grant "
+            f"{sorted(vocabulary)}"
+        )
+    for word in sorted(model.assumes - TRAITS):
+        raise ValueError(
+            f"threat model assumes {word!r}, which no defense can be"
+            f"{did_you_mean(word, TRAITS)}"
+        )
+    missing = sorted(model.assumes - defense.traits)
     if missing:
         return f"the defense is not {', not '.join(missing)}"
-    if "update" in threat_model.sees and defense.exposed is None:
-        return "the defense shows no step before its release"
-    blind = threat_model.sees <= {"target"}
-    other = game is not None and threat_model.goal != game.goal
-    if game is not None and other and not (game.prior_only and blind):
-        return f"its goal is {threat_model.goal}, the game is about {game.goal}"
-    if game is None:
-        return None
-    asked = threat_model.knows | (threat_model.sees - {"params", "target"})
-    lacking = sorted(asked - game.grants)
+    refusal = game.refuses and game.refuses(model, defense)
+    if refusal:
+        return refusal
+    blind = model.sees <= {"target"}
+    if model.goal != game.goal and not (game.prior_only and blind):
+        return f"its goal is {model.goal}, the game is about {game.goal}"
+    lacking = sorted(declared - set(words(game)))
     return f"this game cannot grant {', '.join(lacking)}" if lacking else None
 
 
-def sentence(threat_model: ThreatModel) -> str:
+def steppable(defense: Defense) -> Iterative | None:
+    """Return the mechanism whose step can be taken at any parameters, or None.
+
+    A side that is made anew before each step has no value at given parameters.
+    """
+    mechanism = defense.mechanism
+    if isinstance(mechanism, Iterative) and mechanism.refresh is None:
+        return mechanism
+    return None
+
+
+def sentence(model: ThreatModel, game: Game) -> str:
     """Return a threat model in words."""
-    words = {
-        "params": "the released parameters",
-        "update": "one step's noised gradient",
-        "target": "the target itself (an oracle)",
-        "fixed": "all other records",
-        "label": "the target's label",
-        "init": "the initialisation",
-        "train": "the algorithm with its initialisation, never its noise",
-        "public": "the public data",
-        "objective": "all other records' part in what the release minimises",
-        "record": "all of the target but one attribute",
-        "refits": "how to fit with any value in its place",
-        "mechanism": "the law of the noise",
-        "signals": "the model's confidence in any record's label",
-        "shadows": "what models trained like it, with and without the record, say",
-        "transcript": "every noised update",
-        "canaries": "which records were planted",
-    }
-    sees = ", ".join(words[w] for w in sorted(threat_model.sees)) or "nothing"
-    knows = ", ".join(words[w] for w in sorted(threat_model.knows)) or "nothing more"
+
+    def listed(declared: frozenset[str]) -> list[str]:
+        return [words(game).get(word, word) for word in sorted(declared)]
+
+    sees = ", ".join(listed(model.sees)) or "nothing"
+    knows = ", ".join(listed(model.knows)) or "nothing more"
     return f"sees {sees}; knows {knows} and a pool of similar records"
 
 
-def is_oracle(threat_model: ThreatModel) -> bool:
-    """Return whether the referee shows it the answer: a reference, never ranked."""
-    return "target" in threat_model.sees
+def is_oracle(model: ThreatModel) -> bool:
+    """Return whether the referee shows an attack the answer."""
+    return "target" in model.sees
+
+
+def shown(model: ThreatModel, field: str) -> bool:
+    """Return whether an attack declared a word that shows it a field."""
+    return bool((OBSERVED_BY | KNOWN_BY)[field] & (model.sees | model.knows))
+
+
+def observe(model: ThreatModel, **available: Any) -> Observation:
+    """Return what an attack is shown of one run: what it declared, and nothing else.
+
+    Args:
+      model: the attack's.
+      **available: fields of `Observation` that the game has to show.
+    """
+    return Observation(**{f: v for f, v in available.items() if shown(model, f)})
 
 
 def grant(
-    threat_model: ThreatModel,
-    of: shadow.Learner,
-    splits: Splits,
-    engine: shadow.Engine,
+    model: ThreatModel, learner: shadow.Learner, table: Table, **available: Any
 ) -> Knowledge:
-    """Return what the attacker may know before the release, and nothing else."""
+    """Return what an attack knows before the release: what it declared, nothing else.
 
-    def train(key: jax.Array, data: TrainingSet) -> Release:
-        what = f"{of.label}: shadow models"
-        return shadow.sweep("train", of, key, data, engine=engine, what=what)
+    Args:
+      model: the attack's.
+      learner: the defense it is about.
+      table: of the audit.
+      **available: fields of `Knowledge` that only this game has to grant.
+    """
+    splits, engine = table.problem.splits, table.engine
 
-    all_of_it: dict[str, Any] = {
+    def train(key: jax.Array, records: TrainingSet) -> Release:
+        what = f"{learner.label}: shadow models"
+        return shadow.sweep("train", learner, key, records, engine=engine, what=what)
+
+    available = {
         "fixed": splits.fixed,
         "public": splits.public,
-        "init": getattr(of.side, "params", None),
+        "init": getattr(learner.side, "params", None),
         "train": train,
-        "objective": of.defense.objective,
+        "objective": objective_of(learner.defense),
+        **available,
     }
-    granted = {k: v for k, v in all_of_it.items() if k in threat_model.knows}
-    return Knowledge(of.task, splits.pool, splits.pool_source, **granted)
+    granted = {f: v for f, v in available.items() if shown(model, f)}
+    return Knowledge(learner.task, splits.pool, splits.pool_source, **granted)
+
+
+def fitted(key: jax.Array, attack: Attack, knowledge: Knowledge) -> tuple[Any, Any]:
+    """Return an attack's state and diagnostics, fitted before it sees a release."""
+    return attack.fit(stream(key, "fit"), knowledge)
+
+
+# Numbers ------------------------------------------------------------------------------
+
+
+def headline(
+    metric: str,
+    value: float,
+    standard_error: float | None,
+    *,
+    better: Literal["higher", "lower"],
+    floor: float | None,
+) -> Headline:
+    """Return the number an attack is ranked by.
+
+    Args:
+      metric: its name, as the row's field is called.
+      value: what the attack got.
+      standard_error: of it, over targets; None = too few to tell.
+      better: which value is the stronger attack's.
+      floor: what an attacker gets who ignores the release; None = nothing known.
+    """
+    plain = {"value": value, "standard_error": standard_error, "floor": floor}
+    return Headline(
+        metric=metric,
+        better=better,
+        **{name: _number(number) for name, number in plain.items()},
+    )
+
+
+def _number(value: float | None) -> Any:
+    if value is None:
+        return None
+    return float(value) if np.isfinite(value) else str(float(value))
 
 
 def repeated(targets: Examples, runs: int) -> Examples:
@@ -206,88 +317,8 @@ def repeated(targets: Examples, runs: int) -> Examples:
     return jax.tree.map(lambda a: np.repeat(np.asarray(a), runs, 0), targets)
 
 
-def play_targets(
-    key: jax.Array,
-    of: shadow.Learner,
-    splits: Splits,
-    runs: int,
-    engine: shadow.Engine,
-) -> Release:
-    """Train on fixed + {target}, `runs` times for every target; noise always fresh.
-
-    Every attack is shown the same releases, so their errors are paired.
-
-    Returns:
-      Release with leading axis [targets * runs].
-    """
-    data = TrainingSet(splits.fixed, repeated(splits.targets, runs))
-    key = stream(key, "target runs")
-    what = f"{of.label}: target runs"
-    return shadow.sweep("train", of, key, data, engine=engine, what=what)
-
-
-def rest(of: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
-    """Return the known records' part of the stationarity condition [T * runs, D]."""
-    objective, n = of.defense.objective, len(splits.fixed.y)
-    assert objective is not None
-    weight = jnp.ones(n, releases.params.dtype)
-
-    def one(w: jax.Array) -> jax.Array:
-        known = objective.total(w, splits.fixed, weight)
-        return known + objective.ridge(n + 1) * w
-
-    return jax.jit(jax.vmap(one))(releases.params)
-
-
-def reconstruction_game(
-    key: jax.Array,
-    attack: Attack,
-    of: shadow.Learner,
-    releases: Release,
-    splits: Splits,
-    runs: int,
-    engine: shadow.Engine,
-) -> Played:
-    """Let one attack fit, then guess every target run.
-
-    Args:
-      key: of the attack; independent of the releases'.
-      attack: who plays.
-      of: the defense that made the releases.
-      releases: from `play_targets`.
-      splits: the data.
-      runs: releases per target.
-      engine: for the attacker's own shadow runs.
-    """
-    threat_model = attack.threat_model
-    granted = known = grant(threat_model, of, splits, engine)
-    doubts: list[float | None] = []
-
-    def watched(key: jax.Array, data: TrainingSet) -> Release:
-        assert known.train is not None
-        own = known.train(key, data)
-        doubts.append(controls.same_noise(releases, own, runs))
-        return own
-
-    if known.train is not None:
-        granted = known._replace(train=watched)
-    state, info = attack.fit(stream(key, "fit"), granted)
-    sure = max((z for z in doubts if z is not None), default=None)
-    targets = repeated(splits.targets, runs)
-    seen: dict[str, Any] = {
-        "params": releases.params if "params" in threat_model.sees else None,
-        "target": targets.x if "target" in threat_model.sees else None,
-        "label": targets.y if "label" in threat_model.knows else None,
-    }
-    if "objective" in threat_model.knows and of.defense.objective is not None:
-        with jax.enable_x64(True):
-            seen["rest"] = rest(of, releases, splits)
-    m = len(targets.y)
-    keys = jax.random.split(stream(key, "guess"), m)
-    # a solver's release has more digits than float32 holds, and attacks need them
-    with jax.enable_x64("exact" in of.defense.traits):
-        guesses = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))(
-            state, keys, Observation(**seen)
-        )
-    shape = (m // runs, runs, *of.task.features)
-    return Played(np.asarray(guesses).reshape(shape), info, sure)
+def in_turn(scenario: Scenario) -> str:
+    """Return how many records there are where each is the target in turn."""
+    fixed = scenario.splits.fixed
+    number = "all other" if fixed is None else str(fixed)
+    return f"{number} records, each the target in turn"

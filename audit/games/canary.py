@@ -8,39 +8,35 @@ the epsilon that stands above the lower bounds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
+from audit.config.compose import Scenario
+from audit.config.schema import Section
 from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import base, epsilon_audit, guarantees
-from audit.games.base import Game, Runs, Table
+from audit.games.base import Game, Problem, Result, Runs, Table
 from audit.games.guarantees import Guarantees
-from audit.mechanisms import canaries
+from audit.mechanisms import canaries as planting
 from audit.rng import stream
-from audit.types import (
-    Attack,
-    Examples,
-    Observation,
-    Release,
-    TrainingSet,
-)
-
-if TYPE_CHECKING:
-    from audit.config.schema import Canaries
-    from audit.games.base import Problem
+from audit.types import Attack, Count, Examples, Positive, Splits, TrainingSet
 
 MODELS = 16  # trained whole, for the utility
 TOGETHER = 100_000  # runs of one sweep
-GRANTS = frozenset({"transcript", "fixed", "init", "public", "canaries"})
 
 
-class Worlds(NamedTuple):
-    """What the transcripts of both worlds say; None where noise has no density."""
+class Canaries(Section):
+    """What is planted; see `mechanisms.canaries.plant`."""
 
-    ratios: np.ndarray | None  # [audits, 2, runs] first with the canary, then without
+    kind: Literal["gradient", "input"] = "gradient"
+    count: Count = 1  # in one run
+    norm: Positive = 1000.0  # of a gradient canary's gradient, before the clip
+    audits: Count = 1  # independent repetitions; the first is the row
 
 
 class Bits(NamedTuple):
@@ -50,88 +46,172 @@ class Bits(NamedTuple):
     member: np.ndarray  # [audits, m] bool
 
 
-def planted(problem: Problem) -> tuple[Canaries, Examples]:
-    """Return what was asked for, and the canaries.
+def canary(*, canaries: Canaries) -> Game:
+    """Tell runs with one canary from runs without it."""
+
+    def check(scenario: Scenario) -> None:
+        if canaries.count != 1:
+            raise UserError(
+                f"canaries.count={canaries.count}: the game canary has one per run"
+            )
+        _needs_classes(scenario)
+
+    return _game(canaries, two_worlds, tell_apart, check, epsilon_audit.TWO_WORLDS)
+
+
+def one_run(*, canaries: Canaries) -> Game:
+    """Tell which of many canaries were in one run."""
+
+    def check(scenario: Scenario) -> None:
+        if canaries.count < 2:
+            raise UserError(
+                f"canaries.count={canaries.count}: the game one_run needs at least 2"
+            )
+        if scenario.spec.runs != 1:
+            raise UserError(
+                f"runs={scenario.spec.runs}: the game one_run has one run per audit; "
+                f"canaries.audits repeats it"
+            )
+        _needs_classes(scenario)
+
+    return _game(canaries, single_runs, tell_members, check, epsilon_audit.ONE_RUN)
+
+
+def _needs_classes(scenario: Scenario) -> None:
+    if not scenario.spec.task.classes:
+        raise UserError("task.classes=[]: canaries need labels that are classes")
+
+
+def _game(
+    canaries: Canaries, release: Callable, play: Callable, check: Callable, view: Any
+) -> Game:
+    return Game(
+        goal="membership",
+        grants=base.granting(
+            "fixed",
+            "init",
+            "public",
+            transcript="every noised update",
+            canaries="which records were planted",
+        ),
+        release=functools.partial(release, canaries),
+        account=functools.partial(account, canaries),
+        play=functools.partial(play, canaries),
+        view=view,
+        check=check,
+        fits=functools.partial(fits, canaries),
+        task=lambda task: planting.plant(task, canaries.count, canaries.norm),
+        records=lambda splits: records(canaries, splits),
+        sizes=functools.partial(_sizes, canaries),
+    )
+
+
+def _sizes(canaries: Canaries, scenario: Scenario) -> str:
+    fixed = scenario.splits.fixed
+    plural = "y" if canaries.count == 1 else "ies"
+    return (
+        f"{'all other' if fixed is None else fixed} fixed records and "
+        f"{canaries.count} {canaries.kind} canar{plural}"
+    )
+
+
+def records(canaries: Canaries, splits: Splits) -> int:
+    """Return how many records one run has, every canary's slot counted."""
+    return len(splits.fixed.y) + canaries.count
+
+
+def planted(canaries: Canaries, problem: Problem) -> Examples:
+    """Return the canaries [m, ...].
 
     Raises:
       UserError: if the pool has too few records for input canaries.
     """
-    asked = problem.canaries
-    assert asked is not None
     pool = problem.splits.pool
     try:
-        return asked, canaries.records(asked.kind, asked.count, problem.task, pool)
+        return planting.records(canaries.kind, canaries.count, problem.task, pool)
     except ValueError as error:
-        raise UserError(f"canaries.count={asked.count}: {error}") from None
+        raise UserError(f"canaries.count={canaries.count}: {error}") from None
 
 
-def fits(of: shadow.Learner, table: Table) -> None:
+def fits(canaries: Canaries, learner: shadow.Learner, table: Table) -> None:
     """Refuse what cannot be audited, before anything is trained.
 
     Raises:
       UserError: no such records, or a defense that sums no gradients.
     """
-    planted(table.problem)
-    if "noisy_sgd" not in of.defense.traits:
+    planted(canaries, table.problem)
+    if "noisy_sgd" not in learner.defense.traits:
         raise UserError(
-            f"defense.{of.label}: sums no gradients a canary could be in; leave it out"
+            f"defense.{learner.label}: sums no gradients a canary could be in; leave "
+            f"it out"
         )
 
 
 def account(
-    key: jax.Array, of: shadow.Learner, table: Table, runs: int, delta: float
+    canaries: Canaries,
+    key: jax.Array,
+    learner: shadow.Learner,
+    table: Table,
+    runs: Runs,
+    trajectories: int,
+    delta: float,
 ) -> Guarantees:
     """Account for epsilon with every slot counted; records are not what is asked."""
-    del key, runs
-    asked, _ = planted(table.problem)
-    n = len(table.problem.splits.fixed.y) + asked.count
-    return Guarantees(None, None, (), guarantees.epsilon(of, n, delta))
+    del key, runs, trajectories
+    n = records(canaries, table.problem.splits)
+    return Guarantees(epsilon=guarantees.epsilon(learner, n, delta))
 
 
 # Two worlds ---------------------------------------------------------------------------
 
 
-def two_worlds(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
+def two_worlds(
+    canaries: Canaries, key: jax.Array, learner: shadow.Learner, table: Table
+) -> Runs[np.ndarray | None]:
     """Make `runs` transcripts of each world, for every audit; keep what they say.
 
     The ratio of every run is folded step by step inside the run: no transcript exists.
+
+    Returns:
+      Models for the utility, and log-likelihood ratios [audits, 2, runs], the world
+      with the canary first; None where noise has no density.
     """
-    asked, canary = planted(table.problem)
+    canary, audits = planted(canaries, table.problem), canaries.audits
     fixed, engine = table.problem.splits.fixed, table.engine
-    some = TrainingSet(fixed, _slots(canary, np.ones(MODELS, bool)))
-    made = Runs(
-        shadow.sweep(
-            "train", of, stream(key, "models"), some, engine=_cut(engine, MODELS),
-            what=f"{of.label}: models",
-        )
-    )  # fmt: skip
-    if of.defense.log_likelihood is None:
-        return made._replace(looked=Worlds(None))
-    key, what = stream(key, "transcripts"), f"{of.label}: transcripts"
-    together = min(asked.audits, max(1, TOGETHER // (2 * table.runs)))
-    engine.report(what, 0, asked.audits)
+    releases = shadow.sweep(
+        "train",
+        learner,
+        stream(key, "models"),
+        TrainingSet(fixed, _slots(canary, np.ones(MODELS, bool))),
+        engine=_cut(engine, MODELS),
+        what=f"{learner.label}: models",
+    )
+    if learner.defense.log_likelihood is None:
+        return Runs(releases, None)
+    key, what = stream(key, "transcripts"), f"{learner.label}: transcripts"
+    together = min(audits, max(1, TOGETHER // (2 * table.runs)))
+    engine.report(what, 0, audits)
     ratios = []
-    for start in range(0, asked.audits, together):
-        audits = min(together, asked.audits - start)
-        member = np.tile(np.repeat([True, False], table.runs), audits)
-        found = shadow.sweep(
+    for start in range(0, audits, together):
+        number = min(together, audits - start)
+        member = np.tile(np.repeat([True, False], table.runs), number)
+        each = shadow.sweep(
             "log_likelihood",
-            of,
+            learner,
             jax.random.fold_in(key, start),
             TrainingSet(fixed, _slots(canary, member)),
             canary,
             engine=engine._replace(report=_quiet),
         )
-        ratios.append(found[:, 0].reshape(audits, 2, table.runs))
-        engine.report(what, start + audits, asked.audits)
-    return made._replace(looked=Worlds(np.concatenate(ratios)))
+        ratios.append(each[:, 0].reshape(number, 2, table.runs))
+        engine.report(what, start + number, audits)
+    return Runs(releases, np.concatenate(ratios))
 
 
 def _slots(canary: Examples, member: np.ndarray) -> Examples:
     """Return the target slot of every run: the canary, or nobody."""
-    m = len(member)
-    many = jax.tree.map(lambda a: np.repeat(a, m, 0), canary)
-    return canaries.present(many, member)
+    many = jax.tree.map(lambda a: np.repeat(a, len(member), 0), canary)
+    return planting.present(many, member)
 
 
 def _cut(engine: shadow.Engine, runs: int) -> shadow.Engine:
@@ -145,85 +225,76 @@ def _quiet(what: str, done: int, total: int) -> None:
 
 
 def tell_apart(
+    canaries: Canaries,
     key: jax.Array,
     attack: Attack,
-    of: shadow.Learner,
-    releases: Release,
-    held: Guarantees,
+    learner: shadow.Learner,
+    runs: Runs[np.ndarray | None],
+    limits: Guarantees,
     table: Table,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> Result:
     """Let one attack score every run of both worlds; return what that proves."""
-    del releases
-    splits, engine = table.problem.splits, table.engine
-    assert table.made is not None
-    ratios = table.made.looked.ratios
+    ratios = runs.evidence
     assert ratios is not None, "an attack on transcripts assumes noise with a density"
-    granted = base.grant(attack.threat_model, of, splits, engine)
-    state, info = attack.fit(stream(key, "fit"), granted)
+    model = attack.threat_model
+    state, diagnostics = base.fitted(key, attack, base.grant(model, learner, table))
     keys = jax.random.split(stream(key, "guess"), ratios.size)
     guess = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
-    scores = guess(state, keys, Observation(ratios=ratios.reshape(-1)))
+    scores = guess(state, keys, base.observe(model, ratios=ratios.reshape(-1)))
     scores = np.asarray(scores, float).reshape(ratios.shape)
-    claim = epsilon_audit.claim(of, held, len(splits.fixed.y) + 1)
-    result, arrays = epsilon_audit.two_worlds(scores, claim)
-    return {**result, "fit": info}, arrays
+    n = records(canaries, table.problem.splits)
+    claim = epsilon_audit.claim(learner, limits, n)
+    return epsilon_audit.two_worlds(scores, claim, diagnostics)
 
 
 # One run ------------------------------------------------------------------------------
 
 
-def one_run(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
-    """Train once an audit, each canary in with chance 1/2 of its own."""
-    asked, many = planted(table.problem)
-    fixed, what = table.problem.splits.fixed, f"{of.label}: models"
-    chance = jax.random.bernoulli(
-        stream(key, "members"), shape=(asked.audits, asked.count)
-    )
-    member = np.asarray(chance)
-    engine, made = _cut(table.engine, 1), []
-    table.engine.report(what, 0, asked.audits)
-    for i in range(asked.audits):
-        slots = canaries.present(many, member[i])
+def single_runs(
+    canaries: Canaries, key: jax.Array, learner: shadow.Learner, table: Table
+) -> Runs[Bits]:
+    """Train once per audit, each canary in with chance 1/2 of its own."""
+    many, audits = planted(canaries, table.problem), canaries.audits
+    fixed, what = table.problem.splits.fixed, f"{learner.label}: models"
+    shape = (audits, canaries.count)
+    member = np.asarray(jax.random.bernoulli(stream(key, "members"), shape=shape))
+    engine, each = _cut(table.engine, 1), []
+    table.engine.report(what, 0, audits)
+    for i in range(audits):
+        slots = planting.present(many, member[i])
         joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), fixed, slots)
         release = shadow.sweep(
             "train",
-            of,
+            learner,
             jax.random.fold_in(stream(key, "models"), i),
             TrainingSet(joined, None),
             engine=engine._replace(report=_quiet),
         )
-        made.append(release)
-        table.engine.report(what, i + 1, asked.audits)
-    releases = jax.tree.map(lambda *a: np.concatenate(a), *made)
-    return Runs(releases, looked=Bits(many, member))
+        each.append(release)
+        table.engine.report(what, i + 1, audits)
+    releases = jax.tree.map(lambda *a: np.concatenate(a), *each)
+    return Runs(releases, Bits(many, member))
 
 
 def tell_members(
+    canaries: Canaries,
     key: jax.Array,
     attack: Attack,
-    of: shadow.Learner,
-    releases: Release,
-    held: Guarantees,
+    learner: shadow.Learner,
+    runs: Runs[Bits],
+    limits: Guarantees,
     table: Table,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> Result:
     """Let one attack score every canary of every run; return what that proves."""
-    assert table.made is not None
-    bits, splits = table.made.looked, table.problem.splits
-    granted = base.grant(attack.threat_model, of, splits, table.engine)
-    state, info = attack.fit(stream(key, "fit"), granted)
+    bits, model = runs.evidence, attack.threat_model
+    state, diagnostics = base.fitted(key, attack, base.grant(model, learner, table))
 
     def one(key: jax.Array, params: Any) -> jax.Array:
-        seen = Observation(params=params, candidates=bits.canaries)
-        return attack.guess(state, key, seen)
+        observation = base.observe(model, params=params, candidates=bits.canaries)
+        return attack.guess(state, key, observation)
 
     keys = jax.random.split(stream(key, "guess"), len(bits.member))
-    scores = np.asarray(jax.jit(jax.vmap(one))(keys, releases.params), float)
-    n = len(splits.fixed.y) + scores.shape[1]
-    result, arrays = epsilon_audit.one_run(
-        scores, bits.member, epsilon_audit.claim(of, held, n)
-    )
-    return {**result, "fit": info}, arrays
-
-
-CANARY = Game("membership", GRANTS, two_worlds, account, tell_apart, None, fits)
-ONE_RUN = Game("membership", GRANTS, one_run, account, tell_members, None, fits)
+    scores = np.asarray(jax.jit(jax.vmap(one))(keys, runs.releases.params), float)
+    n = records(canaries, table.problem.splits)
+    claim = epsilon_audit.claim(learner, limits, n)
+    return epsilon_audit.one_run(scores, bits.member, claim, diagnostics)

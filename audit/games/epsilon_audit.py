@@ -1,7 +1,7 @@
 """Both sides of epsilon: what an accountant claims, and what an audit proves.
 
 Every number is of the add-or-remove game the canaries are in. An audit whose lower end
-exceeds the accountant's upper one by more than chance has found a fault: in the noise,
+exceeds the accountant's upper one by more than chance has proofs a fault: in the noise,
 the clip, the sampler, the accounting, or the audit itself.
 """
 
@@ -14,16 +14,28 @@ import numpy as np
 
 from audit.accounting import rdp, tradeoff
 from audit.engine import shadow
+from audit.games import base
+from audit.games.base import Result
 from audit.games.guarantees import Guarantees
 from audit.scorecard.flags import Flag
+from audit.scorecard.schema import AttackResult, Scorecard
+from audit.scorecard.view import (
+    Cell,
+    Column,
+    Line,
+    View,
+    attack_name,
+    number,
+    of_best,
+)
 from audit.statistics import epsilon_lower, epsilon_lower_one_run, roc
 
 CONFIDENCE = 0.95
 SURE = 0.999  # of a flag: twenty clean runs must not raise one by chance
 THRESHOLD = 0.0  # of a log-likelihood ratio: fixed in advance
-# How the threshold of each method's row is found. Without a Gaussian claim the tails
+# How the threshold of each method's row is proofs. Without a Gaussian claim the tails
 # tell most, and where they begin is not known in advance.
-HEADLINE: dict[str, Any] = {
+SELECTION: dict[str, Any] = {
     "gdp": "fixed",
     "clopper_pearson": "bonferroni",
     "bayesian": "bonferroni",
@@ -33,7 +45,7 @@ SHUFFLES = 9  # of the null control of one run
 POINTS = 200  # of a stored ROC
 
 
-class Claim(NamedTuple):
+class EpsilonClaim(NamedTuple):
     """What the accountants say of one defense."""
 
     delta: float
@@ -43,31 +55,36 @@ class Claim(NamedTuple):
     gaussian: bool  # the claim is a Gaussian one, mu-GDP
 
 
-def claim(of: shadow.Learner, held: Guarantees, n: int) -> Claim:
+def claim(learner: shadow.Learner, limits: Guarantees, n: int) -> EpsilonClaim:
     """Return what is claimed of `n` records, one of which is in or out."""
-    loss = of.defense.pld and of.defense.pld(n, "add_remove")
-    said = held.epsilon or {"delta": 0.0, "add_remove": {"tight": None, "rdp": None}}
-    upper = said["add_remove"]
-    known = [v for v in (upper["tight"], upper["rdp"]) if v is not None]
+    pld = learner.defense.pld
+    loss = None if pld is None else pld(n, "add_remove")
+    nothing: dict[str, Any] = {"delta": 0.0, "add_remove": {"tight": None, "rdp": None}}
+    epsilon = limits.epsilon or nothing
+    upper = epsilon["add_remove"]
+    values = [v for v in (upper["tight"], upper["rdp"]) if v is not None]
     gaussian = isinstance(loss, rdp.GaussianPrivacy)
-    least = min(known) if known else None
-    return Claim(said["delta"], least, upper["rdp"], loss, gaussian)
+    least = min(values, default=None)
+    return EpsilonClaim(epsilon["delta"], least, upper["rdp"], loss, gaussian)
 
 
 # Two worlds ---------------------------------------------------------------------------
 
 
-def two_worlds(scores: np.ndarray, claim: Claim) -> tuple[dict, dict]:
+def two_worlds(
+    scores: np.ndarray, claim: EpsilonClaim, diagnostics: dict[str, Any] | None = None
+) -> Result:
     """Return what the scores of both worlds prove, and arrays for the figure.
 
     Args:
       scores: [audits, 2, runs], with the canary first; the first audit is the row, all
         of them count how often a lower end exceeds the upper one.
       claim: of the accountants.
+      diagnostics: of the attack's fit.
     """
     methods = [m for m in epsilon_lower.METHODS if m != "gdp" or claim.gaussian]
     members, nonmembers = scores[0]
-    found = {
+    proofs = {
         m: {
             s: _lower(members, nonmembers, m, s, claim)
             for s in epsilon_lower.SELECTIONS
@@ -81,7 +98,7 @@ def two_worlds(scores: np.ndarray, claim: Claim) -> tuple[dict, dict]:
         if m != "bayesian"
     }
     summary = roc.summarise(members, nonmembers, fprs=roc.FPRS)
-    result = {
+    numbers = {
         "auc": summary.auc._asdict(),
         "advantage": 2 * summary.accuracy[-1].value - 1,
         "operating": [
@@ -92,19 +109,26 @@ def two_worlds(scores: np.ndarray, claim: Claim) -> tuple[dict, dict]:
         "delta": claim.delta,
         "upper": claim.epsilon,
         "upper_rdp": claim.rdp,
-        "lower": {m: {s: _plain(v) for s, v in by.items()} for m, by in found.items()},
+        "lower": {m: {s: _plain(v) for s, v in by.items()} for m, by in proofs.items()},
         "method": main,
-        "headline": HEADLINE,
-        "epsilon_lower": found[main][HEADLINE[main]].epsilon,
+        "selection": SELECTION,
+        "epsilon_lower": proofs[main][SELECTION[main]].epsilon,
         "audits": len(scores),
         "above_upper": above,
         "in_band": _in_band(members, nonmembers, claim),
-        "flags": [f._asdict() for f in _raised(members, nonmembers, main, claim)],
+        "fit": diagnostics or {},
     }
-    return result, {**_roc_arrays(members, nonmembers, claim)}
+    flags = _raised(members, nonmembers, main, claim)
+    return _result(numbers, _roc_arrays(members, nonmembers, claim), flags)
 
 
-def _upper(claim: Claim) -> float:
+def _result(numbers: dict[str, Any], arrays: dict, flags: list[Flag]) -> Result:
+    proved = numbers["epsilon_lower"]
+    headline = base.headline("epsilon_lower", proved, None, better="higher", floor=0.0)
+    return Result(headline, numbers, arrays, error=None, flags=tuple(flags))
+
+
+def _upper(claim: EpsilonClaim) -> float:
     return math.inf if claim.epsilon is None else claim.epsilon
 
 
@@ -113,7 +137,7 @@ def _lower(
     nonmembers: Any,
     method: Any,
     selection: Any,
-    claim: Claim,
+    claim: EpsilonClaim,
     confidence: float = CONFIDENCE,
 ) -> epsilon_lower.Lower:
     return epsilon_lower.lower(
@@ -128,15 +152,19 @@ def _lower(
 
 
 def _row(
-    members: Any, nonmembers: Any, method: Any, claim: Claim, confidence: Any = None
+    members: Any,
+    nonmembers: Any,
+    method: Any,
+    claim: EpsilonClaim,
+    confidence: Any = None,
 ) -> epsilon_lower.Lower:
     """Return what the row of the table prints."""
-    how = HEADLINE[method]
+    how = SELECTION[method]
     return _lower(members, nonmembers, method, how, claim, confidence or CONFIDENCE)
 
 
-def _plain(found: Any) -> dict[str, Any]:
-    return {k: v for k, v in found._asdict().items() if v is not None}
+def _plain(proofs: Any) -> dict[str, Any]:
+    return {k: v for k, v in proofs._asdict().items() if v is not None}
 
 
 def _operating(point: roc.Operating | str) -> dict[str, Any]:
@@ -146,7 +174,7 @@ def _operating(point: roc.Operating | str) -> dict[str, Any]:
     return {**point._asdict(), "tpr": tpr, "fpr": fpr}
 
 
-def _in_band(members: np.ndarray, nonmembers: np.ndarray, claim: Claim) -> Any:
+def _in_band(members: np.ndarray, nonmembers: np.ndarray, claim: EpsilonClaim) -> Any:
     """Return whether the ROC is the claimed Gaussian one, within its 95% band.
 
     Both empirical laws are within e of the true ones at once (Dvoretzky, Kiefer and
@@ -166,7 +194,9 @@ def _in_band(members: np.ndarray, nonmembers: np.ndarray, claim: Claim) -> Any:
     }
 
 
-def _raised(members: Any, nonmembers: Any, main: Any, claim: Claim) -> list[Flag]:
+def _raised(
+    members: Any, nonmembers: Any, main: Any, claim: EpsilonClaim
+) -> list[Flag]:
     """Return what is wrong with an audit of two worlds."""
     first, second = np.array_split(nonmembers, 2)
     null = _row(first, second, main, claim, SURE).epsilon
@@ -174,7 +204,7 @@ def _raised(members: Any, nonmembers: Any, main: Any, claim: Claim) -> list[Flag
     return _judged(null, sure, _row(members, nonmembers, main, claim).epsilon, claim)
 
 
-def _judged(null: float, sure: float, found: float, claim: Claim) -> list[Flag]:
+def _judged(null: float, sure: float, proofs: float, claim: EpsilonClaim) -> list[Flag]:
     flags = []
     if null > 0:
         text = "the audit finds a leak between runs that do not differ; it is void"
@@ -182,7 +212,7 @@ def _judged(null: float, sure: float, found: float, claim: Claim) -> list[Flag]:
     if sure > _upper(claim):
         text = "more leaks than is accounted for: noise, clip, sampler or accountant"
         flags.append(Flag("lower-above-upper", "error", text))
-    elif found > _upper(claim):
+    elif proofs > _upper(claim):
         text = "above the upper end at 95%, not at 99.9%: as chance does now and then"
         flags.append(Flag("lower-above-upper-by-chance", "note", text))
     if claim.epsilon is None:
@@ -193,13 +223,19 @@ def _judged(null: float, sure: float, found: float, claim: Claim) -> list[Flag]:
 # One run ------------------------------------------------------------------------------
 
 
-def one_run(scores: np.ndarray, member: np.ndarray, claim: Claim) -> tuple[dict, dict]:
+def one_run(
+    scores: np.ndarray,
+    member: np.ndarray,
+    claim: EpsilonClaim,
+    diagnostics: dict[str, Any] | None = None,
+) -> Result:
     """Return what canaries in single runs prove, each run an audit of its own.
 
     Args:
       scores: [audits, m].
       member: [audits, m] who was in.
       claim: of the accountants.
+      diagnostics: of the attack's fit.
     """
     methods = [
         m for m in epsilon_lower_one_run.METHODS if m == "one_run" or claim.gaussian
@@ -208,10 +244,10 @@ def one_run(scores: np.ndarray, member: np.ndarray, claim: Claim) -> tuple[dict,
         m: [_guess(*one, m, claim) for one in zip(scores, member, strict=True)]
         for m in methods
     }
-    found = {m: {"fixed": every[m][0]} for m in methods}
+    proofs = {m: {"fixed": every[m][0]} for m in methods}
     for m in methods:
-        for s in epsilon_lower_one_run.SELECTIONS[1:]:
-            found[m][s] = epsilon_lower_one_run.lower(
+        for s in epsilon_lower.SELECTIONS[1:]:
+            proofs[m][s] = epsilon_lower_one_run.lower(
                 scores[0], member[0], delta=claim.delta, method=m, selection=s
             )
     main = methods[-1]
@@ -219,29 +255,27 @@ def one_run(scores: np.ndarray, member: np.ndarray, claim: Claim) -> tuple[dict,
     epsilons = {m: np.array([one.epsilon for one in every[m]]) for m in methods}
     null = _shuffled(scores[0], member[0], main, claim)
     sure = _guess(scores[0], member[0], main, claim, SURE).epsilon
-    result = {
+    numbers = {
         "auc": roc.auc(*first)._asdict(),
         "canaries": scores.shape[1],
         "runs": 1,
         "delta": claim.delta,
         "upper": claim.epsilon,
         "upper_rdp": claim.rdp,
-        "lower": {m: {s: _plain(v) for s, v in by.items()} for m, by in found.items()},
+        "lower": {m: {s: _plain(v) for s, v in by.items()} for m, by in proofs.items()},
         "method": main,
-        "epsilon_lower": found[main]["fixed"].epsilon,
+        "epsilon_lower": proofs[main]["fixed"].epsilon,
         "epsilon_lower_median": {m: float(np.median(e)) for m, e in epsilons.items()},
         "audits": len(scores),
         "above_upper": {m: int((e > _upper(claim)).sum()) for m, e in epsilons.items()},
         "in_band": None,
-        "flags": [
-            f._asdict()
-            for f in _judged(null, sure, found[main]["fixed"].epsilon, claim)
-        ],
+        "fit": diagnostics or {},
     }
-    return result, _roc_arrays(*first, claim)
+    flags = _judged(null, sure, proofs[main]["fixed"].epsilon, claim)
+    return _result(numbers, _roc_arrays(*first, claim), flags)
 
 
-def _shuffled(scores: Any, member: Any, method: Any, claim: Claim) -> float:
+def _shuffled(scores: Any, member: Any, method: Any, claim: EpsilonClaim) -> float:
     """Return what is proved of bits that have nothing to do with the scores.
 
     The median over shuffles: one of them alone looks like a leak now and then.
@@ -255,7 +289,7 @@ def _shuffled(scores: Any, member: Any, method: Any, claim: Claim) -> float:
 
 
 def _guess(
-    scores: Any, member: Any, method: Any, claim: Claim, confidence: Any = None
+    scores: Any, member: Any, method: Any, claim: EpsilonClaim, confidence: Any = None
 ) -> epsilon_lower_one_run.Guessed:
     return epsilon_lower_one_run.lower(
         scores,
@@ -268,7 +302,9 @@ def _guess(
     )
 
 
-def _roc_arrays(members: Any, nonmembers: Any, claim: Claim) -> dict[str, np.ndarray]:
+def _roc_arrays(
+    members: Any, nonmembers: Any, claim: EpsilonClaim
+) -> dict[str, np.ndarray]:
     """Return the ROC at chosen rates, and the most that is claimed there."""
     fpr = np.geomspace(0.5 / len(nonmembers), 1, POINTS)
     curve = roc.roc(members, nonmembers)
@@ -281,3 +317,161 @@ def _roc_arrays(members: Any, nonmembers: Any, claim: Claim) -> dict[str, np.nda
     if claim.loss is not None:
         arrays["most_loss"] = tradeoff.tpr_from_loss(fpr, claim.loss)
     return arrays
+
+
+# View ---------------------------------------------------------------------------------
+
+NAMES = {
+    "clopper_pearson": "Clopper-Pearson",
+    "gdp": "GDP",
+    "bayesian": "Bayesian",
+    "one_run": "one run",
+    "one_run_fdp": "one run, f-DP",
+}
+UPPER_WORDS = (
+    "upper: the tighter of privacy-loss distribution and Renyi curve. GDP and f-DP "
+    "hold of Gaussian claims only, and are left out elsewhere; the Bayesian number is "
+    "credible, not a confidence bound."
+)
+
+
+def _printed(epsilon: Any) -> str:
+    return "none" if epsilon is None else f"{float(epsilon):.3f}"
+
+
+def _by(method: str) -> Cell:
+    """Return the cell of one estimator."""
+
+    def cell(result: AttackResult) -> str:
+        bounds = result["lower"].get(method)
+        if bounds is None:
+            return "-"
+        return _printed(bounds[result["selection"][method]]["epsilon"])
+
+    return cell
+
+
+def _median(method: str) -> Cell:
+    def cell(result: AttackResult) -> str:
+        median = result["epsilon_lower_median"].get(method)
+        return "-" if median is None else _printed(median)
+
+    return cell
+
+
+def _ratio(result: AttackResult) -> str:
+    if not result["upper"]:
+        return "-"
+    return f"{float(result.epsilon_lower or 0) / float(result['upper']):.2f}"
+
+
+def _above(result: AttackResult) -> str:
+    return f"{result['above_upper'][result['method']]} of {result['audits']}"
+
+
+def _auc(result: AttackResult) -> str:
+    auc = result["auc"]
+    low, value, high = (float(auc[k]) for k in ("low", "value", "high"))
+    return f"{value:.4f} [{low:.4f}, {high:.4f}]"
+
+
+def _tables(card: Scorecard) -> list[str]:
+    """Return every estimator and every way to pay for its threshold, and the rates."""
+    lowers, rates = [], []
+    for trial in card.trials:
+        if trial.result is None:
+            continue
+        who = f"| {trial.defense} | {trial.attack} |"
+        for method, by in trial.result["lower"].items():
+            cells = [_counted(one) for one in by.values()]
+            lowers.append(f"{who} {NAMES[method]} | {' | '.join(cells)} |")
+        rates += [f"{who} {_rate(o)} |" for o in trial.result.get("operating", [])]
+    if not lowers:
+        return []
+    header = "| defense | attack | estimator | fixed | split | Bonferroni |"
+    parts = ["### Lower ends of epsilon"]
+    parts.append("\n".join([f"{header} many splits |", "|---" * 7 + "|", *lowers]))
+    if rates:
+        header = "| defense | attack | FPR | realised | TPR, 95% |"
+        parts.append("### Rates, threshold chosen on targets")
+        parts.append("\n".join([header, "|---" * 5 + "|", *rates]))
+    return parts
+
+
+def _counted(one: dict[str, Any]) -> str:
+    counts = (
+        f"{one['tp']}/{one['p']}, {one['fp']}/{one['n']}"
+        if "tp" in one
+        else f"{one['right']}/{one['guesses']}"
+    )
+    return f"{_printed(one['epsilon'])} ({counts})"
+
+
+def _rate(point: dict[str, Any]) -> str:
+    nominal = f"{float(point['nominal']):.2%}"
+    if "unavailable" in point:
+        return f"{nominal} | - | {point['unavailable']}"
+    fpr, tpr = point["fpr"], point["tpr"]
+    value, low, high = (f"{float(tpr[k]):.4f}" for k in ("value", "low", "high"))
+    realised = f"{float(fpr['value']):.4%} ({fpr['k']}/{fpr['n']})"
+    return f"{nominal} | {realised} | {value} [{low}, {high}] ({tpr['k']}/{tpr['n']})"
+
+
+def _verdict(line: Line) -> tuple[str, str]:
+    """Return what is proved of epsilon: a few words, and sentences."""
+    result = line.result
+    if result is None:
+        return "not attacked", "Nothing was measured."
+    proved = number(result.epsilon_lower, 2)
+    text = f"It proves that ε is at least {proved}"
+    if result.get("upper") is not None:
+        text += f"; accounting allows {number(result['upper'], 2)}"
+    return f"ε is at least {proved}", text + "."
+
+
+def _view(cells: dict[str, Cell], units: str) -> View:
+    more: dict[str, Cell] = {
+        "runs a side": lambda r: str(r.runs),
+        "AUC, 95%": _auc,
+    }
+    return View(
+        units=units,
+        attack=(
+            Column("attack", attack_name, right=False),
+            *(Column(header, of_best(cell)) for header, cell in cells.items()),
+        ),
+        trial=cells | more,
+        trial_words=UPPER_WORDS,
+        verdict=_verdict,
+        bound_table=False,
+        trial_sections=_tables,
+        spare=True,
+    )
+
+
+TWO_WORLDS = _view(
+    {
+        "ε upper": lambda r: _printed(r["upper"]),
+        "RDP": lambda r: _printed(r["upper_rdp"]),
+        "ε lower, GDP": _by("gdp"),
+        "CP": _by("clopper_pearson"),
+        "Bayes": _by("bayesian"),
+        "lower/upper": _ratio,
+        "above": _above,
+    },
+    "ε upper, lower: of the add-or-remove game at the card's delta; lower ends hold "
+    "with 95% each: GDP's threshold is fixed in advance, CP's and Bayes' paid for by "
+    "Bonferroni; above: audits whose lower end exceeds the upper one",
+)
+ONE_RUN = _view(
+    {
+        "ε upper": lambda r: _printed(r["upper"]),
+        "RDP": lambda r: _printed(r["upper_rdp"]),
+        "ε lower, f-DP": _median("one_run_fdp"),
+        "one run": _median("one_run"),
+        "above": _above,
+    },
+    "ε upper, lower: of the add-or-remove game at the card's delta; lower ends hold "
+    "with 95% each, guesses fixed in advance, median over audits; above: audits whose "
+    "lower end exceeds the upper one",
+)

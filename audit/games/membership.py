@@ -11,191 +11,278 @@ Who is a candidate is public; who is a member never leaves the referee.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
+from annotated_types import Interval
 
 from audit.accounting import rdp, tradeoff
+from audit.config.compose import Scenario
+from audit.config.schema import Section
 from audit.engine import shadow
 from audit.engine.signals import Shadows, Signals, of_release, with_release
 from audit.errors import UserError
 from audit.games import base, guarantees, membership_designs
-from audit.games.base import Game, Runs, Table
+from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.games.membership_designs import Design
-from audit.games.membership_rates import CURVE, above_bound, null, rates
+from audit.games.membership_rates import (
+    CURVE,
+    above_bound,
+    compared,
+    null_flags,
+    rates,
+)
 from audit.mechanisms.batch import gathered
 from audit.rng import stream
-from audit.statistics import intervals
-from audit.types import (
-    Attack,
-    Lanes,
-    Observation,
-    Release,
-    TrainingSet,
+from audit.scorecard.schema import AttackResult, Scorecard
+from audit.scorecard.view import (
+    NOT_TOLD_APART,
+    STANDARD_ERRORS,
+    STRONGEST,
+    Column,
+    Line,
+    View,
+    grid,
+    interval,
+    number,
+    of_best,
+    percent,
 )
+from audit.statistics import intervals
+from audit.types import Attack, Count, Lanes, TrainingSet
 
+CLOSE = 0.25  # of a coin's errors: who took part is told
 DELTAS = np.geomspace(1e-12, 0.1, 45)  # at which a Renyi curve is read
 
 
-class Looked(NamedTuple):
-    """What the referee knows of the target models, and what attackers may know."""
+class Membership(Section):
+    """What is made for the attackers."""
+
+    shadows: Count = 64  # reference models; each candidate is in half of them
+    calibration: Count = 16  # more of them, on which thresholds are chosen
+    queries: Annotated[int, Interval(ge=1, le=9)] = 1  # an image and its moves
+
+
+class MembershipModels(NamedTuple):
+    """What target models and the attacker's own models say of the candidates."""
 
     targets: Shadows  # member: the referee's secret
     references: Shadows
     calibration: Shadows
 
 
-def fits(design: Design, of: shadow.Learner, table: Table) -> None:
+def membership(*, membership: Membership = Membership()) -> Game:  # noqa: B008
+    """Tell who took part: each candidate, or an empty slot in its place."""
+    return _game(membership_designs.in_out, membership)
+
+
+def membership_replace_one(
+    *,
+    membership: Membership = Membership(),  # noqa: B008
+) -> Game:
+    """Tell who took part: one of each pair of candidates."""
+    return _game(membership_designs.replace_one, membership)
+
+
+def _game(design: Design, settings: Membership) -> Game:
+    return Game(
+        goal="membership",
+        grants=base.granting(
+            "label",
+            "init",
+            "public",
+            signals="the model's confidence in any record's label",
+            shadows="what models trained like it, with and without the record, say",
+        ),
+        release=partial(release, design, settings),
+        account=partial(account, design),
+        play=play,
+        view=VIEW,
+        floor="coin",
+        floor_error=lambda table: np.full(len(table.problem.splits.fixed.y), 0.5),
+        fits=partial(fits, design, settings),
+        compare=compared,
+        sizes=partial(_sizes, settings),
+    )
+
+
+def _sizes(settings: Membership, scenario: Scenario) -> str:
+    fixed, runs = scenario.splits.fixed, scenario.spec.runs
+    return (
+        f"{'all other' if fixed is None else fixed} candidates, each in half of {runs} "
+        f"target, {settings.shadows} shadow and {settings.calibration} calibration "
+        f"models"
+    )
+
+
+def fits(
+    design: Design, settings: Membership, learner: shadow.Learner, table: Table
+) -> None:
     """Refuse a defense or settings the game cannot be played with.
 
     Raises:
       UserError: before anything is trained, with the remedy.
     """
-    fixed, asked = table.problem.splits.fixed, table.membership
-    n, where = len(fixed.y), f"defense.{of.label}"
+    fixed, where = table.problem.splits.fixed, f"defense.{learner.label}"
+    n, traits = len(fixed.y), learner.defense.traits
     for name, models in (
         ("runs", table.runs),
-        ("membership.shadows", asked.shadows),
-        ("membership.calibration", asked.calibration),
+        ("membership.shadows", settings.shadows),
+        ("membership.calibration", settings.calibration),
     ):
         if models % 2:
             raise UserError(
                 f"{name}={models}: every candidate is in exactly half of the models; "
                 f"give an even number"
             )
-    if asked.queries > 1 and fixed.x.ndim != 4:
-        raise UserError(f"membership.queries={asked.queries}: only images are moved")
+    if settings.queries > 1 and fixed.x.ndim != 4:
+        raise UserError(f"membership.queries={settings.queries}: only images are moved")
     if not design.empty and n % 2:
         raise UserError(f"splits.fixed={n}: pairs need an even number of candidates")
-    if of.defense.predict is None:
+    if learner.defense.predict is None:
         raise UserError(f"{where}: releases no model that predicts; leave it out")
-    if design.empty and "rows" not in of.defense.traits:
+    if design.empty and "rows" not in traits:
         raise UserError(
             f"{where}: cannot train with empty slots; play game=membership_replace_one"
         )
     try:
         one = TrainingSet(fixed, None, np.zeros(design.slots(n), np.int32))
-        one = one if "rows" in of.defense.traits else gathered(one)
-        jax.eval_shape(of.defense.train, jax.random.key(0), of.side, one)
+        one = one if "rows" in traits else gathered(one)
+        jax.eval_shape(learner.defense.train, jax.random.key(0), learner.side, one)
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
 
 
-def release(design: Design, key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
+def release(
+    design: Design,
+    settings: Membership,
+    key: jax.Array,
+    learner: shadow.Learner,
+    table: Table,
+) -> Runs[MembershipModels]:
     """Train target models, reference models and calibration models."""
-    splits, asked = table.problem.splits, table.membership
-    n = len(splits.fixed.y)
+    splits = table.problem.splits
+    n, label = len(splits.fixed.y), np.asarray(splits.fixed.y)
 
-    def made(name: str, models: list[int], then: Any) -> tuple[np.ndarray, Any]:
+    def trained(name: str, sizes: list[int], then: Callable) -> tuple[Any, Any]:
         coins = stream(key, f"{name}: coins")
         each = [
-            design.member(jax.random.fold_in(coins, i), m, n)
-            for i, m in enumerate(models)
+            design.member(jax.random.fold_in(coins, i), models, n)
+            for i, models in enumerate(sizes)
         ]
         member = np.concatenate(each)
         lanes = table.engine.lanes
         tile = min(lanes.tile, len(member))
-        kept = shadow.sweep(
+        outputs = shadow.sweep(
             "train",
-            of,
+            learner,
             stream(key, name),
             TrainingSet(splits.fixed, None, design.rows(member)),
             splits.fixed,
             splits.pool,
-            np.zeros(asked.queries, np.int32),
+            np.zeros(settings.queries, np.int32),
             engine=table.engine._replace(lanes=lanes._replace(tile=tile)),
-            what=f"{of.label}: {name}",
+            what=f"{learner.label}: {name}",
             then=then,
         )
-        return member, kept
+        return member, outputs
 
-    label = np.asarray(splits.fixed.y)
-    member, (releases, seen) = made("target models", [table.runs], with_release)
-    targets = Shadows(member, label, seen)
-    sizes = [asked.shadows, asked.calibration]
-    member, seen = made("shadow models", sizes, of_release)
-    m = asked.shadows
-    own, others = (
-        Shadows(member[part], label, jax.tree.map(lambda a, p=part: a[p], seen))
-        for part in (slice(m), slice(m, None))
+    member, (releases, signals) = trained("target models", [table.runs], with_release)
+    targets = Shadows(member, label, signals)
+    sizes = [settings.shadows, settings.calibration]
+    member, signals = trained("shadow models", sizes, of_release)
+    first, rest = slice(settings.shadows), slice(settings.shadows, None)
+    references, calibration = (
+        Shadows(member[part], label, jax.tree.map(lambda a, p=part: a[p], signals))
+        for part in (first, rest)
     )
-    return Runs(releases, looked=Looked(targets, own, others))
+    return Runs(releases, MembershipModels(targets, references, calibration))
 
 
 def account(
     design: Design,
     key: jax.Array,
-    of: shadow.Learner,
+    learner: shadow.Learner,
     table: Table,
-    runs: int,
+    runs: Runs[MembershipModels],
+    trajectories: int,
     delta: float,
 ) -> Guarantees:
-    """Account for every candidate where it is a member, `runs` trajectories each.
+    """Account for every candidate where it is a member.
 
     Squared-error bounds do not apply to this game and are left out.
     """
     splits = table.problem.splits
     n = len(splits.fixed.y)
-    looked = _looked(table)
-    rate = separation(looked.references)
-    most = most_tpr(design, of, n)
-    seen = {"separation": rate}
-    held = Guarantees(
-        None,
-        None,
-        (),
-        guarantees.epsilon(of, design.slots(n), delta),
-        nominal=guarantees.nominal(of, design.slots(n)),
-        anatomy=seen if most is None else seen | {"tpr_bound": np.stack([CURVE, most])},
-        membership={"adjacency": design.adjacency, "separation": _spread(rate)},
+    rate = separation(runs.evidence.references)
+    most = most_tpr(design, learner, n)
+    arrays = {"separation": rate}
+    if most is not None:
+        arrays["tpr_bound"] = np.stack([CURVE, most])
+    leakage: dict[str, Any] = {
+        "adjacency": design.adjacency,
+        "separation": _spread(rate),
+    }
+    limits = Guarantees(
+        epsilon=guarantees.epsilon(learner, design.slots(n), delta),
+        nominal=guarantees.nominal(learner, design.slots(n)),
+        arrays=arrays,
+        fields={"membership": leakage},
     )
-    if of.defense.fisher is None:
-        return held
-    member = design.member(stream(key, "accounted: coins"), 2 * runs, n)
+    if learner.defense.fisher is None:
+        return limits
+    member = design.member(stream(key, "accounted: coins"), 2 * trajectories, n)
     rows = design.rows(member)
     # one run serves all its records; lanes side by side would only take memory
     engine = table.engine._replace(lanes=Lanes(1, table.engine.lanes.memory_gib))
     traces = shadow.sweep(
         "fisher",
-        of,
+        learner,
         stream(key, "fisher"),
         TrainingSet(splits.fixed, None, rows),
         np.arange(rows.shape[1]),
         engine=engine,
-        what=f"{of.label}: Fisher information",
+        what=f"{learner.label}: Fisher information",
         precise=True,
     )
-    each = np.full((2 * runs, n), np.nan)
+    each = np.full((2 * trajectories, n), np.nan)
     at, slot = np.nonzero(rows >= 0)
     each[at, rows[at, slot]] = traces[at, slot]
-    dfil = np.nanmean(each, 0) / splits.fixed.x[0].size
+    d = splits.fixed.x[0].size
+    dfil = np.nanmean(each, 0) / d
     se = None
-    if runs > 1:
-        se = np.nanstd(each, 0, ddof=1) / splits.fixed.x[0].size / np.sqrt(runs)
-    said = {**(held.membership or {}), "against_dfil": _rank(rate, dfil)}
-    return held._replace(dfil=dfil, dfil_se=se, membership=said)
+    if trajectories > 1:
+        se = np.nanstd(each, 0, ddof=1) / d / np.sqrt(trajectories)
+    correlation = intervals.rank_correlation(rate, dfil)
+    leakage["against_dfil"] = correlation and correlation._asdict()
+    return limits._replace(dfil=dfil, dfil_se=se)
 
 
-def most_tpr(design: Design, of: shadow.Learner, records: int) -> np.ndarray | None:
+def most_tpr(
+    design: Design, learner: shadow.Learner, records: int
+) -> np.ndarray | None:
     """Return the most true positives at the rates of `CURVE`; None = no theorem.
 
     From the privacy-loss distribution where there is one, else the least over deltas of
     what the Renyi curve's epsilon(delta) allows; at the design's adjacency.
     """
     n, adjacency = design.slots(records), design.adjacency
-    loss = of.defense.pld and of.defense.pld(n, adjacency)
+    pld, curve = learner.defense.pld, learner.defense.rdp
+    loss = None if pld is None else pld(n, adjacency)
     if loss:
         return tradeoff.tpr_from_loss(CURVE, loss)
-    curve = of.defense.rdp and of.defense.rdp(n, rdp.ORDERS, adjacency)
-    if curve is None or not np.isfinite(curve).all():
+    values = None if curve is None else curve(n, rdp.ORDERS, adjacency)
+    if values is None or not np.isfinite(values).all():
         return None
-    each = [(rdp.epsilon(rdp.ORDERS, curve, d), d) for d in DELTAS]
+    each = [(rdp.epsilon(rdp.ORDERS, values, d), d) for d in DELTAS]
     return np.min([tradeoff.tpr_from_epsilon(CURVE, *e) for e in each], 0)
 
 
-def separation(held: Shadows) -> np.ndarray:
+def separation(models: Shadows) -> np.ndarray:
     """Return how well one record's signals tell its models apart [records].
 
     P(phi in > phi out) + P(tie) / 2 over the pairs of models with and without the
@@ -204,97 +291,193 @@ def separation(held: Shadows) -> np.ndarray:
     """
     from scipy.stats import rankdata
 
-    phi = np.asarray(held.signals.candidates, np.float32).mean(-1)
+    phi = np.asarray(models.signals.candidates, np.float32).mean(-1)
     ranks, half = rankdata(phi, axis=0), len(phi) / 2
-    total = np.where(held.member, ranks, 0).sum(0)
+    total = np.where(models.member, ranks, 0).sum(0)
     return (total - half * (half + 1) / 2) / half**2
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:
     quantiles = {"median": 50, "q90": 90, "max": 100}
-    held = {k: float(np.percentile(values, q)) for k, q in quantiles.items()}
-    return {"mean": float(values.mean()), **held}
-
-
-def _rank(rate: np.ndarray, dfil: np.ndarray) -> dict[str, Any] | None:
-    found = intervals.rank_correlation(rate, dfil)
-    return None if found is None else found._asdict()
-
-
-def _looked(table: Table) -> Looked:
-    assert table.made is not None
-    return table.made.looked
+    each = {k: float(np.percentile(values, q)) for k, q in quantiles.items()}
+    return {"mean": float(values.mean()), **each}
 
 
 def play(
     key: jax.Array,
     attack: Attack,
-    of: shadow.Learner,
-    releases: Release,
-    held: Guarantees,
+    learner: shadow.Learner,
+    runs: Runs[MembershipModels],
+    limits: Guarantees,
     table: Table,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> Result:
     """Let one attack score every candidate on every target model; return its rates."""
-    del releases  # attackers are shown what the models say
-    if table.made is None:  # the floor is asked for before anything is released
-        return {}, {"wrong": np.full(len(table.problem.splits.fixed.y), 0.5)}
-    looked, model = _looked(table), attack.threat_model
-    knowledge = base.grant(model, of, table.problem.splits, table.engine)
-    if "shadows" in model.knows:
-        knowledge = knowledge._replace(shadows=looked.references)
-    state, info = attack.fit(stream(key, "fit"), knowledge)
+    models = runs.evidence
+    knowledge = base.grant(
+        attack.threat_model, learner, table, shadows=models.references
+    )
+    state, diagnostics = base.fitted(key, attack, knowledge)
     scored = _scorer(attack, state)
-    on_targets = scored(stream(key, "guess"), looked.targets)
-    on_shadows = scored(stream(key, "calibrate"), looked.calibration)
-    result, arrays = rates(on_targets, looked.targets, on_shadows, looked.calibration)
-    most = (held.anatomy or {}).get("tpr_bound")
-    found = [] if most is None else above_bound(result, most)
-    found += [f._asdict() for f in null(result)]
-    return {**result, "fit": info, "flags": found}, arrays
+    on_targets = scored(stream(key, "guess"), models.targets)
+    on_shadows = scored(stream(key, "calibrate"), models.calibration)
+    numbers, arrays = rates(on_targets, models.targets, on_shadows, models.calibration)
+    most = limits.arrays.get("tpr_bound")
+    flags = [] if most is None else above_bound(numbers, most)
+    auc = numbers["auc"]
+    se = (auc["high"] - auc["low"]) / intervals.WIDTH_95
+    return Result(
+        base.headline("auc", auc["value"], se, better="higher", floor=0.5),
+        {**numbers, "fit": diagnostics},
+        arrays,
+        error=arrays["wrong"],
+        flags=(*flags, *null_flags(numbers)),
+    )
 
 
-def _scorer(attack: Attack, state: Any) -> Any:
+def _scorer(attack: Attack, state: Any) -> Callable[..., np.ndarray]:
     """Return (key, Shadows) -> scores [models, records]; undeclared fields are None."""
-    model = attack.threat_model
 
     @jax.jit
     def one(state: Any, key: jax.Array, label: Any, signals: Signals) -> jax.Array:
-        seen = Observation(
-            label=label if "label" in model.knows else None,
-            signals=signals if "signals" in model.sees else None,
-        )
-        return attack.guess(state, key, seen)
+        observation = base.observe(attack.threat_model, label=label, signals=signals)
+        return attack.guess(state, key, observation)
 
-    def score(key: jax.Array, held: Shadows) -> np.ndarray:
+    def score(key: jax.Array, models: Shadows) -> np.ndarray:
         # a model at a time: an attack may hold [records, shadows] per model
         each = [
             one(
                 state,
                 jax.random.fold_in(key, i),
-                held.label,
-                jax.tree.map(lambda a, i=i: a[i], held.signals),
+                models.label,
+                jax.tree.map(lambda a, i=i: a[i], models.signals),
             )
-            for i in range(len(held.member))
+            for i in range(len(models.member))
         ]
         return np.asarray(jax.device_get(each))
 
     return score
 
 
-def _game(design: Design) -> Game:
-    def bound(function: Any) -> Any:
-        return lambda *given: function(design, *given)
+# View ---------------------------------------------------------------------------------
 
-    return Game(
-        goal="membership",
-        grants=frozenset({"signals", "label", "shadows", "init", "public"}),
-        release=bound(release),
-        account=bound(account),
-        play=play,
-        floor="coin",
-        fits=bound(fits),
+
+def _auc(result: AttackResult) -> str:
+    auc = result["auc"]
+    half = (float(auc["high"]) - float(auc["low"])) / 2
+    return f"{number(auc['value'], 3)} ± {number(half, 3)}"
+
+
+def rate(
+    result: AttackResult, fpr: float, chosen_on: str, *, full: bool = False
+) -> str:
+    """Return the true-positive rate at one nominal false-positive rate.
+
+    Args:
+      result: of a trial.
+      fpr: nominal.
+      chosen_on: `shadows` or `targets`.
+      full: with interval, counts and the realised rate.
+    """
+    point = result["operating"][chosen_on][result["fprs"].index(fpr)]
+    if isinstance(point, str):
+        return point if full else "n/a"
+    tpr, realised = point["tpr"], point["fpr"]
+    value = percent(tpr["value"])
+    if not full:
+        return value
+    limits = f"[{percent(tpr['low'])}, {percent(tpr['high'])}]"
+    return f"{value} {limits} {tpr['k']}/{tpr['n']}; FPR {percent(realised['value'])}"
+
+
+def balanced_accuracy(result: AttackResult, chosen_on: str) -> str:
+    """Return the balanced accuracy at the threshold chosen there."""
+    accuracy = next(a for a in result["accuracy"] if a["chosen_on"] == chosen_on)
+    return number(accuracy["value"], 3)
+
+
+def _epsilon(line: Line) -> str:
+    """Return the accounted epsilon of the game's adjacency."""
+    epsilon = line.defense.epsilon
+    if epsilon is None:
+        return "none"
+    pair = epsilon[line.defense["membership"]["adjacency"]]
+    return number(pair.tight or pair.rdp, 2)
+
+
+def _verdict(line: Line) -> tuple[str, str]:
+    """Return how well members are told from others: a few words, and sentences."""
+    if line.result is None:
+        return "not attacked", "Nothing was measured."
+    headline = line.result.headline
+    auc = float(headline.value)
+    spread = STANDARD_ERRORS * float(headline.standard_error or 0)
+    text = (
+        f"Shown a record that was in the training set and one that was not, it picks "
+        f"the right one {auc:.1%} of the time (AUC, ± {spread:.1%}); a coin is "
+        f"right half the time. Single records may be found far more often: see the "
+        f"true-positive rates at low false-positive rates."
     )
+    if auc - 0.5 <= spread:
+        return NOT_TOLD_APART, text
+    closely = 1 - auc <= CLOSE * 0.5
+    return f"who took part is told{'' if closely else ', sometimes'}", text
 
 
-IN_OUT = _game(membership_designs.in_out)
-REPLACE_ONE = _game(membership_designs.replace_one)
+def _leakage(card: Scorecard) -> list[str]:
+    """Return how well each record's signals tell models apart, one row per defense."""
+    rows = []
+    for label, defense in card.defenses.items():
+        leakage = defense["membership"]
+        separated = leakage["separation"]
+        rows.append(
+            [
+                label,
+                *(number(separated[k], 3) for k in ("mean", "median", "q90", "max")),
+                interval(leakage.get("against_dfil")),
+                leakage["adjacency"].replace("_", "-"),
+            ]
+        )
+    header = ["defense", "separation, mean", "median", "90%", "largest"]
+    header += ["rank correlation with dFIL [95%]", "adjacency"]
+    words = (
+        "Separation: of one record's signals on shadow models with and without it, the "
+        "AUC of the best threshold for this record alone; .5 where nothing leaks. The "
+        "adjacency is that of the game's design: compare with epsilon under that name."
+    )
+    return ["## Membership, record by record", grid(header, rows), words]
+
+
+VIEW = View(
+    units="AUC and TPR over all candidates and target models; ± half a 95% interval, "
+    "records independent; TPR at a false-positive rate: thresholds from shadow models; "
+    "ε upper: accounted, at the game's adjacency",
+    attack=(
+        STRONGEST,
+        Column("AUC ± 95%", of_best(_auc)),
+        Column("TPR@1%", of_best(lambda r: rate(r, 1e-2, "shadows"))),
+        Column("TPR@.1%", of_best(lambda r: rate(r, 1e-3, "shadows"))),
+        Column("ε upper", _epsilon),
+    ),
+    trial={
+        "AUC [95%]": lambda r: interval(r["auc"]),
+        "over loss_threshold": lambda r: interval(r.get("over_loss_threshold")),
+        "accuracy, threshold from shadows": lambda r: balanced_accuracy(r, "shadows"),
+        "from targets": lambda r: balanced_accuracy(r, "targets"),
+        **{
+            f"TPR at {percent(fpr)} FPR, from {where}": partial(
+                rate, fpr=fpr, chosen_on=where, full=True
+            )
+            for where in ("shadows", "targets")
+            for fpr in (1e-2, 1e-3, 1e-4)
+        },
+    },
+    trial_words="One threshold for all records. From shadows: chosen on the attacker's "
+    "own calibration models, which is what can be deployed; the realised FPR stands "
+    "beside it. From targets: chosen on the scored models themselves, optimistic, and "
+    "what papers print. Rates have Clopper-Pearson intervals on the counts beside "
+    "them, as if all scores were independent; the AUC's interval takes records to be "
+    "independent. unavailable (n): fewer than 10/FPR non-members.",
+    verdict=_verdict,
+    bound_table=False,
+    sections=_leakage,
+)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from audit.engine.signals import Shadows
+from audit.games.base import Trial
 from audit.scorecard.flags import Flag
 from audit.statistics import intervals, roc
 
@@ -16,51 +17,54 @@ CURVE = np.geomspace(1e-5, 1, 151)  # false-positive rates at which a ROC is kep
 
 
 def rates(
-    scores: np.ndarray, of: Shadows, on_shadows: np.ndarray, shadows: Shadows
+    scores: np.ndarray, models: Shadows, on_shadows: np.ndarray, shadows: Shadows
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the rates of one attack, and its per-record arrays.
 
     Scores of all models and records are pooled: one threshold for all. The AUC's
-    interval takes records as what is independent; the intervals of rates are
-    Clopper-Pearson on the counts, as if every score were.
+    interval assumes that records are independent; the Clopper-Pearson intervals of
+    rates assume that all scores are.
 
     Args:
       scores: [runs, records] on target models.
-      of: who is a member of which.
+      models: the target models: who is a member of which.
       on_shadows: [models, records] on calibration models.
-      shadows: who is a member of which.
+      shadows: the calibration models: who is a member of which.
     """
-    members, others = scores[of.member], scores[~of.member]
-    chosen = on_shadows[shadows.member], on_shadows[~shadows.member]
+    members, others = scores[models.member], scores[~models.member]
+    calibration = on_shadows[shadows.member], on_shadows[~shadows.member]
     ids = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
-    clusters = ids[of.member], ids[~of.member]
-    seen = roc.summarise(members, others, shadows=chosen, clusters=clusters)
-    told = scores > seen.accuracy[0].threshold
-    wrong = (told != of.member).mean(0)
+    clusters = ids[models.member], ids[~models.member]
+    summary = roc.summarise(members, others, shadows=calibration, clusters=clusters)
+    guessed = scores > summary.accuracy[0].threshold
+    wrong = (guessed != models.member).mean(0)
     curve = roc.roc(members, others)
     at = np.searchsorted(curve.fpr, CURVE, side="right") - 1
     result = {
-        "auc": seen.auc._asdict(),
+        "auc": summary.auc._asdict(),
         "success": float(1 - wrong.mean()),
-        "accuracy": [a._asdict() for a in seen.accuracy],
+        "accuracy": [a._asdict() for a in summary.accuracy],
         "fprs": list(roc.FPRS),
         "operating": {
-            "shadows": [_plain(o) for o in seen.operating[: len(roc.FPRS)]],
-            "targets": [_plain(o) for o in seen.operating[len(roc.FPRS) :]],
+            "shadows": [_plain(o) for o in summary.operating[: len(roc.FPRS)]],
+            "targets": [_plain(o) for o in summary.operating[len(roc.FPRS) :]],
         },
-        "members": seen.members,
-        "nonmembers": seen.nonmembers,
+        "members": summary.members,
+        "nonmembers": summary.nonmembers,
         "targets": scores.shape[1],
         "runs": len(scores),
     }
     if scores.shape[1] > 3:  # a pair of records, and another one
         # memberships of the next pair, in the same models: coins of their own
-        other = np.roll(of.member, 2, 1)
+        other = np.roll(models.member, 2, 1)
         groups = ids[other], ids[~other]
         none = roc.auc(scores[other], scores[~other], clusters=groups)
         result["controls"] = {"null": none._asdict()}
     arrays = {"wrong": wrong, "fpr": curve.fpr[at], "tpr": curve.tpr[at]}
-    return result, arrays | {"scores": scores.astype(np.float32), "member": of.member}
+    return result, arrays | {
+        "scores": scores.astype(np.float32),
+        "member": models.member,
+    }
 
 
 def _plain(point: roc.Operating | str) -> Any:
@@ -72,7 +76,7 @@ def _plain(point: roc.Operating | str) -> Any:
     return fields
 
 
-def above_bound(result: dict[str, Any], most: np.ndarray) -> list[dict[str, Any]]:
+def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:
     """Return a flag if the attack tells more than the accounting allows.
 
     Thresholds from shadow models, so that the rated scores have not chosen them; the
@@ -94,52 +98,57 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[dict[str, Any]
                 f"TPR {tpr.value:.4g} at FPR {fpr.value:.4g}, accounted for "
                 f"{most[1, at]:.4g}: noise, clip, sampler or accountant"
             )
-            return [Flag("tpr-above-bound", "error", text)._asdict()]
+            return [Flag("tpr-above-bound", "error", text)]
     return []
 
 
-def null(result: dict[str, Any]) -> list[Flag]:
+def null_flags(result: dict[str, Any]) -> list[Flag]:
     """Return a flag if scores tell the membership of records they are not about."""
-    held = result.get("controls", {}).get("null")
-    if held is None:
+    null = result.get("controls", {}).get("null")
+    if null is None:
         return []
-    se = (held["high"] - held["low"]) / 3.92  # a 95% interval is 3.92 s.e. wide
-    if abs(held["value"] - 0.5) <= NULL * se:
+    se = (null["high"] - null["low"]) / intervals.WIDTH_95
+    if abs(null["value"] - 0.5) <= NULL * se:
         return []
     text = (
-        f"AUC {held['value']:.3g} with other records' memberships: coins hang together"
+        f"AUC {null['value']:.3g} with the memberships of other records: memberships "
+        f"are not independent"
     )
     return [Flag("null-leak", "error", text)]
 
 
-def compared(trials: list[Any]) -> list[Any]:
+def compared(trials: list[Trial]) -> list[Trial]:
     """Add every attack's AUC minus that of `loss_threshold` on the same scores.
 
     The records' scores are dropped: rows keep rates.
     """
-
-    def groups(t: Any) -> Any:
-        scores, member = t.arrays["scores"], t.arrays["member"]
-        return scores[member], scores[~member]
-
     plain = {
-        t.defense: t
-        for t in trials
-        if t.attack.name == "loss_threshold" and "scores" in (t.arrays or {})
+        trial.defense: trial.result
+        for trial in trials
+        if trial.attack.name == "loss_threshold" and trial.result is not None
     }
 
-    def add(t: Any) -> Any:
-        if "scores" not in (t.arrays or {}):
-            return t
-        result, base = dict(t.result), plain.get(t.defense)
-        if base is not None and t.attack.name != "loss_threshold":
-            member = t.arrays["member"]
+    def add(trial: Trial) -> Trial:
+        result, base = trial.result, plain.get(trial.defense)
+        if result is None:
+            return trial
+        numbers, arrays = dict(result.numbers), dict(result.arrays)
+        if base is not None and trial.attack.name != "loss_threshold":
+            member = arrays["member"]
             ids = np.broadcast_to(np.arange(member.shape[1]), member.shape)
-            found = roc.auc_difference(
-                groups(t), groups(base), clusters=(ids[member], ids[~member])
+            gain = roc.auc_difference(
+                _groups(arrays),
+                _groups(base.arrays),
+                clusters=(ids[member], ids[~member]),
             )
-            result["over_loss_threshold"] = found._asdict()
-        kept = {k: v for k, v in t.arrays.items() if k not in ("scores", "member")}
-        return t._replace(result=result, arrays=kept)
+            numbers["over_loss_threshold"] = gain._asdict()
+        del arrays["scores"], arrays["member"]
+        return trial._replace(result=result._replace(numbers=numbers, arrays=arrays))
 
-    return [add(t) for t in trials]
+    return [add(trial) for trial in trials]
+
+
+def _groups(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores of members and of others."""
+    scores, member = arrays["scores"], arrays["member"]
+    return scores[member], scores[~member]

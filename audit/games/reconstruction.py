@@ -5,55 +5,145 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from audit.engine import shadow
 from audit.games import base, controls, guarantees, scoring
-from audit.games.base import Game, Runs, Table
+from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees
-from audit.types import Attack, Release
+from audit.mechanisms.output_perturbation import objective_of
+from audit.rng import stream
+from audit.scorecard.view import View
+from audit.types import Attack, Release, Splits, TrainingSet
 
 
-def release(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
-    """Train on fixed + {target}, so often for every target."""
+def reconstruction() -> Game:
+    """Rebuild the one unknown record of each run from what it released."""
+    return Game(
+        goal="reconstruction",
+        grants=base.granting("fixed", "label", "init", "train", "public", "objective"),
+        release=release,
+        account=account,
+        play=play,
+        view=VIEW,
+        floor="class_mean",
+        targets=True,
+        squared_error=True,
+    )
+
+
+def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs[None]:
+    """Train on fixed + {target}, `runs` times per target; noise is always fresh.
+
+    Every attack is shown the same releases, so that their errors are paired.
+
+    Returns:
+      Releases with leading axis [targets * runs].
+    """
     splits = table.problem.splits
-    return Runs(base.play_targets(key, of, splits, table.runs, table.engine))
+    records = TrainingSet(splits.fixed, base.repeated(splits.targets, table.runs))
+    releases = shadow.sweep(
+        "train",
+        learner,
+        stream(key, "target runs"),
+        records,
+        engine=table.engine,
+        what=f"{learner.label}: target runs",
+    )
+    return Runs(releases, None, alike=table.runs)
 
 
 def account(
-    key: jax.Array, of: shadow.Learner, table: Table, runs: int, delta: float
+    key: jax.Array,
+    learner: shadow.Learner,
+    table: Table,
+    runs: Runs[None],
+    trajectories: int,
+    delta: float,
 ) -> Guarantees:
     """Account for the very runs that are attacked, target by target."""
-    return guarantees.joined(key, of, table.problem, runs, delta, table.engine)
+    del runs  # drawn anew, from the same law
+    return guarantees.joined(
+        key, learner, table.problem, trajectories, delta, table.engine
+    )
 
 
 def play(
     key: jax.Array,
     attack: Attack,
-    of: shadow.Learner,
-    releases: Release,
-    held: Guarantees,
+    learner: shadow.Learner,
+    runs: Runs[None],
+    limits: Guarantees,
     table: Table,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Let one attack guess every run; return its scores and per-target arrays."""
-    splits = table.problem.splits
-    played = base.reconstruction_game(
-        key, attack, of, releases, splits, table.runs, table.engine
+) -> Result:
+    """Let one attack guess every run.
+
+    Args:
+      key: of the attack; independent of the releases'.
+      attack: who plays.
+      learner: the defense that made the releases.
+      runs: from `release`.
+      limits: the defense's guarantees.
+      table: of the audit; its engine trains the attacker's own shadow runs.
+    """
+    model, splits, releases = attack.threat_model, table.problem.splits, runs.releases
+    same_noise: list[float] = []
+
+    knowledge = base.grant(model, learner, table)
+    if knowledge.train is not None:
+        train = knowledge.train
+
+        def watched(key: jax.Array, records: TrainingSet) -> Release:
+            shadows = train(key, records)
+            sure = controls.same_noise(releases, shadows, table.runs)
+            same_noise.extend([] if sure is None else [sure])
+            return shadows
+
+        knowledge = knowledge._replace(train=watched)
+    state, diagnostics = base.fitted(key, attack, knowledge)
+    targets = base.repeated(splits.targets, table.runs)
+    rest = None
+    if base.shown(model, "rest") and objective_of(learner.defense) is not None:
+        with jax.enable_x64(True):
+            rest = known_part(learner, releases, splits)
+    observation = base.observe(
+        model, params=releases.params, target=targets.x, label=targets.y, rest=rest
     )
-    summary, arrays = scoring.errors(played.guesses, splits.targets.x)
-    se = scoring.run_errors(played.guesses, splits.targets.x)
-    against = {b.name: scoring.against(b, arrays["mse"], se) for b in held.bounds}
-    pictures = scoring.images(played.guesses[:, 0], splits.targets.x, table.lpips)
-    null, more = controls.of_guesses(played.guesses, splits.targets, splits.pool)
-    held_to = {"controls": {**null, "same_noise": played.same_noise}}
-    told = {**summary, **pictures, "against": against, "fit": played.info}
-    return {**told, **held_to}, {**arrays, **more}
+    keys = jax.random.split(stream(key, "guess"), len(targets.y))
+    # a solver's release has more digits than float32 holds, and attacks need them
+    with jax.enable_x64("exact" in learner.defense.traits):
+        guess = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
+        guesses = np.asarray(guess(state, keys, observation))
+    shape = (len(splits.targets.y), table.runs, *learner.task.features)
+    return scoring.result(
+        guesses.reshape(shape),
+        splits.targets,
+        limits,
+        table,
+        diagnostics,
+        same_noise=max(same_noise, default=None),
+    )
 
 
-GAME = Game(
-    goal="reconstruction",
-    grants=frozenset({"fixed", "label", "init", "train", "public", "objective"}),
-    release=release,
-    account=account,
-    play=play,
-    floor="class_mean",
+def known_part(learner: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
+    """Return the known records' part of the stationarity condition [T * runs, D]."""
+    objective, n = objective_of(learner.defense), len(splits.fixed.y)
+    assert objective is not None
+    weight = jnp.ones(n, releases.params.dtype)
+
+    def one(w: jax.Array) -> Any:
+        known = objective.total(w, splits.fixed, weight)
+        return known + objective.ridge(n + 1) * w
+
+    return jax.jit(jax.vmap(one))(releases.params)
+
+
+VIEW = View(
+    units="MSE per pixel, pixels in [0, 1]; ± one standard error over targets",
+    attack=scoring.REBUILT,
+    trial=scoring.TRIAL,
+    trial_words=scoring.TRIAL_WORDS,
+    verdict=scoring.verdict,
+    bounds=scoring.BOUNDS,
 )

@@ -1,8 +1,8 @@
-"""From what an audit found to plain rows: utilities, arrays, JSON data."""
+"""From what an audit found to a card: utilities, rows with their flags, arrays."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,48 +10,66 @@ import numpy as np
 from audit import data
 from audit.config.compose import Entry, Scenario
 from audit.engine import shadow
-from audit.games import scoring
-from audit.games.base import Problem, Runs, Trial
+from audit.games.base import Problem, Runs, Trial, is_oracle
 from audit.games.guarantees import Guarantees
+from audit.scorecard import flags
 from audit.scorecard.flags import Measured
 from audit.statistics import metrics
-from audit.types import Release, Splits
+from audit.types import Bound, Release, Splits
 
 MANY_CLASSES = 100  # from which on the ten likeliest classes are looked at too
 PEOPLE = {"lfw"}  # data sets whose pictures stay out of arrays, hence of figures
 EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
 
 
-def utility(of: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
+class SelfChecks(NamedTuple):
+    """What an audit found out about its own runs."""
+
+    measured: dict[str, Measured]  # by defense
+    stale: list[tuple[str, str]]  # defense, and which of its stored runs
+
+    def ran(self, defense: str) -> flags.Ran:
+        """Return what is known of one defense's runs."""
+        stale = [text for label, text in self.stale if label == defense]
+        return flags.Ran(self.measured[defense], "; ".join(stale))
+
+
+# Defenses -----------------------------------------------------------------------------
+
+
+def utility(learner: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
     """Return how useful the releases are on the test part: mean, and sd between runs.
 
     Accuracy, or R^2 where labels are numbers.
     """
-    if of.defense.predict is None:
+    if learner.defense.predict is None:
         return None
-    name = "accuracy" if of.task.classes else "r2"
-    measure = jax.jit(jax.vmap(quality(of), (None, 0, None, None)))
     x, y = splits.test
-    parts = [measure(of.side, part, x, y) for part in _in_parts(runs.releases, 256)]
-    each = np.concatenate([np.asarray(p) for p in parts])
-    found = {
-        name: float(each.mean()),
-        f"{name}_sd": float(each.std()),
-        "models": len(each),
+
+    def each(measure: Any) -> np.ndarray:
+        many = jax.jit(jax.vmap(measure, (None, 0, None, None)))
+        parts = _in_parts(runs.releases, 256)
+        return np.concatenate([many(learner.side, part, x, y) for part in parts])
+
+    name, score = ("accuracy" if learner.task.classes else "r2"), quality(learner)
+    scores = each(score)
+    measured = {
+        name: float(scores.mean()),
+        f"{name}_sd": float(scores.std()),
+        "models": len(scores),
         "test": len(y),
     }
-    if of.task.classes >= MANY_CLASSES:
-        top = jax.jit(jax.vmap(top10(of), (None, 0, None, None)))
-        parts = [top(of.side, part, x, y) for part in _in_parts(runs.releases, 256)]
-        found["top10"] = float(np.concatenate([np.asarray(p) for p in parts]).mean())
+    if learner.task.classes >= MANY_CLASSES:
+        measured["top10"] = float(each(top10(learner)).mean())
     if runs.noiseless is not None:
-        found["noiseless"] = float(jax.jit(quality(of))(of.side, runs.noiseless, x, y))
-    return found
+        plain = jax.jit(score)(learner.side, runs.noiseless, x, y)
+        measured["noiseless"] = float(plain)
+    return measured
 
 
-def quality(of: shadow.Learner) -> Any:
+def quality(learner: shadow.Learner) -> Any:
     """Return (side, Release, x [m], y [m]) -> accuracy, or R^2 of numbers."""
-    predict = of.defense.predict
+    predict = learner.defense.predict
     assert predict is not None
 
     def accuracy(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
@@ -61,12 +79,12 @@ def quality(of: shadow.Learner) -> Any:
         error = predict(side, release, x)[:, 0] - y
         return 1 - (error**2).mean() / y.var()
 
-    return accuracy if of.task.classes else r2
+    return accuracy if learner.task.classes else r2
 
 
-def top10(of: shadow.Learner) -> Any:
+def top10(learner: shadow.Learner) -> Any:
     """Return (side, Release, x [m], y [m]) -> share with their class among 10."""
-    predict = of.defense.predict
+    predict = learner.defense.predict
     assert predict is not None
 
     def share(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
@@ -84,144 +102,318 @@ def _in_parts(releases: Release, size: int) -> list[Release]:
     ]
 
 
-def describe(
-    entry: Entry, held: Guarantees, utility: dict | None, seen: Measured
+def defense_row(
+    entry: Entry,
+    guarantees: Guarantees,
+    usefulness: dict | None,
+    ran: flags.Ran,
 ) -> dict[str, Any]:
     """Return all about one defense that does not depend on an attack."""
-    dfil = None
-    if held.dfil is not None:
-        roots = np.sqrt(held.dfil)
-        dfil = {
-            "mean": held.dfil.mean(),
-            "median": np.median(held.dfil),
-            "max": held.dfil.max(),
-            "sqrt_mean": roots.mean(),
-            "sqrt_median": np.median(roots),
-            "sqrt_max": roots.max(),
-        }
-        if held.dfil_se is not None:
-            dfil["relative_se"] = float(np.median(held.dfil_se / held.dfil))
-    eta = None
-    if held.eta is not None:
-        eta = {
-            "mean": held.eta.mean(),
-            "sd": held.eta.std(),
-            "min": held.eta.min(),
-            "max": held.eta.max(),
-        }
-        groups = (held.anatomy or {}).get("eta_of_groups")
-        if groups is not None:
-            eta |= {"set": groups[0], "classes": groups[1:]}
     return {
         "use": entry.name,
         "passed": entry.passed,
         "settings": entry.settings,
-        "utility": utility,
-        "dfil": dfil,
-        "eta": eta,
-        "steps": held.steps,
-        "bounds": [scoring.describe(b) for b in held.bounds],
-        "rdp2": held.rdp2,
-        "nominal": [n._asdict() for n in held.nominal],
-        **({"membership": held.membership} if held.membership else {}),
-        "epsilon": held.epsilon,
-        "measured": seen._asdict(),
+        "utility": usefulness,
+        "dfil": _dfil(guarantees),
+        "eta": _eta(guarantees),
+        "bounds": [_bound(b) for b in guarantees.bounds],
+        "rdp2": guarantees.rdp2,
+        "nominal": [claim._asdict() for claim in guarantees.nominal],
+        **guarantees.fields,
+        "epsilon": guarantees.epsilon,
+        "measured": ran.measured._asdict(),
+        "flags": [flag._asdict() for flag in flags.of_runs(ran)],
     }
 
 
-def error(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the error of every target [targets]: squared, or how often wrong."""
-    return arrays["mse"] if "mse" in arrays else arrays["wrong"]
+def _dfil(guarantees: Guarantees) -> dict[str, Any] | None:
+    each, se = guarantees.dfil, guarantees.dfil_se
+    if each is None:
+        return None
+    roots = np.sqrt(each)
+    summary = {
+        "mean": each.mean(),
+        "median": np.median(each),
+        "max": each.max(),
+        "sqrt_mean": roots.mean(),
+        "sqrt_median": np.median(roots),
+        "sqrt_max": roots.max(),
+    }
+    if se is not None:
+        summary["relative_se"] = float(np.median(se / each))
+    return summary
 
 
-def floor_summary(floor: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the mean error of the attacker who ignores the release, and its s.e."""
-    if not floor:
-        return {"mse": None, "mse_se": None}
-    each = error(floor)
-    return {"mse": float(each.mean()), "mse_se": metrics.standard_error(each)}
+def _eta(guarantees: Guarantees) -> dict[str, Any] | None:
+    each = guarantees.eta
+    if each is None:
+        return None
+    summary = {
+        "mean": each.mean(),
+        "sd": each.std(),
+        "min": each.min(),
+        "max": each.max(),
+    }
+    groups = guarantees.arrays.get("eta_of_groups")
+    if groups is not None:
+        summary |= {"set": groups[0], "classes": groups[1:]}
+    return summary
 
 
-def with_shares(trials: list[Trial], floor: dict[str, np.ndarray]) -> list[Trial]:
+def _bound(bound: Bound) -> dict[str, Any]:
+    """Return a bound as plain data, per-target values summarised."""
+    value = np.asarray(bound.value, float)
+    log10 = None if bound.log10 is None else float(np.mean(bound.log10))
+    return {
+        "name": bound.name,
+        "holds_for": bound.holds_for,
+        "theorem": bound.theorem,
+        "ranked": bound.ranked,
+        "mean": float(value.mean()),
+        "median": float(np.median(value)),
+        "min": float(value.min()),
+        "max": float(value.max()),
+        "log10": log10,
+    }
+
+
+# Trials -------------------------------------------------------------------------------
+
+
+def with_shares(trials: list[Trial], floor: np.ndarray | None) -> list[Trial]:
     """Add the shares of targets an attack rebuilds better than oracle and floor do.
 
     The first is Balle et al.'s (2022) criterion of success; None where the line-up has
     no oracle. The second goes by the median over runs where there is one.
+
+    Args:
+      trials: of one audit.
+      floor: [targets] error of the attacker who ignores the release; None = no floor.
     """
-    oracle = {
-        t.defense: error(t.arrays)
-        for t in trials
-        if floor and t.result is not None and t.arrays is not None
-        if t.result["oracle"]
+    oracles = {
+        trial.defense: trial.result.error
+        for trial in trials
+        if trial.result is not None and trial.is_oracle
     }
 
-    def add(t: Trial) -> Trial:
-        if t.arrays is None or t.result is None or not floor:
-            return t
-        typical = t.arrays.get("mse_median", error(t.arrays))
-        t.result["beats_floor"] = float((typical < error(floor)).mean())
-        if t.result["oracle"]:
-            return t
-        known = oracle.get(t.defense)
-        rate = None if known is None else metrics.win_rate(error(t.arrays), known)
-        return t._replace(result={**t.result, "win_rate": rate})
+    def add(trial: Trial) -> Trial:
+        result = trial.result
+        if result is None or result.error is None or floor is None:
+            return trial
+        typical = result.arrays.get("mse_median", result.error)
+        shares: dict[str, Any] = {"beats_floor": float((typical < floor).mean())}
+        if not trial.is_oracle:
+            best = oracles.get(trial.defense)
+            rate = None if best is None else metrics.win_rate(result.error, best)
+            shares["win_rate"] = rate
+        numbers = result.numbers | shares
+        return trial._replace(result=result._replace(numbers=numbers))
 
-    return [add(t) for t in trials]
+    return [add(trial) for trial in trials]
 
 
-def provenance(scenario: Scenario, problem: Problem) -> dict[str, Any]:
+class Audited(NamedTuple):
+    """What the flags of every trial look at."""
+
+    scenario: Scenario
+    problem: Problem
+    learners: list[shadow.Learner]
+    guarantees: dict[str, Guarantees]  # by defense
+    trials: list[Trial]
+    floor: np.ndarray | None
+    checks: SelfChecks
+
+
+def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
+    """Return a trial as plain data, flags raised: by its errors, and by its game."""
+    ran, result = audited.checks.ran(trial.defense), trial.result
+    raised: list[flags.Flag] = []
+    fields: dict[str, Any] | None = None
+    if result is not None:
+        row = _flag_row(trial, audited)
+        raised = flags.of_runs(ran) if row is None else flags.raised(row)
+        raised += result.flags
+        fields = {
+            "headline": result.headline,
+            "oracle": trial.is_oracle,
+            **result.numbers,
+        }
+        if row is not None and not (row.oracle or row.is_floor):
+            checks = fields.get("controls", {})
+            fields["controls"] = checks | {"positive": _positive(row)}
+    return {
+        "defense": trial.defense,
+        "attack": trial.attack.label,
+        "use": trial.attack.name,
+        "passed": trial.attack.passed,
+        "settings": trial.attack.settings,
+        "threat_model": trial.sentence,
+        "status": trial.status,
+        "reason": trial.reason,
+        "result": fields,
+        **({"trace": trial.trace} if trial.trace else {}),
+        "flags": [flag._asdict() for flag in raised],
+    }
+
+
+def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
+    """Return what the flags look at; None for a game without errors or a floor."""
+    result, floor = trial.result, audited.floor
+    if result is None or result.error is None or floor is None:
+        return None
+    problem, scenario = audited.problem, audited.scenario
+    splits, wanted = problem.splits, next(iter(scenario.spec.sets))
+    undefended = _undefended(audited.learners)
+    controls = [
+        other.result.error
+        for other in audited.trials
+        if other.defense in undefended and other.attack == trial.attack
+        if other.result is not None
+    ]
+    distinct, size = len(np.unique(splits.pool_source)), len(splits.pool_source)
+    null = result.numbers.get("controls", {})
+    matched = null.get("matched"), null.get("matched_pool")
+    ran = audited.checks.ran(trial.defense)
+    private = problem.task.label_private and "label" in trial.threat_model.knows
+    return flags.FlagInputs(
+        attack=trial.attack.name,
+        oracle=is_oracle(trial.threat_model),
+        is_floor=not trial.threat_model.sees,
+        mse=result.error,
+        bias2=result.arrays.get("bias2"),
+        finite=bool(np.isfinite(result.error).all()),
+        floor=floor,
+        bounds=audited.guarantees[trial.defense].bounds if result.squared else None,
+        runs=result.numbers["runs"],
+        control=controls[0] if controls else None,
+        is_control=trial.defense in undefended,
+        stand_in="" if scenario.data == wanted else f"{scenario.data}, not {wanted}",
+        augmented=""
+        if size == distinct
+        else f"a pool of {size} made from {distinct} images",
+        measured=ran.measured,
+        same_noise=null.get("same_noise"),
+        null=result.arrays.get("null"),
+        matched=None if None in matched else matched,
+        label_leaked=private,
+        in_pool=(problem.known_targets, len(splits.targets.y) or len(splits.fixed.y)),
+        stale=ran.stale,
+        late_gain=result.numbers.get("fit", {}).get("late_gain"),
+        picked=_picked(trial, scenario),
+    )
+
+
+def _undefended(learners: list[shadow.Learner]) -> list[str]:
+    """Return the labels of the learners that nothing protects: positive controls."""
+    return [
+        learner.label
+        for learner in learners
+        if learner.defense.fisher is None
+        and learner.defense.rdp is None
+        and "approximate" not in learner.defense.traits
+    ]
+
+
+def _picked(trial: Trial, scenario: Scenario) -> str:
+    """Return how settings were picked on the scored targets, as far as one can tell.
+
+    Two entries of one attack that differ in numbers alone are a search, and the card
+    ranks by its best; words name methods, and numbers tune them.
+    """
+
+    def words(entry: Entry) -> dict[str, Any]:
+        tuned = (int, float)
+        return {
+            k: v
+            for k, v in entry.settings.items()
+            if isinstance(v, bool) or not isinstance(v, tuned)
+        }
+
+    mine = trial.attack
+    same = [
+        e.label
+        for e in scenario.attacks
+        if e.name == mine.name
+        and e.settings != mine.settings
+        and words(e) == words(mine)
+    ]
+    if same:
+        return f"{mine.name} was scored with other numbers too: {', '.join(same)}"
+    chosen = scenario.spec.chosen.get(trial.defense)
+    if chosen is not None and chosen.tuned_on == "targets":
+        return f"settings of {trial.defense} were chosen on the scored targets"
+    return ""
+
+
+def _positive(row: flags.FlagInputs) -> dict[str, Any] | None:
+    """Return what the attack gets on the undefended learner; None = there is none."""
+    if row.control is None:
+        return None
+    beats = flags.below(row.control, row.floor)
+    return {"error": float(row.control.mean()), "beats_floor": beats}
+
+
+# Data ---------------------------------------------------------------------------------
+
+
+def floor_error(floor: np.ndarray | None) -> dict[str, Any]:
+    """Return the mean error of the attacker who ignores the release, and its s.e."""
+    if floor is None:
+        return {"mse": None, "mse_se": None}
+    return {"mse": float(floor.mean()), "mse_se": metrics.standard_error(floor)}
+
+
+def data_used(scenario: Scenario, problem: Problem) -> dict[str, Any]:
     """Return which data were used, to the bit."""
-    dataset = problem.dataset
+    dataset, splits = problem.dataset, problem.splits
+    sizes = {k: len(getattr(splits, k).y) for k in splits._fields[:-1]}
     return {
         "name": scenario.data,
         "origin": dataset.origin,
         "note": dataset.note,
-        "digest": data.splits_digest(problem.splits),
-        "splits": scoring.sizes(problem.splits),
-        "duplicates": data.duplicates(problem.splits),
+        "digest": data.splits_digest(splits),
+        "splits": sizes | {"pool_distinct": len(np.unique(splits.pool_source))},
+        "duplicates": data.duplicates(splits),
     }
 
 
-def arrays(
-    problem: Problem,
-    held: dict[str, Guarantees],
-    trials: list[Trial],
-    floor: dict[str, np.ndarray],
-) -> dict[str, np.ndarray]:
+def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.ndarray]:
     """Return the per-target arrays that figures are drawn from."""
-    kept = _pictures(problem, held, floor)
-    for label, own in held.items():
-        values = {"dfil": own.dfil, "eta": own.eta}
-        values |= {b.name: np.asarray(b.value) for b in own.bounds}
-        values |= {f"anatomy/{k}": v for k, v in (own.anatomy or {}).items()}
+    problem = audited.problem
+    kept = _pictures(audited, floor_guess)
+    for label, guarantees in audited.guarantees.items():
+        values = {"dfil": guarantees.dfil, "eta": guarantees.eta}
+        values |= {b.name: np.asarray(b.value) for b in guarantees.bounds}
+        values |= {f"anatomy/{k}": v for k, v in guarantees.arrays.items()}
         kept |= {f"{label}/{k}": v for k, v in values.items() if v is not None}
-    for one in trials:
-        for name, array in (one.arrays or {}).items():
+    for trial in audited.trials:
+        for name, array in (trial.result.arrays if trial.result else {}).items():
             if name == "guess" and problem.dataset.name in PEOPLE:
                 continue
             if name == "mean_guess":  # of every record; only some are looked at
                 array = array[kept["shown"]]
-            kept[f"{one.defense}/{one.attack.label}/{name}"] = array
+            kept[f"{trial.defense}/{trial.attack.label}/{name}"] = array
     return kept
 
 
 def _pictures(
-    problem: Problem, held: dict[str, Guarantees], floor: dict[str, np.ndarray]
+    audited: Audited, floor_guess: np.ndarray | None
 ) -> dict[str, np.ndarray]:
     """Return labels, the floor, and the images that figures show."""
-    kept = {"floor": error(floor)} if floor else {}
+    problem, floor = audited.problem, audited.floor
+    kept = {} if floor is None else {"floor": floor}
     if problem.dataset.name in PEOPLE:
         return kept
     if problem.pictures is None:
         targets = problem.splits.targets
         kept |= {"target": targets.x, "label": targets.y}
-        return kept | ({"floor_guess": floor["guess"]} if floor else {})
+        return kept | ({} if floor_guess is None else {"floor_guess": floor_guess})
     kept["label"] = problem.splits.fixed.y
     if problem.pictures.ndim != 4:  # a table
         return kept
     shown: set[int] = set()
-    for own in held.values():
-        for values in (own.dfil, own.eta):
+    for guarantees in audited.guarantees.values():
+        for values in (guarantees.dfil, guarantees.eta):
             if values is not None:
                 order = np.argsort(values, kind="stable")
                 shown |= {*order[:EXTREMES].tolist(), *order[-EXTREMES:].tolist()}

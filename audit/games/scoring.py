@@ -1,65 +1,136 @@
-"""How a game's guesses become numbers."""
+"""How guesses at records become numbers, and how these print, in every such game.
+
+An error is a mean square over the features of one record. Games whose guesses are
+records share the functions below and the parts of their `View`.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from audit.games import controls
+from audit.games.base import Result, Table, headline
+from audit.games.guarantees import Guarantees
 from audit.scorecard.flags import STANDARD_ERRORS
+from audit.scorecard.schema import AttackResult, Record
+from audit.scorecard.view import (
+    NOT_TOLD_APART,
+    SHORT,
+    STRONGEST,
+    Column,
+    Line,
+    bound_column,
+    number,
+    of_best,
+    rounded_share,
+    with_error,
+)
 from audit.statistics import lpips as perceptual
 from audit.statistics import metrics
-from audit.types import Bound, Splits
+from audit.types import Bound, Examples
+
+# of the floor's error: rebuilt closely; in part; a little
+CLOSE, PART, LITTLE = 0.25, 0.9, 0.99
+SOME = 0.05  # of the records, rebuilt better than the floor does
 
 
-def errors(guesses: np.ndarray, targets: np.ndarray) -> tuple[dict, dict]:
-    """Return the error summary of a game, and its per-target arrays.
+def result(
+    guesses: np.ndarray,
+    targets: Examples,
+    guarantees: Guarantees,
+    table: Table,
+    diagnostics: dict[str, Any],
+    **checks: Any,
+) -> Result:
+    """Return what one attack got by its guesses at every run of every target.
 
     Args:
       guesses: [targets, runs, *features].
       targets: [targets, *features].
+      guarantees: of the defense: bounds the errors are compared with.
+      table: of the audit: weights of LPIPS, the pool, the floor.
+      diagnostics: of the attack's fit.
+      **checks: further controls, by name.
     """
-    summary, arrays = summarise(metrics.decompose(guesses, targets), guesses.shape[1])
-    return summary, {**arrays, "guess": guesses[:, 0].astype(np.float16)}
+    parts = metrics.decompose(guesses, targets.x)
+    se = run_errors(guesses, targets.x)
+    null, null_arrays = controls.of_guesses(guesses, targets, table.problem.splits.pool)
+    return squared(
+        parts,
+        guesses.shape[1],
+        table,
+        numbers={
+            **images(guesses[:, 0], targets.x, table.lpips),
+            "against": {b.name: against(b, parts.mse, se) for b in guarantees.bounds},
+            "fit": diagnostics,
+            "controls": {**null, **checks},
+        },
+        arrays={"guess": guesses[:, 0].astype(np.float16), **null_arrays},
+    )
 
 
-def summarise(parts: metrics.Decomposition, runs: int) -> tuple[dict, dict]:
-    """Return the error summary of a game with so many runs a target, and its arrays."""
+def squared(
+    parts: metrics.Decomposition,
+    runs: int,
+    table: Table,
+    *,
+    numbers: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+) -> Result:
+    """Return the result of a game with so many runs per target, of its errors.
+
+    Args:
+      parts: the error of every target, split into bias^2 and variance where it can be.
+      runs: per target.
+      table: of the audit.
+      numbers: further fields of the row.
+      arrays: further per-target arrays.
+    """
+    mse, se = float(parts.mse.mean()), metrics.standard_error(parts.mse)
     summary = {
-        "mse": float(parts.mse.mean()),
-        "mse_se": float(metrics.standard_error(parts.mse)),
+        "mse": mse,
+        "mse_se": se,
         "mse_median": float(np.median(parts.mse)),
         "bias2": None if parts.bias2 is None else float(parts.bias2.mean()),
         "variance": None if parts.variance is None else float(parts.variance.mean()),
         "targets": len(parts.mse),
         "runs": runs,
     }
-    arrays: dict[str, Any] = {"mse": parts.mse}
-    if parts.bias2 is not None:
-        arrays |= {"bias2": parts.bias2, "variance": parts.variance}
-    return summary, arrays
+    split = {"bias2": parts.bias2, "variance": parts.variance}
+    kept = {"mse": parts.mse} | {k: v for k, v in split.items() if v is not None}
+    floor = None if table.floor is None else float(table.floor.mean())
+    return Result(
+        headline("mse", mse, se, better="lower", floor=floor),
+        summary | numbers,
+        kept | arrays,
+        error=parts.mse,
+        squared=True,
+    )
 
 
 def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, Any]:
-    """Return SSIM, PSNR and LPIPS of one guess a target, clipped to [0, 1].
+    """Return SSIM, PSNR and LPIPS of one guess per target, clipped to [0, 1].
 
     Args:
       guesses: [targets, H, W, C].
       targets: [targets, H, W, C].
       weights: of LPIPS, or the reason why there are none.
     """
-    first = np.clip(guesses, 0, 1)
-    ssim, window = metrics.ssim(first, targets)
-    psnr = np.asarray(metrics.psnr(first, targets))
-    out: dict[str, Any] = {
+    clipped = np.clip(guesses, 0, 1)
+    ssim, window = metrics.ssim(clipped, targets)
+    psnr = np.asarray(metrics.psnr(clipped, targets))
+    numbers: dict[str, Any] = {
         "ssim": float(np.mean(ssim)),
         "ssim_window": window,
         "psnr_median": float(np.median(psnr)),  # identical images are infinite
     }
     if isinstance(weights, str):
-        return out | {"lpips": None, "lpips_unavailable": weights}
-    lpips = perceptual.lpips_images(weights, first, targets)
-    return out | {"lpips": float(np.mean(lpips))}
+        return numbers | {"lpips": None, "lpips_unavailable": weights}
+    distances = perceptual.lpips_images(weights, clipped, targets)
+    return numbers | {"lpips": float(np.mean(distances))}
 
 
 def against(bound: Bound, mse: np.ndarray, se: np.ndarray | None) -> dict[str, Any]:
@@ -80,23 +151,6 @@ def against(bound: Bound, mse: np.ndarray, se: np.ndarray | None) -> dict[str, A
     }
 
 
-def describe(bound: Bound) -> dict[str, Any]:
-    """Return a bound as plain data, per-target values summarised."""
-    value = np.asarray(bound.value, float)
-    log10 = None if bound.log10 is None else float(np.mean(bound.log10))
-    return {
-        "name": bound.name,
-        "holds_for": bound.holds_for,
-        "theorem": bound.theorem,
-        "ranked": bound.ranked,
-        "mean": float(value.mean()),
-        "median": float(np.median(value)),
-        "min": float(value.min()),
-        "max": float(value.max()),
-        "log10": log10,
-    }
-
-
 def run_errors(guesses: np.ndarray, targets: np.ndarray) -> np.ndarray | None:
     """Return the s.e. over runs of every target's error, or None for one run."""
     if guesses.shape[1] < 2:
@@ -106,7 +160,106 @@ def run_errors(guesses: np.ndarray, targets: np.ndarray) -> np.ndarray | None:
     return each.std(1, ddof=1) / np.sqrt(each.shape[1])
 
 
-def sizes(splits: Splits) -> dict[str, int]:
-    """Return how many records each split holds, and the pool's distinct images."""
-    counts = {k: len(getattr(splits, k).y) for k in splits._fields[:-1]}
-    return counts | {"pool_distinct": len(np.unique(splits.pool_source))}
+# View ---------------------------------------------------------------------------------
+
+
+def _lpips(result: AttackResult) -> str:
+    if result.lpips is None:
+        return "unavailable" if "lpips_unavailable" in result else "-"
+    return f"{float(result.lpips):.3f}".removeprefix("0")
+
+
+def _below(counts: dict[str, int] | Record | None) -> str:
+    if counts is None:
+        return "-"
+    return f"{counts['within_below']} of {counts['within']}"
+
+
+REBUILT = (
+    STRONGEST,
+    Column("MSE ± s.e.", of_best(lambda r: with_error(r.mse, r.mse_se))),
+    Column("LPIPS", of_best(_lpips)),
+    Column("floor", lambda line: number(line.card.floor.mse)),
+)
+BOUNDS = tuple(bound_column(name, narrow=name != "van_trees") for name in SHORT)
+TRIAL = {
+    "MSE ± s.e.": lambda r: with_error(r.mse, r.mse_se),
+    "median": lambda r: number(r["mse_median"]),
+    "typical": lambda r: number(r.get("mse_typical")),
+    "bias²": lambda r: number(r["bias2"]),
+    "variance": lambda r: number(r["variance"]),
+    "SSIM": lambda r: number(r.get("ssim")),
+    "PSNR": lambda r: f"{float(r['psnr_median']):.1f}" if "psnr_median" in r else "-",
+    "LPIPS": _lpips,
+    "wins": lambda r: rounded_share(r.get("win_rate")),
+    "beats floor": lambda r: rounded_share(r["beats_floor"]),
+    "below 1/dFIL": lambda r: _below(r.get("below_bound")),
+}
+TRIAL_WORDS = (
+    "median: over targets of the mean over runs; typical: over targets of the median "
+    "over runs, which exists where the mean does not. wins: targets rebuilt more "
+    "closely than the nearest-neighbour oracle does. beats floor: targets rebuilt "
+    "better than by ignoring the release. below 1/dFIL: targets whose mean error lies "
+    "below their bound, of those whose bound is below what any guess in the domain "
+    "achieves."
+)
+
+
+def verdict(line: Line) -> tuple[str, str]:
+    """Return how closely records are rebuilt: a few words, and sentences."""
+    result, card = line.result, line.card
+    if result is None:
+        return "not attacked", "Nothing was measured."
+    mse, se = float(result.mse or 0), float(result.mse_se or 0)
+    text = (
+        f"Its picture of a record is off by {with_error(mse, se)} (mean squared error)"
+    )
+    if card.floor.mse is None:
+        return f"error {number(mse)}", text + "."
+    ground, spread = float(card.floor.mse), float(card.floor.mse_se or 0)
+    text += (
+        f"; a guess that ignores the release is off by {with_error(ground, spread)}."
+    )
+    most = most_beaten(line)
+    if most:
+        text += (
+            f" Some attack rebuilds {most:.0%} of the records better than that guess."
+        )
+    ratio = mse / ground if ground else math.nan
+    if ratio <= CLOSE:
+        return "records are rebuilt closely", text
+    if ratio <= LITTLE and _told_apart(line, mse, ground, math.hypot(se, spread)):
+        little = "a little is learnt about records"
+        return "records are rebuilt in part" if ratio <= PART else little, text
+    if most > SOME and result.get("beats_floor") != most:
+        return "nothing on average, and some records are rebuilt", text
+    return NOT_TOLD_APART, text
+
+
+def most_beaten(line: Line) -> float:
+    """Return the largest share of records an attack rebuilds better than the floor."""
+    shares = [
+        float(trial.result["beats_floor"])
+        for trial in line.card.trials
+        if trial.defense == line.label and trial.result is not None
+        if not trial.result.oracle and trial.result.get("beats_floor") is not None
+    ]
+    return max(shares, default=0.0)
+
+
+def _told_apart(line: Line, mse: float, ground: float, se: float) -> bool:
+    """Return whether an attack is better than the guess, beyond two standard errors.
+
+    Paired over targets where the card's arrays are at hand. Else by the means as if
+    independent, or, since targets pair them, by most targets being rebuilt better.
+    """
+    assert line.best is not None
+    assert line.result is not None
+    errors = line.card.arrays.get(f"{line.label}/{line.best.attack}/mse")
+    floor = line.card.arrays.get("floor")
+    if errors is not None and floor is not None and len(errors) > 1:
+        gap = np.asarray(floor) - np.asarray(errors)
+        return bool(gap.mean() > STANDARD_ERRORS * gap.std(ddof=1) / len(gap) ** 0.5)
+    half = 0.5 + STANDARD_ERRORS * math.sqrt(0.25 / max(1, line.result.targets or 1))
+    beaten = float(line.result.get("beats_floor") or 0)
+    return ground - mse > STANDARD_ERRORS * se or beaten > half

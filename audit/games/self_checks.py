@@ -1,15 +1,14 @@
-"""What a defense's runs do, measured, beside what its accounting takes them for.
+"""What a defense's steps do, measured, beside what its accounting assumes of them.
 
-Nothing here reads what the accounting read without looking again: noise is drawn by
-the defense's own steps on a set in which every slot is empty, contributions are what
-one record adds to a step, and batches are counted. A few steps for a whole audit.
+Every quantity that the accounting reads is measured anew: the noise is drawn by the
+defense's own steps on a set in which every slot is empty, a contribution is what one
+record adds to a step, and batches are counted. A whole audit costs a few steps.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,23 +19,34 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 from audit.engine import shadow
+from audit.engine.program import Recipe
 from audit.mechanisms.noise import gaussian
 from audit.mechanisms.sampler import SAMPLERS
 from audit.rng import stream
 from audit.scorecard.flags import Measured
-from audit.types import Adjacency, Examples, Parts, Release, Sampler, TrainingSet
+from audit.types import (
+    Adjacency,
+    Examples,
+    Iterative,
+    Minimiser,
+    Noise,
+    Release,
+    Sampler,
+    TrainingSet,
+)
 
-NUMBERS = 4096  # of noise looked at, at least
+NUMBERS = 4096  # least numbers of noise to measure
 KEYS = (4, 64)  # fewest and most draws
-PROBES = 8  # records whose contributions are looked at, beside the extreme ones
+PROBES = 8  # records whose contributions are measured, beside the extreme ones
 TOGETHER = 16  # groups of releases whose spread is taken
 PAIRED = 128  # groups of releases whose noise is compared
-LEAST_PAIRS = 30  # of them, to tell noise they share from chance
-ALIVE = 2**24  # numbers of noised sums at a time
-LEAST = 16  # numbers a draw has, for a correlation to say anything
-COUNTED = 4_000_000  # records times steps at most, to tell a sampling law
-REPEATS = 20  # a law that draws anew must be expected to show, to be told from epochs
-# it runs once, and compiling is what it costs
+LEAST_PAIRS = 30  # fewest pairs that can tell shared noise from chance
+ALIVE = 2**24  # most numbers of noised sums in memory at a time
+LEAST = 16  # fewest numbers per draw for a correlation to mean anything
+COUNTED = 4_000_000  # most records times steps that are counted to tell a sampling law
+REPEATS = 20  # repeats that a law drawing anew must be expected to show, to be told
+# from epochs
+# the program runs once, and compiling is most of its cost
 QUICKLY = {"cpu": {"xla_backend_optimization_level": 0}}
 ORDER = np.array([2.0])
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
@@ -44,46 +54,53 @@ ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
 def measure(
     key: jax.Array,
-    of: shadow.Learner,
+    learner: shadow.Learner,
     records: Examples,
     n: int,
     releases: Release,
     runs: int,
 ) -> Measured:
-    """Look at a defense with Gaussian noise; of others nothing is said.
+    """Measure a defense with Gaussian noise; for any other, every number is None.
 
     Args:
       key: of the draws; independent of the audit's own.
-      of: the defense, whose accounting is looked at too.
-      records: some it can be trained on.
-      n: of one run.
-      releases: of the audit: [groups * runs], a group differs in its noise alone.
-      runs: of one group; 1 = nothing differs in its noise alone.
+      learner: the defense, whose accounting is compared.
+      records: some that it can be trained on.
+      n: how many records one run has.
+      releases: of the audit, [groups * runs]; those of one group differ in their noise
+        alone.
+      runs: of one group; with 1 no two releases differ in their noise alone.
     """
-    parts = of.defense.parts
-    if parts is None or parts.noise.stddev is None or parts.noise.at != "sum":
+    mechanism = learner.defense.mechanism
+    if mechanism is None or mechanism.noise.stddev is None:
         return Measured()
-    seen = _released(releases, runs, parts, single=of.defense.steps is None)
-    if parts.sampler is None or "rows" not in of.defense.traits:
-        return seen
-    noise, contribution = _steps(stream(key, "measured"), of, records, n)
-    shared = [s for s in (seen.shared, correlation(noise)) if s is not None]
+    if mechanism.noise.at != "sum":
+        return Measured()
+    measured = _released(releases, runs, mechanism)
+    if not isinstance(mechanism, Iterative) or "rows" not in learner.defense.traits:
+        return measured
+    noise, contribution = _steps(
+        stream(key, "measured"), learner, mechanism, records, n
+    )
+    shared = [s for s in (measured.shared, correlation(noise)) if s is not None]
     stddev = float(noise.std()) if noise.size else 0.0
-    seen = _ratio(stddev, noise.size, parts)._replace(
+    measured = _ratio(stddev, noise.size, mechanism.noise)._replace(
         shared=max(shared, default=None), contribution=contribution
     )
-    return _compared(key, of, n, stddev, seen)
+    return _compared(key, learner, mechanism, n, stddev, measured)
 
 
 # Noise --------------------------------------------------------------------------------
 
 
-def _ratio(stddev: float, numbers: int, parts: Parts) -> Measured:
-    said = float(parts.noise.stddev)
-    return Measured(stddev / said, 1 / math.sqrt(2 * max(1, numbers)))
+def _ratio(stddev: float, numbers: int, noise: Noise) -> Measured:
+    accounted = float(noise.stddev)
+    return Measured(stddev / accounted, 1 / math.sqrt(2 * max(1, numbers)))
 
 
-def _released(releases: Release, runs: int, parts: Parts, *, single: bool) -> Measured:
+def _released(
+    releases: Release, runs: int, mechanism: Iterative | Minimiser
+) -> Measured:
     """Compare releases that differ in their noise alone."""
     if runs < 2:
         return Measured()
@@ -95,23 +112,27 @@ def _released(releases: Release, runs: int, parts: Parts, *, single: bool) -> Me
 
     pairs = groups(PAIRED, 2)
     shared = between(pairs[:, 0] - pairs[:, 1])
-    if not single:  # after steps its scale is the optimizer's
+    if isinstance(mechanism, Iterative):  # after steps its scale is the optimizer's
         return Measured(shared=shared)
-    own = groups(TOGETHER, runs)
-    numbers = own.size * (runs - 1) // runs
-    spread = math.sqrt(((own - own.mean(1, keepdims=True)) ** 2).sum() / numbers)
-    return _ratio(spread, numbers, parts)._replace(shared=shared)
+    some = groups(TOGETHER, runs)
+    numbers = some.size * (runs - 1) // runs
+    spread = math.sqrt(((some - some.mean(1, keepdims=True)) ** 2).sum() / numbers)
+    return _ratio(spread, numbers, mechanism.noise)._replace(shared=shared)
 
 
 def between(gaps: np.ndarray) -> float | None:
     """Return how surely targets' runs share noise, in standard errors of a normal.
 
-    Two runs of one target differ in noise alone and which is first is chance, so the
-    correlation of one target's difference with another's is symmetric about zero. Each
-    target is in one pair; signs alone give no more than one half to the power of pairs.
+    Two runs of one target differ in their noise alone, and their order is chance. So
+    the correlation of one target's difference with another's is symmetric about zero.
+    Each target is in one pair. The chance is never given as smaller than one half to
+    the power of the number of pairs, which signs alone could show.
 
     Args:
-      gaps: [targets, D]; None is returned for few, infinity where none differs.
+      gaps: [targets, D] differences between two runs of each target.
+
+    Returns:
+      None for too few targets; infinity where no two runs differ.
     """
     if not gaps.any():
         return math.inf
@@ -141,61 +162,64 @@ def correlation(draws: np.ndarray) -> float | None:
 
 
 class _Lane(NamedTuple):
-    """Which draw of noise, at which step, far from the start or at it, on whom."""
+    """One step to take, alone."""
 
-    draw: Any
-    t: Any
-    far: Any
-    rows: Any  # [slots]
+    draw: Any  # number of the noise's key
+    t: Any  # number of the step
+    far: Any  # 0 = at the start's parameters, 1 = far from them
+    rows: Any  # [slots] who takes part; -1 = nobody
 
 
 @functools.cache
-def _program(factory: Callable, task: Any, static: tuple) -> Any:
+def _program(recipe: Recipe) -> Any:
     """Return (floats, side, records, key, lanes) -> sums [m, D], norms [m] of `fn`."""
 
     def one(
         floats: dict, side: Any, records: Examples, key: jax.Array, lane: _Lane
     ) -> tuple:
-        defense = factory(task, **dict(static), **floats)
+        mechanism = recipe.build(floats).mechanism
+        assert isinstance(mechanism, Iterative)
         flat, unravel = ravel_pytree(side.params)
         # far from the start models are sure, and often wrong
         moved = jax.random.normal(stream(key, "far"), flat.shape, flat.dtype)
-        own = jax.random.fold_in(stream(key, "draws"), lane.draw)
+        run_key = jax.random.fold_in(stream(key, "draws"), lane.draw)
         params = unravel(flat + lane.far * moved)
-        state = defense.init(own, side)._replace(params=params, t=lane.t)
-        view = defense.step(own, state, TrainingSet(records, None, lane.rows))[1]
+        state = mechanism.init(run_key, side)._replace(params=params, t=lane.t)
+        data = TrainingSet(records, None, lane.rows)
+        view = mechanism.step(run_key, state, data)[1]
         z = jax.tree.map(lambda a: a[lane.rows[0]], records)
-        alone = defense.parts.query.fn(view.params, view.side, z)
+        alone = mechanism.query.fn(view.params, view.side, z)
         return ravel_pytree(view.update)[0], optax.tree.norm(alone)
 
     def each(
         floats: dict, side: Any, records: Examples, key: jax.Array, lanes: _Lane
     ) -> tuple:
-        # One after the other: side by side, what a step learns from public data would
-        # be learnt for all of them, and at steps that do not ask for it
+        # One after the other: under vmap every lane would learn from public data,
+        # also at steps that do not learn
         return jax.lax.map(functools.partial(one, floats, side, records, key), lanes)
 
     return jax.jit(each, compiler_options=QUICKLY.get(jax.default_backend()))
 
 
 def _steps(
-    key: jax.Array, of: shadow.Learner, records: Examples, n: int
+    key: jax.Array,
+    learner: shadow.Learner,
+    mechanism: Iterative,
+    records: Examples,
+    n: int,
 ) -> tuple[np.ndarray, float]:
     """Return draws of noise [m, D], and the longest contribution over its bound.
 
-    Every slot is empty in the draws. In the other lanes one record takes part, under
-    the first draw's key, so that what it adds is the difference; the query's own `fn`
-    is looked at beside it, for it is what a target adds.
+    In the draws every slot is empty. In the other lanes one record takes part, under
+    the key of the first draw: the difference is the record's contribution. The norm of
+    the query's `fn` is measured too, for that is what a target adds.
     """
-    parts = of.defense.parts
-    assert parts is not None
-    assert parts.query is not None
-    assert parts.sampler is not None
-    size = sum(a.size for a in jax.tree.leaves(of.side.params))
+    sampler = mechanism.sampler
+    size = sum(a.size for a in jax.tree.leaves(learner.side.params))
     draws = int(np.clip(math.ceil(NUMBERS / size), *KEYS))
-    # as many slots as one batch has: everybody takes part
-    slots = 1 if parts.sampler.everybody else int(parts.sampler.denominator(n))
-    probes = _probes(records, of.task)
+    # as many slots as one batch has, so that every slot takes part
+    slots = 1 if sampler.everybody else int(sampler.denominator(n))
+    probes = _probes(records, learner.task)
     m, noisy = len(probes.y), draws + 1
     lanes = _Lane(
         draw=np.zeros(noisy + 2 * m, np.uint32),
@@ -204,32 +228,34 @@ def _steps(
         rows=np.full((noisy + 2 * m, slots), -1, np.int32),
     )
     lanes.draw[:draws] = np.arange(draws)
-    lanes.t[draws] = 1  # the next step, by the first draw's key
+    lanes.t[draws] = 1  # the next step, under the key of the first draw
     lanes.far[noisy + m :] = 1
     lanes.rows[noisy:, 0] = np.tile(np.arange(m), 2)
-    sums, norms = _in_parts(key, of, probes, lanes, max(1, ALIVE // size))
+    sums, norms = _in_parts(key, learner, probes, lanes, max(1, ALIVE // size))
     noise, added = sums[:noisy], sums[noisy:] - sums[0]
     longest = max(np.linalg.norm(added, axis=1).max(), np.max(norms[noisy:]))
-    return noise[:, noise.any(0)], float(longest / float(parts.query.norm_bound))
+    return noise[:, noise.any(0)], float(longest / float(mechanism.query.norm_bound))
 
 
 def _in_parts(
-    key: jax.Array, of: shadow.Learner, probes: Examples, lanes: _Lane, many: int
+    key: jax.Array, learner: shadow.Learner, probes: Examples, lanes: _Lane, many: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run lanes, so many at a time; the last part is padded."""
-    program = _program(of.factory, of.task, of.static)
+    """Run all lanes, `many` at a time; the last part is padded."""
+    program = _program(learner.recipe)
     total = len(lanes.t)
-    many, found = min(many, total), []
+    many, parts = min(many, total), []
     for start in range(0, total, many):
         at = np.minimum(np.arange(start, start + many), total - 1)
         part = jax.tree.map(lambda a, at=at: a[at], lanes)
-        found.append(jax.device_get(program(of.floats, of.side, probes, key, part)))
-    sums, norms = (np.concatenate(a)[:total] for a in zip(*found, strict=True))
+        parts.append(
+            jax.device_get(program(learner.floats, learner.side, probes, key, part))
+        )
+    sums, norms = (np.concatenate(a)[:total] for a in zip(*parts, strict=True))
     return sums.astype(float), norms
 
 
 def _probes(records: Examples, task: Any) -> Examples:
-    """Return some records, and the longest of the domain with each of a few labels."""
+    """Return some records, and the domain's longest record with a few labels."""
     x, y = (np.asarray(a)[:PROBES] for a in records)
     top = task.domain[1]
     if not (task.classes and math.isfinite(top)):
@@ -243,11 +269,11 @@ def _probes(records: Examples, task: Any) -> Examples:
 
 
 def law(key: jax.Array, sampler: Sampler, n: int, steps: int) -> str | None:
-    """Return by which law of `SAMPLERS` batches are drawn; None where one cannot tell.
+    """Return by which law of `SAMPLERS` batches are drawn; None if one cannot tell.
 
-    Epochs visit nobody twice before everybody has been visited. Laws that draw anew
-    repeat records as often as chance has it; one batch again and again is nobody's
-    amplification, and costs what full batches do.
+    Epochs visit no record twice before every record has been visited. Laws that draw
+    anew repeat records as often as chance does. One batch again and again amplifies
+    nothing, and costs what full batches do.
     """
     size = float(sampler.denominator(n))
     epoch = math.ceil(n / size)
@@ -283,22 +309,24 @@ def _counts(key: jax.Array, sampler: Sampler, n: int, steps: int) -> np.ndarray:
 
 
 def _compared(
-    key: jax.Array, of: shadow.Learner, n: int, stddev: float, seen: Measured
+    key: jax.Array,
+    learner: shadow.Learner,
+    mechanism: Iterative,
+    n: int,
+    stddev: float,
+    measured: Measured,
 ) -> Measured:
-    """Add the sampling law, and what is accounted over what was seen costs."""
-    defense, parts = of.defense, of.defense.parts
-    assert parts is not None
-    assert parts.sampler is not None
-    assert defense.steps is not None
-    name = law(stream(key, "batches"), parts.sampler, n, defense.steps)
-    if name is None or defense.rdp is None or not stddev:
-        return seen._replace(sampling=name)
-    size = None if name == "full" else int(parts.sampler.denominator(n))
-    own, noise = SAMPLERS[name](size), gaussian(stddev)
+    """Add the sampling law, and the accounted divergence over the measured one."""
+    rdp, steps, sampler = learner.defense.rdp, mechanism.steps, mechanism.sampler
+    name = law(stream(key, "batches"), sampler, n, steps)
+    if name is None or rdp is None or not stddev:
+        return measured._replace(sampling=name)
+    size = None if name == "full" else int(sampler.denominator(n))
+    drawn, noise = SAMPLERS[name](size), gaussian(stddev)
     ratios = []
     for adjacency in ADJACENCIES:
-        said = defense.rdp(n, ORDER, adjacency)
-        real = own.rdp(noise, parts.query, n, defense.steps, ORDER, adjacency)
-        if said is not None and real is not None and np.isfinite(said[0]):
-            ratios.append(float(said[0]) / float(real[0]))
-    return seen._replace(sampling=name, divergence=min(ratios, default=None))
+        accounted = rdp(n, ORDER, adjacency)
+        real = drawn.rdp(noise, mechanism.query, n, steps, ORDER, adjacency)
+        if accounted is not None and real is not None and np.isfinite(accounted[0]):
+            ratios.append(float(accounted[0]) / float(real[0]))
+    return measured._replace(sampling=name, divergence=min(ratios, default=None))

@@ -7,11 +7,14 @@ After Edmunds (2024), section 3.2.1 and appendix A.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from audit.engine import shadow
 from audit.engine.precision import double
@@ -19,17 +22,74 @@ from audit.errors import UserError
 from audit.games import guarantees, leave_one_out, rows
 from audit.games.base import Game, Runs, Table
 from audit.games.guarantees import Guarantees
+from audit.mechanisms.batch import count, records, weights
+from audit.mechanisms.noisy_sgd import step_information
 from audit.rng import stream
-from audit.types import (
-    Dissection,
-    Release,
-    TrainingSet,
-)
+from audit.scorecard.schema import Scorecard
+from audit.scorecard.view import grid, number
+from audit.types import Defense, Examples, Iterative, Release, State, TrainingSet
 
 COMPONENTS = 100  # leading ones of the base gradients that meet the perturbation
 
 
-class Looked(NamedTuple):
+class Dissection(NamedTuple):
+    """One step taken apart, for every record of the set; only the learner sees it."""
+
+    params: Any  # after the step
+    base: Any  # [n, D] the masked gradient
+    added: Any  # [n, D] what is added to it before the clip; None = nothing
+    final: Any  # [n, D] the contribution, before noise: clip(base + added)
+    public: Any  # [D] mean masked gradient of the public records; None = there are none
+    private: Any  # [D] mean masked gradient of the step's batch
+    trace: Any  # [n] Fisher information of the step; None = no reading
+
+
+def dissector(defense: Defense) -> Callable | None:
+    """Return what takes one step of a defense apart.
+
+    Returns:
+      (run key, State, TrainingSet, public Examples) -> (State, Dissection), the step
+      itself and what its query's parts are; None where the defense takes no steps, or
+      its query has no parts.
+    """
+    mechanism = defense.mechanism
+    if not isinstance(mechanism, Iterative) or mechanism.query.parts is None:
+        return None
+    query, parts = mechanism.query, mechanism.query.parts
+
+    def dissect(
+        key: jax.Array, state: State, data: TrainingSet, public: Examples
+    ) -> tuple[State, Dissection]:
+        rows = jnp.arange(count(data))
+        state, view = mechanism.step(key, state, data)
+        each = jax.vmap(parts, (None, None, 0))
+        z = records(data, rows)
+        base, added = each(view.params, view.side, z)
+        final = jax.vmap(query.fn, (None, None, 0))(view.params, view.side, z)
+        base, weight = _flat(base), weights(view.batch, rows)
+        mean = None
+        if len(public.y):
+            mean = _flat(each(view.params, view.side, public)[0]).mean(0)
+        read = step_information(mechanism, key, data, rows)
+        return state, Dissection(
+            params=state.params,
+            base=base,
+            added=None if added is None else _flat(added),
+            final=_flat(final),
+            public=mean,
+            private=weight @ base / weight.sum(),
+            trace=None if read is None else read(view),
+        )
+
+    return dissect
+
+
+def _flat(tree: Any) -> jax.Array:
+    """Return a pytree of [m, ...] as one array [m, D]."""
+    return jax.vmap(lambda one: ravel_pytree(one)[0])(tree)
+
+
+class DissectedRun(NamedTuple):
     """One run, taken apart."""
 
     params: Any  # that it ends at
@@ -38,7 +98,14 @@ class Looked(NamedTuple):
     arrays: dict[str, np.ndarray]  # [steps, n, ...] for figures
 
 
-def release(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
+def anatomy() -> Game:
+    """Rebuild every record in turn, and describe what happened inside every step."""
+    return leave_one_out.leave_one_out()._replace(
+        release=release, account=account, view=VIEW
+    )
+
+
+def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs:
     """Train on all fixed records `runs` times, and describe the first step by step.
 
     Where there are no steps to take apart it is as in leave_one_out.
@@ -46,53 +113,55 @@ def release(key: jax.Array, of: shadow.Learner, table: Table) -> Runs:
     Raises:
       UserError: where the gradients of all records do not fit the memory budget.
     """
-    if of.defense.dissect is None:
-        return leave_one_out.release(key, of, table)
-    _affordable(of, table)
-    key, what, looked = stream(key, "target runs"), f"{of.label}: runs taken apart", []
+    if dissector(learner.defense) is None:
+        return leave_one_out.release(key, learner, table)
+    _affordable(learner, table)
+    key, what = stream(key, "target runs"), f"{learner.label}: runs taken apart"
+    dissected: list[DissectedRun] = []
     table.engine.report(what, 0, table.runs)
     for i in range(table.runs):
-        looked.append(look(jax.random.fold_in(key, i), of, table, details=not i))
+        run_key = jax.random.fold_in(key, i)
+        dissected.append(look(run_key, learner, table, details=not i))
         table.engine.report(what, i + 1, table.runs)
-    each = [one.params for one in looked]
+    each = [one.params for one in dissected]
     params = jax.tree.map(lambda *a: np.stack(a).astype(np.float32), *each)
-    return Runs(Release(params), looked=looked)
+    return Runs(Release(params), dissected, alike=table.runs)
 
 
 def account(
-    key: jax.Array, of: shadow.Learner, table: Table, runs: int, delta: float
+    key: jax.Array,
+    learner: shadow.Learner,
+    table: Table,
+    runs: Runs,
+    trajectories: int,
+    delta: float,
 ) -> Guarantees:
     """Account for every record of one training set, along the runs of `release`.
 
-    Args:
-      key: of trajectories, where there are no runs taken apart.
-      of: the defense.
-      table: holds what `release` made.
-      runs: how many of these are accounted.
-      delta: at which epsilon is given.
-
     Raises:
-      UserError: if fewer runs were made.
+      UserError: if fewer runs were made than are to be accounted.
     """
-    looked = table.made.looked if table.made is not None else None
-    if looked is None:
-        return leave_one_out.account(key, of, table, runs, delta)
-    if runs > len(looked):
+    dissected: list[DissectedRun] | None = runs.evidence
+    problem = table.problem
+    if dissected is None:
+        return leave_one_out.account(key, learner, table, runs, trajectories, delta)
+    if trajectories > len(dissected):
         raise UserError(
-            f"accounting_runs={runs}: in the game anatomy the runs that are made are "
-            f"accounted, and runs={len(looked)}"
+            f"accounting_runs={trajectories}: in the game anatomy the runs that are "
+            f"made are accounted, and runs={len(dissected)}"
         )
-    each = [one.traces for one in looked[:runs] if one.traces is not None]
-    traces, labels = np.stack(each, 1) if each else None, table.problem.splits.fixed.y
-    held = guarantees.of_readings(
-        of, (traces, None), table.problem, labels, len(labels), delta
+    each = [one.traces for one in dissected[:trajectories] if one.traces is not None]
+    traces, labels = np.stack(each, 1) if each else None, problem.splits.fixed.y
+    limits = guarantees.of_readings(
+        learner, (traces, None), problem, labels, len(labels), delta
     )
-    return held._replace(anatomy=looked[0].arrays, steps=looked[0].steps)
+    first = dissected[0]
+    return limits._replace(arrays=first.arrays, fields={"steps": first.steps})
 
 
-def _affordable(of: shadow.Learner, table: Table) -> None:
+def _affordable(learner: shadow.Learner, table: Table) -> None:
     """Refuse what would keep too many gradients at a time."""
-    d = sum(np.size(a) for a in jax.tree.leaves(of.side.params))
+    d = sum(np.size(a) for a in jax.tree.leaves(learner.side.params))
     n = len(table.problem.splits.fixed.y)
     need, budget = 3 * n * d * 8 / 2**30, table.engine.lanes.memory_gib
     if need > budget:
@@ -102,52 +171,59 @@ def _affordable(of: shadow.Learner, table: Table) -> None:
         )
 
 
-def look(key: jax.Array, of: shadow.Learner, table: Table, *, details: bool) -> Looked:
+def look(
+    key: jax.Array, learner: shadow.Learner, table: Table, *, details: bool
+) -> DissectedRun:
     """Take one run apart, in float64 like all accounting.
 
     Args:
       key: of the run.
-      of: the defense.
+      learner: the defense.
       table: its records, public records and test records are looked at.
       details: whether anything but the Fisher information is wanted.
     """
     splits = table.problem.splits
     steps, arrays, total = [], [], None
     with jax.enable_x64(True):
-        defense = of.factory(of.task, **dict(of.static), **of.floats)
+        defense = learner.build()
+        mechanism, dissect = defense.mechanism, dissector(defense)
+        assert isinstance(mechanism, Iterative)
+        assert dissect is not None
         side, data, public = double(
-            (of.side, TrainingSet(splits.fixed, None), splits.public)
+            (learner.side, TrainingSet(splits.fixed, None), splits.public)
         )
-        state = jax.jit(defense.init)(key, side)
-        step = jax.jit(defense.dissect)
-        measure = jax.jit(partial(rows.quality(of), side))
-        for _ in range(defense.steps):
-            state, seen = step(key, state, data, public)
-            seen = jax.device_get(seen)
-            if seen.trace is not None:
-                total = seen.trace + (0 if total is None else total)
+        state = jax.jit(mechanism.init)(key, side)
+        step = jax.jit(dissect)
+        measure = jax.jit(partial(rows.quality(learner), side))
+        for _ in range(mechanism.steps):
+            state, dissection = step(key, state, data, public)
+            dissection = jax.device_get(dissection)
+            if dissection.trace is not None:
+                total = dissection.trace + (0 if total is None else total)
             if details:
-                quality = float(measure(Release(seen.params), *splits.test))
-                own = arrays_of(seen)
-                arrays.append(own)
+                quality = float(measure(Release(dissection.params), *splits.test))
+                arrays_now = arrays_of(dissection)
+                arrays.append(arrays_now)
                 leaked = None if total is None else total / splits.fixed.x[0].size
-                word = "accuracy" if of.task.classes else "r2"
-                steps.append({word: quality, **_numbers(own, leaked)})
+                word = "accuracy" if learner.task.classes else "r2"
+                steps.append({word: quality, **_numbers(arrays_now, leaked)})
     names = arrays[0] if arrays else ()
-    kept = {k: np.stack([a[k] for a in arrays]) for k in names}
-    return Looked(seen.params, total, steps, kept)
+    series = {k: np.stack([a[k] for a in arrays]) for k in names}
+    return DissectedRun(dissection.params, total, steps, series)
 
 
-def _numbers(own: dict[str, np.ndarray], dfil: np.ndarray | None) -> dict[str, Any]:
+def _numbers(arrays: dict[str, np.ndarray], dfil: np.ndarray | None) -> dict[str, Any]:
     """Return a step in numbers; None = there is no such thing here."""
     roots = None if dfil is None else np.sqrt(dfil)
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         f"sqrt_{name}": None if roots is None else float(take(roots))
         for name, take in (("max", np.max), ("mean", np.mean), ("median", np.median))
     }
     for name in MEANS:
-        found[name] = float(own[name].mean(dtype=float)) if name in own else None
-    return found
+        numbers[name] = (
+            float(arrays[name].mean(dtype=float)) if name in arrays else None
+        )
+    return numbers
 
 
 MEANS = (
@@ -160,7 +236,7 @@ MEANS = (
 )
 
 
-def arrays_of(seen: Dissection) -> dict[str, np.ndarray]:
+def arrays_of(dissection: Dissection) -> dict[str, np.ndarray]:
     """Return what figures need of one step, float32.
 
     Norms and cosines [n]: `cos_base`, `cos_public`, `cos_private` are those of the
@@ -170,20 +246,23 @@ def arrays_of(seen: Dissection) -> dict[str, np.ndarray]:
     `pc_cosine` and `pc_share` [100 or fewer]: the leading components of the gradients,
     each one's |cosine| with the first record's perturbation and part of the variance.
     """
-    found = {"base_norm": _norm(seen.base), "final_norm": _norm(seen.final)}
-    found |= _panel("base", seen.base)
-    if seen.added is not None:
-        found |= {
-            "perturbation_norm": _norm(seen.added),
-            "cos_base": _cosine(seen.added, seen.base),
-            "cos_private": _cosine(seen.added, seen.private[None]),
-            **_panel("before_noise", seen.base + seen.added),
-            **_panel("perturbation", seen.added),
+    arrays = {
+        "base_norm": _norm(dissection.base),
+        "final_norm": _norm(dissection.final),
+    }
+    arrays |= _panel("base", dissection.base)
+    if dissection.added is not None:
+        arrays |= {
+            "perturbation_norm": _norm(dissection.added),
+            "cos_base": _cosine(dissection.added, dissection.base),
+            "cos_private": _cosine(dissection.added, dissection.private[None]),
+            **_panel("before_noise", dissection.base + dissection.added),
+            **_panel("perturbation", dissection.added),
         }
-        found |= _components(seen.base, seen.added[0])
-        if seen.public is not None:
-            found["cos_public"] = _cosine(seen.added, seen.public[None])
-    return {k: np.asarray(v, np.float32) for k, v in found.items()}
+        arrays |= _components(dissection.base, dissection.added[0])
+        if dissection.public is not None:
+            arrays["cos_public"] = _cosine(dissection.added, dissection.public[None])
+    return {k: np.asarray(v, np.float32) for k, v in arrays.items()}
 
 
 def _norm(rows: np.ndarray) -> np.ndarray:
@@ -230,4 +309,43 @@ def _pca(points: np.ndarray, most: int) -> Any:
     return PCA(min(most, *points.shape), svd_solver="full").fit(points)
 
 
-GAME: Game = leave_one_out.GAME._replace(release=release, account=account)
+# View ---------------------------------------------------------------------------------
+
+COLUMNS = {
+    "accuracy": "accuracy",
+    "sqrt_max": "√dFIL so far, max",
+    "sqrt_mean": "mean",
+    "sqrt_median": "median",
+    "base_norm": "norm: base",
+    "perturbation_norm": "perturbation",
+    "final_norm": "final",
+    "cos_public": "cosine: public",
+    "cos_private": "private",
+    "cos_base": "own",
+}
+
+
+def _steps(card: Scorecard) -> list[str]:
+    """Return what happened in every step of the runs that were taken apart."""
+    rows_ = [
+        [label, str(t + 1), *(number(step.get(name)) for name in COLUMNS)]
+        for label, defense in card.defenses.items()
+        for t, step in enumerate(defense.get("steps") or [])
+    ]
+    words = (
+        "Means over records. base: the masked gradient; final: the clipped "
+        "contribution before noise; cosines are the perturbation's, with the mean "
+        "gradient of the public records, with that of the private batch, and with the "
+        "record's own."
+    )
+    table = grid(["defense", "step", *COLUMNS.values()], rows_)
+    return ["## Steps", table, words] if rows_ else []
+
+
+def _notes(card: Scorecard) -> list[str]:
+    why = "no anatomy: no step in which gradients of records are clipped and summed"
+    whole = [label for label, d in card.defenses.items() if not d.get("steps")]
+    return [f"{label}: {why}" for label in whole]
+
+
+VIEW = leave_one_out.VIEW._replace(step_sections=_steps, notes=_notes)

@@ -1,4 +1,4 @@
-"""The records of one step: who they are, and the sum of their contributions."""
+"""The records of one step, and the sum of their contributions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from audit.types import Batch, Examples, Noise, Query, Side, State, TrainingSet
 
-MICRO_BATCH = 32  # per-example contributions alive at a time without a closed form
+MICRO_BATCH = 32  # contributions in memory at a time where there is no closed form
 
 
 def count(data: TrainingSet) -> int:
@@ -24,8 +24,10 @@ def split(data: TrainingSet, batch: Batch) -> tuple:
     slot = count(data) - 1 if data.target is not None else count(data)
     if batch.rows is None:
         weight = None if batch.weight is None else batch.weight[:slot]
-        own = jnp.ones(()) if batch.weight is None else batch.weight[slot:].sum()
-        return data.fixed, _of_all(data, weight), own
+        target_weight = (
+            jnp.ones(()) if batch.weight is None else batch.weight[slot:].sum()
+        )
+        return data.fixed, _of_all(data, weight), target_weight
     assert batch.weight is not None, "a batch of rows has weights"
     is_target = batch.rows == slot
     rows = jnp.where(is_target, 0, batch.rows)
@@ -40,14 +42,14 @@ def split(data: TrainingSet, batch: Batch) -> tuple:
 def _of_all(data: TrainingSet, weight: Any) -> Any:
     """Return the weights of all fixed records, given those of the slots.
 
-    Who is not in a slot weighs nothing: the records stay shared by all lanes, and the
-    first layer of all lanes stays one product.
+    A record that is in no slot weighs nothing. All lanes then share the records, and
+    the first layer of all lanes stays one product.
     """
     if data.rows is None:
         return weight
-    held = (data.rows >= 0).astype(float)
-    held = held if weight is None else held * weight
-    return jnp.zeros(len(data.fixed.y), held.dtype).at[data.rows].add(held)
+    filled = (data.rows >= 0).astype(float)
+    filled = filled if weight is None else filled * weight
+    return jnp.zeros(len(data.fixed.y), filled.dtype).at[data.rows].add(filled)
 
 
 def gathered(data: TrainingSet) -> TrainingSet:
@@ -65,16 +67,16 @@ def take(examples: Examples, rows: Any) -> Examples:
 def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -> Any:
     """Return sum_i w_i fn(z_i) over shared records, by the query's closed form if any.
 
-    Without one, per-example contributions live MICRO_BATCH at a time.
+    Without one, MICRO_BATCH contributions are held in memory at a time.
     """
-    if query.total is not None:
-        return query.total(params, side, z, weight)
+    if query.closed_forms.total is not None:
+        return query.closed_forms.total(params, side, z, weight)
     one = lambda z: query.fn(params, side, z)  # noqa: E731
     return _in_parts(one, params, z, weight)
 
 
 def _in_parts(one: Callable, like: Any, z: Any, weight: Any) -> Any:
-    """Return sum_i w_i one(z_i) [like], MICRO_BATCH values alive at a time."""
+    """Return sum_i w_i one(z_i), a pytree like `like`, MICRO_BATCH at a time."""
     n = len(jax.tree.leaves(z)[0])
     weight = jnp.ones(n) if weight is None else weight
     pad = -n % MICRO_BATCH
@@ -101,8 +103,8 @@ def sum_all(query: Query, state: State, data: TrainingSet, batch: Batch) -> Any:
     total = sum_fixed(query, state.params, state.side, fixed, weight)
     if data.target is None:
         return total
-    own = query.fn(state.params, state.side, data.target)
-    return jax.tree.map(lambda a, b: a + target_weight * b, total, own)
+    contribution = query.fn(state.params, state.side, data.target)
+    return jax.tree.map(lambda a, b: a + target_weight * b, total, contribution)
 
 
 def noised_sum(
@@ -113,11 +115,11 @@ def noised_sum(
     data: TrainingSet,
     batch: Batch,
 ) -> Any:
-    """Return the sum of one step with its noise, drawn for the sum or a record each.
+    """Return the sum of one step with its noise.
 
     Args:
       query: one record's contribution.
-      noise: drawn for the sum, or for each record by a key of its own row.
+      noise: drawn for the sum, for the batch, or for each record by a key of its row.
       key: of this step.
       state: before the step.
       data: the records.
@@ -126,12 +128,12 @@ def noised_sum(
     if noise.at == "example":
         return _sum_of_draws(query, noise, key, state, data, batch)
     total = sum_all(query, state, data, batch)
-    if noise.total is None:
+    if noise.at == "sum":
         return noise.sample(key, total)
-    _, weight, of_target = split(data, batch)
+    _, weight, target_weight = split(data, batch)
     fixed = count(data) - (data.target is not None) if weight is None else weight.sum()
-    many = fixed + (of_target if data.target is not None else 0)
-    return noise.total(key, total, many)
+    many = fixed + (target_weight if data.target is not None else 0)
+    return noise.sample(key, total, many)
 
 
 def _sum_of_draws(
@@ -142,20 +144,20 @@ def _sum_of_draws(
     data: TrainingSet,
     batch: Batch,
 ) -> Any:
-    """Return sum_i w_i draw(fn(z_i)); draws live MICRO_BATCH at a time."""
-    fixed, weight, of_target = split(data, batch)
+    """Return sum_i w_i draw(fn(z_i)), MICRO_BATCH draws in memory at a time."""
+    fixed, weight, target_weight = split(data, batch)
     rows = jnp.arange(len(fixed.y)) if batch.rows is None else batch.rows
 
     def one(record: tuple) -> Any:
         z, row = record
-        own = query.fn(state.params, state.side, z)
-        return noise.sample(jax.random.fold_in(key, row), own)
+        contribution = query.fn(state.params, state.side, z)
+        return noise.sample(jax.random.fold_in(key, row), contribution)
 
     total = _in_parts(one, state.params, (fixed, rows), weight)
     if data.target is None:
         return total
-    own = one((data.target, jnp.asarray(count(data) - 1)))
-    return jax.tree.map(lambda a, b: a + of_target * b, total, own)
+    drawn = one((data.target, jnp.asarray(count(data) - 1)))
+    return jax.tree.map(lambda a, b: a + target_weight * b, total, drawn)
 
 
 def records(data: TrainingSet, rows: Any) -> Examples:
@@ -174,7 +176,7 @@ def records(data: TrainingSet, rows: Any) -> Examples:
 
 
 def weights(batch: Batch, rows: Any) -> jax.Array:
-    """Return with what weight each of `rows` [m] takes part in the batch."""
+    """Return the weight [m] with which each of `rows` [m] takes part in the batch."""
     if batch.weight is None:
         return jnp.ones(len(rows))
     if batch.rows is None:

@@ -5,9 +5,9 @@ parameter that nothing else moves (the Dirac canary of Nasr et al. 2023). An *in
 canary* is an ordinary record with a wrong label. A record whose slot is empty has no
 gradient: in or out then differ by exactly one contribution, and n is public.
 
-What a record is stands in its label: below 0 an empty slot, from `classes` on the
+The label of a record says what it is: below 0 an empty slot, from `classes` on the
 gradient canary of that number, else an ordinary record. Training, clipping and noise
-are the defense's own.
+are those of the defense.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ EMPTY = -1  # label of a slot with nobody in it
 
 
 def plant(task: Task, count: int, norm: float) -> Task:
-    """Return the task with room for gradient canaries: `count` parameters more.
+    """Return the task with `count` more parameters, one per gradient canary.
 
-    Closed forms are left behind: they know nothing of canaries.
+    The closed forms of the task do not cover canaries and are dropped.
 
     Args:
-      task: what is learnt otherwise; its labels are classes.
+      task: what is learnt apart from the canaries; its labels are classes.
       count: of gradient canaries.
       norm: of a canary's gradient, before it is clipped.
 
@@ -42,9 +42,9 @@ def plant(task: Task, count: int, norm: float) -> Task:
         raise ValueError("canaries need labels that are classes")
 
     def loss(params: Any, z: Examples) -> jax.Array:
-        own = norm * params["canaries"][jnp.clip(z.y - k, 0, count - 1)]
+        canary = norm * params["canaries"][jnp.clip(z.y - k, 0, count - 1)]
         plain = task.loss(params["model"], z._replace(y=jnp.clip(z.y, 0, k - 1)))
-        return jnp.where(z.y < 0, 0.0, jnp.where(z.y >= k, own, plain))
+        return jnp.where(z.y < 0, 0.0, jnp.where(z.y >= k, canary, plain))
 
     def init(key: jax.Array) -> Any:
         return {"model": task.init(key), "canaries": jnp.zeros(count)}
@@ -65,7 +65,7 @@ def records(kind: Kind, count: int, task: Task, pool: Examples) -> Examples:
     """Return the canaries [count, ...].
 
     Args:
-      kind: `gradient`, or `input`: the pool's first records, their label one on.
+      kind: `gradient`, or `input`: the pool's first records, each with the next label.
       count: how many.
       task: as `plant` left it.
       pool: records that are not trained on.

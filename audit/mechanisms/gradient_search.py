@@ -57,7 +57,7 @@ def learn(knowledge: Knowledge, task: Task) -> Prior:
     )
 
 
-# What a candidate is compared by ------------------------------------------------------
+# How far two gradients are apart ------------------------------------------------------
 
 
 def soft_gradient(task: Task, params: Any, x: Array, label: Array) -> Any:
@@ -114,7 +114,7 @@ def box(prior: Prior, domain: tuple[float, float]) -> Box:
 
 
 def signed_adam(
-    objective: Callable, start: Array, steps: int, learning_rate: Any, held: Box
+    objective: Callable, start: Array, steps: int, learning_rate: Any, limits: Box
 ) -> tuple[Array, Array]:
     """Minimise by Adam on signs, projected into a box (Geiping et al. 2020).
 
@@ -125,10 +125,10 @@ def signed_adam(
       start: first z.
       steps: how many.
       learning_rate: of the first.
-      held: where z must stay.
+      limits: where z must stay.
 
     Returns:
-      The best z of the way and its objective.
+      The best z on the way, and its objective.
     """
     drops = {int(steps * part): 0.1 for part in (3 / 8, 5 / 8, 7 / 8)}
     rate = optax.piecewise_constant_schedule(learning_rate, drops)
@@ -141,7 +141,7 @@ def signed_adam(
         better = value < least
         best, least = jnp.where(better, z, best), jnp.where(better, value, least)
         move, state = rule.update(jnp.sign(slope), state)
-        z = jnp.clip(optax.apply_updates(z, move), held.low, held.high)
+        z = jnp.clip(optax.apply_updates(z, move), limits.low, limits.high)
         return (z, state, best, least), None
 
     first = (start, rule.init(start), start, jnp.array(jnp.inf))
@@ -151,7 +151,7 @@ def signed_adam(
 
 
 def lbfgs(objective: Callable, start: Any, steps: int) -> tuple[Any, Array]:
-    """Minimise by L-BFGS with a zoom line search; the best of the way.
+    """Minimise by L-BFGS with a zoom line search; return the best point on the way.
 
     Zhu et al. (2019) use fixed steps of length 1, which fail on other images.
     """
@@ -176,7 +176,7 @@ def lbfgs(objective: Callable, start: Any, steps: int) -> tuple[Any, Array]:
 def plain_adam(
     objective: Callable, start: Any, steps: int, learning_rate: Any
 ) -> tuple[Any, Array]:
-    """Minimise by Adam with a cosine decay; the last point."""
+    """Minimise by Adam with a cosine decay; return the last point."""
     rule = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
     def body(carry: tuple, _: None) -> tuple:
@@ -189,11 +189,17 @@ def plain_adam(
 
 
 def best_of(search: Callable, key: Array, restarts: int) -> Any:
-    """Return what the restart with the least objective found; `search` takes a key."""
-    found, value = jax.vmap(search)(jax.random.split(key, restarts))
+    """Return the result of the restart with the least objective.
+
+    Args:
+      search: key -> (result, objective []).
+      key: split among the restarts.
+      restarts: how many.
+    """
+    ends, value = jax.vmap(search)(jax.random.split(key, restarts))
     # a restart that ended in no number loses
     least = jnp.argmin(jnp.where(jnp.isfinite(value), value, jnp.inf))
-    return jax.tree.map(lambda a: a[least], found)
+    return jax.tree.map(lambda a: a[least], ends)
 
 
 # The closed form ----------------------------------------------------------------------
@@ -207,10 +213,10 @@ def first_layer(update: Any) -> tuple[Array, Array]:
     Raises:
       ValueError: if the image meets another kind of layer first.
     """
-    known = [name for name in FIRST if name in update]
-    if not known or any(name.startswith("conv") for name in update):
+    names = [name for name in FIRST if name in update]
+    if not names or any(name.startswith("conv") for name in update):
         raise ValueError("the first layer is not dense")
-    return update[known[0]]["kernel"], update[known[0]]["bias"]
+    return update[names[0]]["kernel"], update[names[0]]["bias"]
 
 
 def from_first_layer(update: Any, label_mean: Array, spread: Any) -> Array:
@@ -222,8 +228,8 @@ def from_first_layer(update: Any, label_mean: Array, spread: Any) -> Array:
 
     Args:
       update: of one record, scaled by anything.
-      label_mean: [*features] where the prior stands.
-      spread: its standard deviation a pixel.
+      label_mean: [*features] mean of the prior.
+      spread: the prior's standard deviation, of every pixel.
     """
     kernel, bias = first_layer(update)
     mean = label_mean.reshape(-1)

@@ -1,8 +1,7 @@
 """Noises: what is added to a sum, or drawn in place of each contribution to it.
 
-The noise owns its precision: the Fisher information about the noised vector, per unit
-of squared motion of that vector. Nothing else in the suite squares a standard
-deviation.
+A noise owns its precision: the Fisher information about the noised vector, per unit of
+squared motion of that vector. Nothing else in the suite squares a standard deviation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.clipping import clip_tree, normalise
 from audit.rng import stream
-from audit.types import Noise
+from audit.types import Noise, NoiseLaw
 
 
 def gaussian(stddev: Any) -> Noise:
@@ -26,7 +25,8 @@ def gaussian(stddev: Any) -> Noise:
       stddev: positive, in the units of the noised vector; may be traced.
     """
 
-    def sample(key: jax.Array, vector: Any) -> Any:
+    def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
+        del many
         flat, unravel = ravel_pytree(vector)
         return unravel(flat + stddev * jax.random.normal(key, flat.shape, flat.dtype))
 
@@ -42,13 +42,13 @@ def gaussian(stddev: Any) -> Noise:
         precision=1 / stddev**2,
         stddev=stddev,
         rdp=curve,
-        log_density=log_density,
+        law=NoiseLaw(log_density),
     )
 
 
 def none() -> Noise:
     """No noise: the sum is released as it is. No Fisher or Renyi reading, no bound."""
-    return Noise(lambda key, vector: vector, precision=None)
+    return Noise(lambda key, vector, many=1: vector, precision=None)
 
 
 def von_mises_fisher(
@@ -56,30 +56,31 @@ def von_mises_fisher(
 ) -> Noise:
     """One draw in place of each contribution: density ~ exp(kappa <contribution, y>).
 
-    For a unit contribution it is the von Mises-Fisher law around it; for a shorter one
-    that of a smaller concentration; for a zero one it is uniform, so that a record
-    without a gradient costs the same. Antipodes of length one are the worst neighbours
-    (docs/vmf.md). Modules with draws of their own are independent, and their costs add.
+    Around a unit contribution the draw has the von Mises-Fisher law; around a shorter
+    one the law of a smaller concentration; around zero it is uniform, so that a record
+    without a gradient costs the same. Opposite unit vectors are the worst neighbours
+    (docs/vmf.md). Draws for separate modules are independent, and their costs add.
 
     Args:
       concentration: kappa >= 0; may be traced.
-      size: K of the whole contribution; or of each top-level module of the parameters,
-        all of them of norm 1 at most and drawn apart.
-      unit: whether contributions have norm 1 (or 0). Otherwise the information is
+      size: K of the whole contribution; or {module: K} where each top-level module of
+        the parameters has norm at most 1 and a draw for itself.
+      unit: whether every contribution has norm 1 (or 0). Otherwise the information is
         bounded by its value at 0, kappa^2 / K, and there is no hockey-stick curve.
     """
     sizes = size if isinstance(size, dict) else {"": size}
 
-    def leaks(k: int) -> Any:
+    def information(k: int) -> Any:
         return vmf_privacy.precision(k, concentration) if unit else concentration**2 / k
 
-    def sample(key: jax.Array, tree: Any) -> Any:
+    def sample(key: jax.Array, tree: Any, many: Any = 1) -> Any:
+        del many
         if not isinstance(size, dict):
             return _draw(key, concentration, tree)
         return {k: _draw(stream(key, k), concentration, tree[k]) for k in sorted(size)}
 
     def curve(orders: Any, sensitivity: Any) -> Any:
-        move = min(float(sensitivity), 2.0)  # no block moves further
+        move = min(float(sensitivity), 2.0)  # no module moves further
         kappa = float(concentration)
         return sum(vmf_privacy.renyi(orders, k, kappa, move) for k in sizes.values())
 
@@ -90,22 +91,22 @@ def von_mises_fisher(
     def log_density(mean: Any, drawn: Any) -> Any:
         return concentration * (ravel_pytree(mean)[0] @ ravel_pytree(drawn)[0])
 
-    each = {name: leaks(k) for name, k in sizes.items()}
+    precision = {name: information(k) for name, k in sizes.items()}
     return Noise(
         sample,
-        precision=each if isinstance(size, dict) else each[""],
+        precision=precision if isinstance(size, dict) else precision[""],
         rdp=curve,
         at="example",
-        log_density=log_density if unit else None,
-        pld=loss if unit else None,
+        law=NoiseLaw(log_density, loss) if unit else NoiseLaw(),
     )
 
 
 def batch_direction(concentration: Any, size: int) -> Noise:
     """One draw for a whole batch, around the direction of its sum.
 
-    One record may turn that direction to its antipode, so it costs what a draw of its
-    own would. The draw is scaled by how many take part, which is public: replace-one.
+    One record may turn that direction to its opposite, so that it costs what a draw of
+    its own would. The draw is multiplied by the number of records that take part, which
+    is public: there is no theorem for adding or removing a record.
 
     Args:
       concentration: kappa >= 0; may be traced.
@@ -113,17 +114,16 @@ def batch_direction(concentration: Any, size: int) -> Noise:
     """
     one = von_mises_fisher(concentration, size)
 
-    def sample(key: jax.Array, vector: Any) -> Any:
-        return one.sample(key, clip_tree(normalise(), vector))
-
-    def total(key: jax.Array, vector: Any, many: Any) -> Any:
-        return jax.tree.map(lambda a: many * a, sample(key, vector))
+    def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
+        drawn = one.sample(key, clip_tree(normalise(), vector))
+        return jax.tree.map(lambda a: many * a, drawn)
 
     def log_density(vector: Any, drawn: Any) -> Any:
-        assert one.log_density is not None
-        return one.log_density(clip_tree(normalise(), vector), drawn)
+        assert one.law.log_density is not None
+        return one.law.log_density(clip_tree(normalise(), vector), drawn)
 
-    return one._replace(sample=sample, at="sum", total=total, log_density=log_density)
+    law = one.law._replace(log_density=log_density)
+    return one._replace(sample=sample, at="batch", law=law)
 
 
 def mean_field(concentration: Any, size: int) -> Noise:
@@ -137,12 +137,12 @@ def mean_field(concentration: Any, size: int) -> Noise:
       size: K.
     """
 
-    def total(key: jax.Array, vector: Any, many: Any) -> Any:
+    def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
         a = vmf.mean_cosine(size, concentration)
         stddev = jnp.sqrt(many * (1 - a * a) / size)
         return gaussian(stddev).sample(key, jax.tree.map(lambda u: a * u, vector))
 
-    return Noise(lambda key, vector: total(key, vector, 1), None, total=total)
+    return Noise(sample, precision=None, at="batch")
 
 
 def _draw(key: jax.Array, concentration: Any, block: Any) -> Any:

@@ -11,45 +11,68 @@ from jax.flatten_util import ravel_pytree
 
 from audit.accounting import fisher
 from audit.mechanisms.query import Side
-from audit.mechanisms.sampler import full_batch
+from audit.mechanisms.sampler import composed_pld, composed_rdp
 from audit.rng import stream
-from audit.types import Defense, Examples, Noise, Parts, Query, Release, TrainingSet
+from audit.types import (
+    Adjacency,
+    Defense,
+    Examples,
+    Minimiser,
+    Noise,
+    Objective,
+    Predict,
+    Prepare,
+    Release,
+    Solve,
+    TrainingSet,
+    Trait,
+)
 
 CANDIDATES = 64  # solved together when a likelihood asks for many
 
 
+def objective_of(defense: Defense) -> Objective | None:
+    """Return what a defense's release minimises; None where it minimises nothing."""
+    mechanism = defense.mechanism
+    return mechanism.objective if isinstance(mechanism, Minimiser) else None
+
+
 def output_perturbation(
-    solve: Callable,
+    solve: Solve,
     noise: Noise,
     *,
     norm_bound: Callable | None,
     sensitivity: Callable | None,
-    predict: Callable | None = None,
+    predict: Predict | None = None,
     trace: Callable | None = None,
-    prepare: Callable | None = None,
+    prepare: Prepare | None = None,
     likelihood: bool = True,
-    traits: frozenset[str] = frozenset(),
+    traits: frozenset[Trait] = frozenset(),
 ) -> Defense:
     """One release: solve(side, data) + noise.
 
     Args:
-      solve: (side, TrainingSet) -> params, differentiable in the target's x.
+      solve: the function of the whole set.
       noise: what is added.
       norm_bound: (n) -> add-or-remove L2 sensitivity of `solve`; None = unbounded.
       sensitivity: (n) -> replace-one L2 sensitivity of `solve`; None = unbounded.
-      predict: (side, Release, x [m]) -> logits, where the release is a model.
+      predict: where the release is a model.
       trace: (side, TrainingSet, rows [m]) -> ||d solve / d x_row||_F^2 [m] in closed
         form; default: an exact sweep of Jacobian-vector products about the target.
-      prepare: (key, public) -> side; default: nothing.
+      prepare: makes the side; default: nothing.
       likelihood: whether many candidates can be solved for, one at a time.
       traits: what attacks may assume.
 
     Returns:
-      A Defense without steps; without noise it has no Fisher or Renyi reading.
+      A Defense whose mechanism is a `Minimiser`; without noise it has no Fisher or
+      Renyi reading.
     """
 
+    def publish(key: jax.Array, params: Any) -> Any:
+        return noise.sample(stream(key, "noise"), params)
+
     def train(key: jax.Array, side: Any, data: TrainingSet) -> Release:
-        return Release(noise.sample(stream(key, "noise"), solve(side, data)))
+        return Release(publish(key, solve(side, data)))
 
     def fisher_trace(key: jax.Array, side: Any, data: TrainingSet, rows: Any) -> Any:
         del key
@@ -77,26 +100,25 @@ def output_perturbation(
         each = jax.lax.map(ratio, candidates, batch_size=CANDIDATES)
         return noise.precision * jnp.append(each, ratio(data.target))
 
-    def query(n: int) -> Query:
-        assert norm_bound is not None
-        assert sensitivity is not None
-        return Query(solve, norm_bound(n), sensitivity(n))
+    moves: Any = {"replace_one": sensitivity, "add_remove": norm_bound}
 
-    once, noisy = full_batch(), noise.precision is not None
+    def rdp(n: int, orders: Any, adjacency: Adjacency) -> Any:
+        return composed_rdp(noise, moves[adjacency](n), 1, orders, adjacency)
+
+    def pld(n: int, adjacency: Adjacency) -> Any:
+        return composed_pld(noise, moves[adjacency](n), 1, adjacency)
+
+    noisy = noise.precision is not None
     bounded = noisy and sensitivity is not None
-    exact = noise.stddev is not None  # the log-ratio above is the Gaussian's
+    gaussian = noise.stddev is not None  # `log_likelihood` holds for no other law
     return Defense(
         prepare=prepare or (lambda key, public: Side(None)),
-        init=None,
-        step=None,
         train=train,
         predict=predict,
         fisher=fisher_trace if noisy else None,
-        log_likelihood=log_likelihood if likelihood and exact else None,
-        rdp=(lambda n, orders, adj: once.rdp(noise, query(n), n, 1, orders, adj))
-        if bounded
-        else None,
-        pld=(lambda n, adj: once.pld(noise, query(n), n, 1, adj)) if bounded else None,
+        log_likelihood=log_likelihood if likelihood and gaussian else None,
+        rdp=rdp if bounded else None,
+        pld=pld if bounded else None,
         traits=traits,
-        parts=Parts(noise) if noisy else None,
+        mechanism=Minimiser(solve, publish, noise),
     )

@@ -13,7 +13,7 @@ from audit.clipping import Clip, clip_apart, clip_tree
 from audit.models import affine, dense
 from audit.models.masks import MASKS
 from audit.rng import stream
-from audit.types import Examples, Public, Query, Task
+from audit.types import ClosedForms, Examples, Public, Query, Task
 
 NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
 
@@ -65,79 +65,81 @@ def gradient(
 ) -> Query:
     """The gradient of one example, masked, perturbed, then clipped.
 
-    CLIP(mask * (grad loss(z) + offset + perturb(z))), whose norm and so its sensitivity
+    CLIP(mask * (grad loss(z) + offset + perturb(z))). Its norm, and so its sensitivity,
     are the clip's, whatever is added.
 
-    Models with affine logits bring closed forms for the sum, the trace and the score,
-    dense networks too (the trace of narrow ones), an offset included; elsewhere, and
-    with `perturb`, the builder falls back on `fn`. `no_clip()` gives the plain
-    gradient.
+    Models with affine logits have closed forms for the sum, the trace and the score;
+    dense networks have them too (the trace of narrow ones), an offset included. For
+    other models, and with `perturb`, the builder falls back on `fn`. `no_clip()` gives
+    the plain gradient.
 
     Args:
       task: whose loss is differentiated.
       clip: from `audit.clipping`; owns the norm bound, and so the sensitivity.
       perturb: (params, side, example, masked gradient) -> what is added, a pytree like
         the parameters; None = nothing that depends on the example.
-      apart: whether each top-level module of the parameters is clipped on its own, to
+      apart: whether each top-level module of the parameters is clipped separately, to
         the same norm.
     """
     blocks = len(modules(task)) if apart else 1
 
     def parts(params: Any, side: Side, example: Examples) -> tuple[Any, Any]:
-        own, added = masked(side.mask, jax.grad(task.loss)(params, example)), None
+        slope = masked(side.mask, jax.grad(task.loss)(params, example))
+        added = None
         if perturb is not None:
-            added = masked(side.mask, perturb(params, side, example, own))
+            added = masked(side.mask, perturb(params, side, example, slope))
         if side.offset is not None:
             offset = masked(side.mask, side.offset)
             added = offset if added is None else jax.tree.map(jnp.add, added, offset)
-        return own, added
+        return slope, added
 
     def fn(params: Any, side: Side, example: Examples) -> Any:
-        own, added = parts(params, side, example)
+        total, added = parts(params, side, example)
         if added is not None:
-            own = jax.tree.map(jnp.add, own, added)
-        return clip_apart(clip, own) if blocks > 1 else clip_tree(clip, own)
+            total = jax.tree.map(jnp.add, total, added)
+        return clip_apart(clip, total) if blocks > 1 else clip_tree(clip, total)
 
     bound = math.sqrt(blocks) * clip.norm_bound
-    smooth = clip.smooth and task.smooth
-    query = Query(fn, bound, 2 * bound, smooth, parts=parts)
+    query = Query(fn, bound, 2 * bound, clip.smooth and task.smooth, parts)
     if perturb is not None or blocks > 1:
         return query
     if task.linear is not None:
-        return _with_closed_forms(query, task, clip)
-    return query if task.dense is None else _with_ghosts(query, task, clip)
+        return query._replace(closed_forms=_of_affine_logits(task, clip))
+    if task.dense is not None:
+        return query._replace(closed_forms=_of_dense_network(task, clip))
+    return query
 
 
 def _flat(z: Examples) -> tuple[Any, Any]:
     return z.x.reshape(len(z.y), -1), z.y
 
 
-def _with_ghosts(query: Query, task: Task, clip: Clip) -> Query:
-    """Closed forms of a dense network, without per-example gradients."""
+def _of_dense_network(task: Task, clip: Clip) -> ClosedForms:
+    """Return the closed forms of a dense network: no per-example gradients."""
 
-    def arguments(side: Side) -> dict:
+    def settings(side: Side) -> dict:
         return {"clip": clip, "mask": side.mask, "offset": side.offset}
 
     def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
-        own = arguments(side)
-        return dense.clipped_total(task.dense, params, *_flat(z), weight, **own)
+        x, y = _flat(z)
+        return dense.clipped_total(task.dense, params, x, y, weight, **settings(side))
 
     def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
-        own = arguments(side)
-        return dense.clipped_score(task.dense, params, *_flat(z), update, **own)
+        x, y = _flat(z)
+        return dense.clipped_score(task.dense, params, x, y, update, **settings(side))
 
     def trace(params: Any, side: Side, z: Examples) -> jax.Array:
-        return dense.clipped_trace(task.dense, params, *_flat(z), **arguments(side))
+        return dense.clipped_trace(task.dense, params, *_flat(z), **settings(side))
 
     # exact while the first layer is narrow; else the builder's probes are cheaper
-    exact = trace if task.dense.width <= NARROW else None
-    return query._replace(total=total, score=score, trace=exact)
+    return ClosedForms(total, trace if task.dense.width <= NARROW else None, score)
 
 
-def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
+def _of_affine_logits(task: Task, clip: Clip) -> ClosedForms:
+    """Return the closed forms of a model whose logits are affine in x."""
     to_head, from_head = task.linear
 
-    def arguments(side: Side) -> dict:
+    def settings(side: Side) -> dict:
         return {
             "clip": clip,
             "classes": task.classes,
@@ -147,16 +149,15 @@ def _with_closed_forms(query: Query, task: Task, clip: Clip) -> Query:
 
     def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
         x, y = _flat(z)
-        own = arguments(side)
-        return from_head(affine.clipped_total(to_head(params), x, y, weight, **own))
+        head = to_head(params)
+        return from_head(affine.clipped_total(head, x, y, weight, **settings(side)))
 
     def trace(params: Any, side: Side, z: Examples) -> jax.Array:
-        x, y = _flat(z)
-        return affine.clipped_trace(to_head(params), x, y, **arguments(side))
+        return affine.clipped_trace(to_head(params), *_flat(z), **settings(side))
 
     def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
         x, y = _flat(z)
-        own = arguments(side)
-        return affine.clipped_score(to_head(params), x, y, to_head(update), **own)
+        head, to = to_head(params), to_head(update)
+        return affine.clipped_score(head, x, y, to, **settings(side))
 
-    return query._replace(total=total, trace=trace, score=score)
+    return ClosedForms(total, trace, score)

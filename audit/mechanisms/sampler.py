@@ -34,40 +34,57 @@ def sensitivity(query: Query, adjacency: Adjacency) -> Any:
     return {"replace_one": query.sensitivity, "add_remove": query.norm_bound}[adjacency]
 
 
-def _composed(
-    noise: Noise, query: Query, releases: int, orders: Any, adj: Adjacency
+# The readings that several samplers share ---------------------------------------------
+
+
+def composed_rdp(
+    noise: Noise, moved: Any, releases: int, orders: Any, adj: Adjacency
 ) -> Any:
+    """Return the curve of a record that is in each of some releases, or None.
+
+    Args:
+      noise: of each release.
+      moved: sensitivity of each release under the adjacency.
+      releases: how many.
+      orders: [orders].
+      adj: which neighbours.
+    """
     if noise.rdp is None or not _covered(noise, adj):
         return None
-    return releases * noise.rdp(np.asarray(orders), sensitivity(query, adj))
+    return releases * noise.rdp(np.asarray(orders), moved)
+
+
+def composed_pld(noise: Noise, moved: Any, releases: int, adj: Adjacency) -> Any:
+    """Return the privacy loss of a record that is in each of some releases, or None.
+
+    Arguments: `composed_rdp`.
+    """
+    if noise.law.pld is not None:
+        return noise.law.pld(releases, 1.0) if _covered(noise, adj) else None
+    if noise.stddev is None:
+        return None
+    return rdp.GaussianPrivacy(math.sqrt(releases) * (moved / noise.stddev))
 
 
 def _covered(noise: Noise, adj: Adjacency) -> bool:
-    """Whether there is a theorem: noises that show how many take part have one less."""
-    counted = noise.at == "example" or noise.total is not None
-    return not counted or adj == "replace_one"
+    """Whether there is a theorem: a noise that shows the batch size has one less."""
+    return noise.at == "sum" or adj == "replace_one"
 
 
-def _mixture(noise: Noise, query: Query, q: float, orders: Any, adj: Adjacency) -> Any:
-    """Return one release's curve for any noise, by joint convexity.
+def _mixture(
+    noise: Noise, query: Query, q: float, steps: int, orders: Any, adj: Adjacency
+) -> Any:
+    """Return the curve of steps that each include a record with probability q.
 
-    e^((alpha - 1) D_alpha) is jointly convex, and with probability 1 - q the record
-    has no part in the release: it is at most 1 - q + q e^((alpha - 1) D_alpha).
+    By joint convexity, for any noise: e^((alpha - 1) D_alpha) is jointly convex, and
+    with probability 1 - q the record has no part in a step. For one step the
+    exponential is therefore at most 1 - q + q e^((alpha - 1) D_alpha).
     """
-    whole = _composed(noise, query, 1, orders, adj)
-    if whole is None:
+    certain = composed_rdp(noise, sensitivity(query, adj), 1, orders, adj)
+    if certain is None:
         return None
     less = np.asarray(orders, float) - 1
-    return np.logaddexp(math.log1p(-q), math.log(q) + less * whole) / less
-
-
-def _full_pld(noise: Noise, query: Query, releases: int, adj: Adjacency) -> Any:
-    if noise.pld is not None:
-        return noise.pld(releases, 1.0) if _covered(noise, adj) else None
-    if noise.stddev is None:
-        return None
-    shift = sensitivity(query, adj) / noise.stddev
-    return rdp.GaussianPrivacy(math.sqrt(releases) * shift)
+    return steps * (np.logaddexp(math.log1p(-q), math.log(q) + less * certain) / less)
 
 
 def full_batch(batch_size: int | None = None) -> Sampler:
@@ -77,11 +94,13 @@ def full_batch(batch_size: int | None = None) -> Sampler:
     return Sampler(
         draw=lambda key, t, n: Batch(None, None),
         denominator=float,
-        fisher_factor=lambda noise, query, n, weight: weight,
-        rdp=lambda noise, query, n, steps, orders, adj: _composed(
-            noise, query, steps, orders, adj
+        fisher_factor=None,
+        rdp=lambda noise, query, n, steps, orders, adj: composed_rdp(
+            noise, sensitivity(query, adj), steps, orders, adj
         ),
-        pld=lambda noise, query, n, steps, adj: _full_pld(noise, query, steps, adj),
+        pld=lambda noise, query, n, steps, adj: composed_pld(
+            noise, sensitivity(query, adj), steps, adj
+        ),
         everybody=True,
     )
 
@@ -103,8 +122,7 @@ def uniform_batch(batch_size: int | None) -> Sampler:
         )
         return Batch(rows, jnp.ones(rows.shape))
 
-    def factor(noise, query, n, weight):
-        del weight
+    def factor(noise, query, n):
         q = batch_size / n
         if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
             return q
@@ -115,15 +133,14 @@ def uniform_batch(batch_size: int | None) -> Sampler:
         if adj == "add_remove":
             return None
         if noise.stddev is None:
-            own = _mixture(noise, query, batch_size / n, orders, adj)
-            return None if own is None else steps * own
+            return _mixture(noise, query, batch_size / n, steps, orders, adj)
         shift = query.sensitivity / noise.stddev
         return steps * rdp.without_replacement_gaussian(orders, batch_size / n, shift)
 
     def pld(noise, query, n, steps, adj):
-        if noise.pld is None or adj == "add_remove":
+        if noise.law.pld is None or adj == "add_remove":
             return None
-        return noise.pld(steps, batch_size / n)
+        return noise.law.pld(steps, batch_size / n)
 
     return Sampler(
         draw=draw,
@@ -148,8 +165,7 @@ def poisson(batch_size: int | None) -> Sampler:
         member = jax.random.bernoulli(key, _at_most(batch_size, n) / n, (n,))
         return Batch(None, member.astype(float))
 
-    def factor(noise, query, n, weight):
-        del weight
+    def factor(noise, query, n):
         q = batch_size / n
         if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
             return q
@@ -158,14 +174,13 @@ def poisson(batch_size: int | None) -> Sampler:
 
     def curve(noise, query, n, steps, orders, adj):
         if noise.stddev is None:
-            own = _mixture(noise, query, batch_size / n, orders, adj)
-            return None if own is None else steps * own
+            return _mixture(noise, query, batch_size / n, steps, orders, adj)
         shift = query.norm_bound / noise.stddev
         return steps * rdp.poisson_gaussian(orders, batch_size / n, shift, adj)
 
     def pld(noise, query, n, steps, adj):
-        if noise.pld is not None and _covered(noise, adj):
-            return noise.pld(steps, batch_size / n)
+        if noise.law.pld is not None and _covered(noise, adj):
+            return noise.law.pld(steps, batch_size / n)
         if noise.stddev is None:
             return None
         shift = query.norm_bound / noise.stddev
@@ -177,8 +192,8 @@ def poisson(batch_size: int | None) -> Sampler:
 def shuffled_epochs(batch_size: int | None) -> Sampler:
     """A fresh permutation every epoch, cut into batches; the last one may be short.
 
-    Every record is visited exactly once an epoch. The short batch too is divided by
-    `batch_size`: the step length then depends on nothing private.
+    Every record is visited exactly once per epoch. The sum of the short batch too is
+    divided by `batch_size`: the step length then depends on nothing private.
     """
     batch_size = _needed(batch_size, "shuffled")
 
@@ -202,8 +217,8 @@ def shuffled_epochs(batch_size: int | None) -> Sampler:
         epochs = -(-steps // batches)
 
         def order(epoch):
-            own = stream(jax.random.fold_in(key, epoch), "epoch")
-            return jax.random.permutation(own, n)
+            epoch_key = stream(jax.random.fold_in(key, epoch), "epoch")
+            return jax.random.permutation(epoch_key, n)
 
         rows = jax.vmap(order)(jnp.arange(epochs))
         pad = ((0, 0), (0, batches * size - n))
@@ -216,15 +231,13 @@ def shuffled_epochs(batch_size: int | None) -> Sampler:
     return Sampler(
         draw=draw,
         denominator=lambda n: float(_at_most(batch_size, n)),
-        fisher_factor=lambda noise, query, n, weight: weight,
-        rdp=lambda noise, query, n, steps, orders, adj: _composed(
-            noise, query, visits(n, steps), orders, adj
+        fisher_factor=None,
+        rdp=lambda noise, query, n, steps, orders, adj: composed_rdp(
+            noise, sensitivity(query, adj), visits(n, steps), orders, adj
         ),
-        pld=lambda noise, query, n, steps, adj: _full_pld(
-            noise, query, visits(n, steps), adj
+        pld=lambda noise, query, n, steps, adj: composed_pld(
+            noise, sensitivity(query, adj), visits(n, steps), adj
         ),
-        members_only=True,
-        visits=visits,
         schedule=schedule,
     )
 

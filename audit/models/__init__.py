@@ -1,1 +1,1 @@
-"""Networks, what is known of them in closed form, and how they are optimised."""
+"""Networks, their closed forms, and how they are optimised."""

@@ -41,7 +41,7 @@ def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     z = affine(head, x)
     trainable = z.shape[-1]
     if trainable == 1 and classes == 2:
-        # two logits, one of them 0: one pass over the examples instead of six
+        # two logits, one of them 0: one pass over the examples, not six
         sign = jnp.where(y == 0, -1, 1).astype(z.dtype)[..., None]
         one = jax.nn.sigmoid(z)
         return sign * jax.nn.sigmoid(sign * z), jnp.concatenate([one, 1 - one], -1)
@@ -72,7 +72,8 @@ def _dot(a: Head, b: Head) -> Any:
     )
 
 
-def _inside(mask: Head | None, tree: Any) -> Any:
+def inside(mask: Any, tree: Any) -> Any:
+    """Return the tree times the 0/1 mask; None leaves it, or is left, unchanged."""
     if mask is None or tree is None:
         return tree
     return jax.tree.map(jnp.multiply, mask, tree)
@@ -114,13 +115,13 @@ def clipped_total(
       mask: 0/1; None = everything is trained.
       offset: constant added before clipping, inside the mask; None = none.
     """
-    offset = _inside(mask, offset)
+    offset = inside(mask, offset)
     e, _ = residual(head, x, y, classes)
     phi = clip.scale(_norm(head, x, e, mask, offset))
     phi = phi if weight is None else phi * weight
     scaled = phi[..., None] * e
     bias = None if head.bias is None else scaled.sum(-2)
-    total = _inside(mask, Head(x.T @ scaled, bias))
+    total = inside(mask, Head(x.T @ scaled, bias))
     if offset is not None:
         count = phi.sum(-1)
         total = jax.tree.map(lambda t, c: t + count * c, total, offset)
@@ -141,13 +142,13 @@ def clipped_score(
     """Return <update, gbar_i> and ||gbar_i||^2, each [m].
 
     Args: `clipped_total`, and
-      update: what the contributions are compared with.
+      update: the contributions are compared with it.
     """
-    offset = _inside(mask, offset)
+    offset = inside(mask, offset)
     e, _ = residual(head, x, y, classes)
     s = _norm(head, x, e, mask, offset)
     phi = clip.scale(s)
-    inner = (affine(_inside(mask, update), x) * e).sum(-1)
+    inner = (affine(inside(mask, update), x) * e).sum(-1)
     if offset is not None:
         inner += _dot(offset, update)
     return phi * inner, (phi * s) ** 2
@@ -164,7 +165,7 @@ def clipped_trace(
     offset: Head | None = None,
 ) -> Any:
     """Return ||d gbar_i / d x_i||_F^2 [m], exact. Arguments: `clipped_total`."""
-    offset = _inside(mask, offset)
+    offset = inside(mask, offset)
     e, p = residual(head, x, y, classes)
     raw, q = raw_and_leak(mask)(head, x, e, p, mask, offset)
     phi, curved = curvature(clip, _norm(head, x, e, mask, offset))
@@ -172,7 +173,7 @@ def clipped_trace(
 
 
 def raw_and_leak(mask: Head | None) -> Callable:
-    """Return what gives ||J||_F^2 and ||J^T g||^2, each [m]: see `_dense`."""
+    """Return the function for ||J||_F^2 and ||J^T g||^2, each [m]: see `_dense`."""
     return _dense if mask is None else _masked
 
 
@@ -198,7 +199,7 @@ def covariance(e: Any, p: Any) -> Any:
 def _dense(
     head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
 ) -> tuple[Any, Any]:
-    """Return ||J||_F^2 and ||J^T g||^2, each [m], with everything trained.
+    """Return ||J||_F^2 and ||J^T g||^2, each [m], with all of W trained.
 
     J^T g = ||e||^2 x + M^T (||xb||^2 e + C^T xb) + C_W e with M = S_F W^T, where C is
     the offset; only k x k products of W are formed, never M.
@@ -228,7 +229,7 @@ def _dense(
 def _masked(
     head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
 ) -> tuple[Any, Any]:
-    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of it frozen; O(d k^2).
+    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of W frozen; O(d k^2).
 
     J^T g = x o r + W h + C e with r = m (e o e), h = S (e a + C^T xb): sums over pairs
     of logits of <x, m_j o w_k> and the like, so that no array is [m, d].
@@ -236,7 +237,7 @@ def _masked(
     assert mask is not None
     m, w, cov = mask.kernel, head.kernel, covariance(e, p)
     e2, gram = e**2, w.T @ w
-    a = affine(mask, x**2)  # [m, F] squared norms of the masked xb, one a logit
+    a = affine(mask, x**2)  # [m, F] squared norms of the masked xb, one per logit
     xw = pairs(x, m, w)  # [m, F, F] <x o m_j, w_k>
     jac = jnp.einsum("...ij,jk,...ik->...i", cov, gram, cov)  # ||M_j||^2
     cross = (e[..., :, None] * cov * xw).sum((-1, -2))
@@ -262,7 +263,7 @@ def pairs(x: Any, a: Any, b: Any) -> Any:
 
 
 def _form(left: Any, matrix: Any, right: Any) -> Any:
-    """Return left^T matrix right, one an example [m]."""
+    """Return left^T matrix right, one per example [m]."""
     return (left[..., :, None] * matrix * right[..., None, :]).sum((-1, -2))
 
 

@@ -1,7 +1,7 @@
 """Closed forms for dense networks: clipped sums without per-example gradients.
 
 In layer l one example's gradient is the outer product a_l e_l^T of the layer's input
-(with a 1 for the bias) and the error that comes back to it. One forward and one
+(with a 1 for the bias) and the error that is propagated back to it. One forward and one
 backward pass over a batch give every a_l and e_l, and from them, for the gradient
 g = mask o (a_l e_l^T)_l + offset,
 
@@ -10,7 +10,7 @@ g = mask o (a_l e_l^T)_l + offset,
 
 so that no array has a batch axis and a parameter axis (Goodfellow 2015; "ghost
 clipping", Li et al. 2022). The rows e_l scaled by phi give the clipped sum directly,
-without a second backward pass. Without a hidden layer this is `linear`.
+without a second backward pass. Without a hidden layer the model is `affine`.
 
 Examples come as x [m, d] and y [m]; nothing is vmapped over them.
 """
@@ -29,7 +29,7 @@ from audit.models.affine import Head
 
 
 class Stack(NamedTuple):
-    """Dense layers with one activation between them; logits are the last one's."""
+    """Dense layers with one activation between them; the last gives the logits."""
 
     layers: tuple[str, ...]  # where `params` holds each {"kernel", "bias"}
     activation: Callable  # element by element
@@ -38,7 +38,7 @@ class Stack(NamedTuple):
 
 
 class _Passes(NamedTuple):
-    """What one example's gradient is made of, a layer each."""
+    """The factors of one example's gradient, one entry per layer."""
 
     inputs: list[Any]  # [m, width before]
     errors: list[Any]  # [m, width after]
@@ -55,12 +55,12 @@ def _tree(stack: Stack, heads: list[Head]) -> Any:
 
 def _both_ways(stack: Stack, params: Any, x: Any, y: Any) -> _Passes:
     z = affine.affine(_heads(stack, params)[0], x)
-    seen = _after(stack, params, z, y)
-    return seen._replace(inputs=[x, *seen.inputs])
+    passes = _after(stack, params, z, y)
+    return passes._replace(inputs=[x, *passes.inputs])
 
 
 def _after(stack: Stack, params: Any, z: Any, y: Any) -> _Passes:
-    """Return the passes from what the first layer gives [..., width] on."""
+    """Return the passes from the output of the first layer [..., width] on."""
     _, *rest = _heads(stack, params)
     inputs, slopes = [], []
     for layer in rest:
@@ -74,34 +74,28 @@ def _after(stack: Stack, params: Any, z: Any, y: Any) -> _Passes:
     return _Passes(inputs, errors)
 
 
-def _inside(mask: Any, tree: Any) -> Any:
-    if mask is None or tree is None:
-        return tree
-    return jax.tree.map(jnp.multiply, mask, tree)
-
-
-def _square(stack: Stack, seen: _Passes, mask: Any, offset: Any) -> jax.Array:
+def _square(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
     """Return the squared norm of every masked gradient plus offset [m]."""
-    square = jnp.zeros(seen.inputs[0].shape[:1], seen.inputs[0].dtype)
+    square = jnp.zeros(passes.inputs[0].shape[:1], passes.inputs[0].dtype)
     masks = [None] * len(stack.layers) if mask is None else _heads(stack, mask)
-    for a, e, m in zip(*seen, masks, strict=True):
+    for a, e, m in zip(*passes, masks, strict=True):
         if m is None:
             square += ((a**2).sum(-1) + 1) * (e**2).sum(-1)
         else:
             square += (affine.affine(m, a**2) * e**2).sum(-1)
     if offset is not None:
-        square += 2 * _inner(stack, seen, offset)
+        square += 2 * _inner(stack, passes, offset)
         square += sum((leaf**2).sum() for leaf in jax.tree.leaves(offset))
     return square
 
 
-def _norm(stack: Stack, seen: _Passes, mask: Any, offset: Any) -> jax.Array:
-    return jnp.sqrt(jnp.maximum(_square(stack, seen, mask, offset), 0))
+def _norm(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
+    return jnp.sqrt(jnp.maximum(_square(stack, passes, mask, offset), 0))
 
 
-def _inner(stack: Stack, seen: _Passes, tree: Any) -> jax.Array:
+def _inner(stack: Stack, passes: _Passes, tree: Any) -> jax.Array:
     """Return <tree, gradient> of every example [m]; `tree` lies inside the mask."""
-    layers = zip(*seen, _heads(stack, tree), strict=True)
+    layers = zip(*passes, _heads(stack, tree), strict=True)
     parts = [(affine.affine(h, a) * e).sum(-1) for a, e, h in layers]
     return sum(parts[1:], parts[0])
 
@@ -120,7 +114,7 @@ def clipped_total(
     """Return sum_i w_i gbar_i, a pytree like `params`.
 
     Args:
-      stack: where the layers are.
+      stack: the layers.
       params: of the network.
       x: [m, d].
       y: [m] integer labels.
@@ -129,13 +123,15 @@ def clipped_total(
       mask: like `params`, 0/1; None = everything is trained.
       offset: like `params`, added before clipping, inside the mask; None = none.
     """
-    offset = _inside(mask, offset)
-    seen = _both_ways(stack, params, x, y)
-    phi = clip.scale(_norm(stack, seen, mask, offset))
+    offset = affine.inside(mask, offset)
+    passes = _both_ways(stack, params, x, y)
+    phi = clip.scale(_norm(stack, passes, mask, offset))
     phi = phi if weight is None else phi * weight
-    scaled = [phi[..., None] * e for e in seen.errors]
-    heads = [Head(a.T @ e, e.sum(-2)) for a, e in zip(seen.inputs, scaled, strict=True)]
-    total = _inside(mask, _tree(stack, heads))
+    scaled = [phi[..., None] * e for e in passes.errors]
+    heads = [
+        Head(a.T @ e, e.sum(-2)) for a, e in zip(passes.inputs, scaled, strict=True)
+    ]
+    total = affine.inside(mask, _tree(stack, heads))
     if offset is None:
         return total
     count = phi.sum(-1)
@@ -155,12 +151,12 @@ def clipped_score(
 ) -> tuple[Any, Any]:
     """Return <update, gbar_i> and ||gbar_i||^2, each [m]. Arguments: `clipped_total`.
 
-    `update` is like `params`: what the contributions are compared with.
+    `update` is like `params`; the contributions are compared with it.
     """
-    offset = _inside(mask, offset)
-    seen = _both_ways(stack, params, x, y)
-    s = _norm(stack, seen, mask, offset)
-    inner = _inner(stack, seen, _inside(mask, update))
+    offset = affine.inside(mask, offset)
+    passes = _both_ways(stack, params, x, y)
+    s = _norm(stack, passes, mask, offset)
+    inner = _inner(stack, passes, affine.inside(mask, update))
     if offset is not None:
         pairs = zip(jax.tree.leaves(offset), jax.tree.leaves(update), strict=True)
         inner += sum((o * u).sum() for o, u in pairs)
@@ -185,41 +181,43 @@ def clipped_trace(
     the first layer's input through the first layer's output z = W^T x + b alone, so
     that ||J||_F^2 needs as many tangents as z has entries, not as many as x has.
     """
-    offset = _inside(mask, offset)
+    offset = affine.inside(mask, offset)
 
     def half(x: Any) -> jax.Array:
         return _square(stack, _both_ways(stack, params, x, y), mask, offset).sum() / 2
 
     q = (jax.grad(half)(x) ** 2).sum(-1)
-    seen = _both_ways(stack, params, x, y)
-    phi, curved = affine.curvature(clip, _norm(stack, seen, mask, offset))
-    return phi**2 * _raw(stack, params, x, y, seen, mask) + curved * q
+    passes = _both_ways(stack, params, x, y)
+    phi, curved = affine.curvature(clip, _norm(stack, passes, mask, offset))
+    return phi**2 * _raw(stack, params, x, y, passes, mask) + curved * q
 
 
-def _raw(stack: Stack, params: Any, x: Any, y: Any, seen: _Passes, mask: Any) -> Any:
-    """Return ||J||_F^2 [m]; the offset does not move.
+def _raw(stack: Stack, params: Any, x: Any, y: Any, passes: _Passes, mask: Any) -> Any:
+    """Return ||J||_F^2 [m]; the offset is constant and has no part in it.
 
-    sum_v ||m o (a' e^T + a e'^T)||^2 over unit directions v of x, a layer at a time;
+    sum_v ||m o (a' e^T + a e'^T)||^2 over unit directions v of x, layer by layer;
     a' and e' are A u and E u for u = W^T v, and sum_v u u^T is W^T W.
     """
     first = _heads(stack, params)[0]
     w, z = first.kernel, affine.affine(first, x)
     by_z = jax.vmap(jax.jacfwd(lambda z, y: _after(stack, params, z, y)))(z, y)
     gram = w.T @ w
-    a, e = seen.inputs[0], seen.errors[0]
-    own = by_z.errors[0]  # [m, F, F]
+    a, e = passes.inputs[0], passes.errors[0]
+    errors_by_z = by_z.errors[0]  # [m, F, F]
     masks = [None] * len(stack.layers) if mask is None else _heads(stack, mask)
     m = masks[0]
     if m is None:
-        along = jnp.einsum("...j,...jk,...k->...", e, own, x @ w)
+        along = jnp.einsum("...j,...jk,...k->...", e, errors_by_z, x @ w)
         total = x.shape[-1] * (e**2).sum(-1) + 2 * along
     else:
-        along = (e[..., :, None] * own * affine.pairs(x, m.kernel, w)).sum((-1, -2))
+        along = (e[..., :, None] * errors_by_z * affine.pairs(x, m.kernel, w)).sum(
+            (-1, -2)
+        )
         total = e**2 @ m.kernel.sum(0) + 2 * along
-    total += (_weights(m, a) * _moved(own, gram, own)).sum(-1)
+    total += (_weights(m, a) * _moved(errors_by_z, gram, errors_by_z)).sum(-1)
     rest = zip(
-        seen.inputs[1:],
-        seen.errors[1:],
+        passes.inputs[1:],
+        passes.errors[1:],
         by_z.inputs,
         by_z.errors[1:],
         masks[1:],
@@ -239,7 +237,7 @@ def _raw(stack: Stack, params: Any, x: Any, y: Any, seen: _Passes, mask: Any) ->
 
 
 def _weights(m: Head | None, a: Any) -> Any:
-    """Return the squared norm of what feeds each output, masked [m, width after]."""
+    """Return the squared norm of each output's masked inputs [m, width after]."""
     if m is None:
         return ((a**2).sum(-1) + 1)[..., None]
     return affine.affine(m, a**2)

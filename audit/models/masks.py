@@ -1,4 +1,4 @@
-"""Masks: which parameters are trained. A mask is public and the same for all runs."""
+"""Masks: 1 for parameters that are trained, else 0; public and shared by all runs."""
 
 from __future__ import annotations
 

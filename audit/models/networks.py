@@ -1,7 +1,7 @@
-"""Networks and the classification tasks made of them.
+"""Networks, and the tasks that fit them.
 
-Every model is a factory `(features, classes, *, settings) -> Task`; its name is the
-word a scenario says under `task.model`.
+Every model is a factory `(features, classes, *, settings) -> Task`. A scenario selects
+it by its name under `task.model`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ACTIVATIONS = {
     "sigmoid": nn.sigmoid,
     "softplus": nn.softplus,
 }
-KINKED = {"relu"}  # gradients jump as the record moves: no Fisher information
+KINKED = {"relu"}  # discontinuous gradients in the record: no Fisher information
 # Glorot-normal weights and N(0, .01^2) biases: the initialisation of Guo et al. (2022)
 # and Edmunds (2024), whose code builds on stax.
 WEIGHTS = nn.initializers.glorot_normal()
@@ -102,12 +102,18 @@ class _Lenet(nn.Module):
         return nn.Dense(width, kernel_init=_half, bias_init=_half, name=name)
 
 
+def _check_image(name: str, features: tuple[int, ...]) -> None:
+    if len(features) != 3 or min(features[:2]) < 16:
+        shape = "x".join(map(str, features))
+        raise ValueError(f"{name} needs images of 16 or more pixels a side: {shape}")
+
+
 def _half(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
     return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
 
 
-# One example's gradient by a convolution's own rule is slow on CPU under a vmap over
-# examples; a matrix product with patches has the same value and a fast rule.
+# Under a vmap over examples the gradient of a convolution is slow on a CPU. A matrix
+# product with patches has the same value and a fast gradient.
 def patches(x: jax.Array, size: int) -> jax.Array:
     """Return what each stride-2 filter of size x size sees: [h, w, size^2 c]."""
     rows, columns = (
@@ -121,9 +127,9 @@ def patches(x: jax.Array, size: int) -> jax.Array:
 def windows(x: jax.Array, size: int, stride: int) -> jax.Array:
     """Return what each filter sees, any stride: [h, w, size^2 c], as `patches`.
 
-    By slices, whose gradient is padding: the second derivatives of inversion attacks
-    would scatter through an index. One axis after the other, as each slice is compiled
-    over and over in them.
+    Slices are used since their gradient is padding: with an index, the second
+    derivatives of inversion attacks would be scatters. One axis follows the other,
+    which needs fewer slices and compiles faster.
     """
     for axis in (1, 0):
         last = x.shape[axis] - size + 1
@@ -169,7 +175,7 @@ def classification(
       module: one example [*features] -> outputs.
       features: shape of one x.
       classes: number of labels, 0 .. classes - 1.
-      padded: the module gives all logits but the last, which is constant 0.
+      padded: the module returns all logits but the last, which is constant 0.
       linear: (params -> Head, Head -> params) where the logits are affine in x.
     """
 
@@ -240,7 +246,7 @@ def binary_linear(features: tuple[int, ...], classes: int) -> Task:
 
 
 def regression(features: tuple[int, ...], classes: int) -> Task:
-    """A number for a label: one linear output, squared error.
+    """Linear regression: one linear output, a number as label, squared error.
 
     Raises:
       ValueError: if there are classes.
@@ -265,8 +271,8 @@ def mlp(
 ) -> Task:
     """Fully connected network; the default is Balle et al.'s 784-10-10 ELU network.
 
-    `hidden: 1024, layers: 2, activation: relu` is that of PRECODE (Scheliga et al.
-    2022), `softplus` or `tanh` its smooth twin.
+    `hidden: 1024, layers: 2, activation: relu` is the network of PRECODE (Scheliga et
+    al. 2022); with `softplus` or `tanh` it is smooth.
     """
     module = _Mlp((hidden,) * layers, classes, activation)
     name = f"mlp({hidden}x{layers} {activation})"
@@ -291,11 +297,9 @@ def lenet(
     filters, each averaged 2x2, and layers of 120 and 84; images are padded to 32x32.
 
     Raises:
-      ValueError: if an image has fewer than 16 pixels a side.
+      ValueError: if an image has fewer than 16 pixels per side.
     """
-    if len(features) != 3 or min(features[:2]) < 16:
-        shape = "x".join(map(str, features))
-        raise ValueError(f"lenet needs images of 16 or more pixels a side: {shape}")
+    _check_image("lenet", features)
     module = _Lenet(classes, kind, activation, start)
     name = f"lenet({kind} {activation} {start})"
     task = classification(name, module, features, classes)
@@ -307,12 +311,10 @@ def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:
 
     Convolutions of 16 8x8 and 32 4x4 filters, stride 2, tanh, 2x2 averages of stride 1,
     32 hidden units. The papers say "padding 2"; their code pads as `SAME`, and so does
-    this.
+    this network.
 
     Raises:
-      ValueError: if an image has fewer than 16 pixels a side.
+      ValueError: if an image has fewer than 16 pixels per side.
     """
-    if len(features) != 3 or min(features[:2]) < 16:
-        shape = "x".join(map(str, features))
-        raise ValueError(f"cnn_tanh needs images of 16 or more pixels a side: {shape}")
+    _check_image("cnn_tanh", features)
     return classification("cnn_tanh", _CnnTanh(classes), features, classes)

@@ -1,4 +1,4 @@
-"""Optimizers by name; all of them only post-process the noised mean."""
+"""Optimizers by name; they post-process the noised mean, which costs no privacy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def named(
     """Return an optimizer; the decay is added to the gradient before it.
 
     Args:
-      name: which.
+      name: a key of OPTIMIZERS.
       learning_rate: may be traced.
       weight_decay: of half the squared norm of the parameters; may be traced.
     """

@@ -1,4 +1,4 @@
-"""Pre-training on public data: where every run of every defense starts from."""
+"""Pre-training on public data: the initial parameters of all runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def start(
     """Return the one starting point of all runs: initialised, then pre-trained.
 
     Args:
-      task: what is learnt.
-      key: of the initialisation and of the batches.
-      records: public; may be none where there is nothing to pre-train.
+      task: what the model learns.
+      key: for the initialisation and the batches.
+      records: public; may be empty without pre-training.
       epochs: passes over the records; 0 leaves the initialisation.
       batch_size: see `pretrain`.
       learning_rate: see `pretrain`.
@@ -68,16 +68,16 @@ def pretrain(
 
     Args:
       task: whose loss is minimised.
-      params: where to start.
+      params: initial parameters.
       public: records anyone may use, x [n, *features], y [n].
-      key: order of the batches.
+      key: for the order of the batches.
       epochs: passes over the data; 0 returns `params`.
-      batch_size: at most this many records a step.
+      batch_size: at most this many records per step.
       learning_rate: of Adam.
       weight_decay: of half the squared norm of all parameters.
 
     Raises:
-      ValueError: if there is something to train on but no public record.
+      ValueError: if there are epochs but no public record.
     """
     if epochs == 0:
         return params

@@ -13,10 +13,10 @@ from audit.rng import stream
 
 
 class Scaler(NamedTuple):
-    """Column-wise standardisation that a nearly constant column cannot blow up."""
+    """Column-wise standardisation, bounded for nearly constant columns."""
 
     mean: Any  # [p]
-    inverse: Any  # [p] 1 / scale; 0 where the column never moved
+    inverse: Any  # [p] 1 / scale; 0 where the column is constant
     limit: Any  # [p] standardised values are clipped to +- limit
 
 
@@ -30,11 +30,11 @@ class Regressor(NamedTuple):
 def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
     """Standardise columns by their mean and standard deviation.
 
-    A pixel that is lit in one shadow image of thousands gives a column whose standard
-    deviation is almost zero; a target that lights it is then thousands of standard
-    deviations out, and the network's guess with it. So the scale of a column is at
-    least `least` times the median scale of the columns that move at all, and values are
-    clipped in standard deviations of their own column.
+    A pixel that is lit in one of thousands of shadow images gives a column with a tiny
+    standard deviation. A target with that pixel lit would be thousands of standard
+    deviations away from the mean, and so would the network's guess. Therefore the scale
+    of a column is at least `least` times the median scale of the columns that vary, and
+    values are clipped in standard deviations of their column.
 
     Args:
       features: [m, p] of the training shadows only.
@@ -58,7 +58,7 @@ def scale(scaler: Scaler, features: jax.Array) -> jax.Array:
 
 
 def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
-    """Return the network's output [..., o] for features [..., p]; ReLU in between."""
+    """Return outputs [..., o] for features [..., p]; ReLU between layers."""
     x = features
     for i, (weights, biases) in enumerate(regressor.layers):
         x = jax.nn.relu(x) if i else x
@@ -67,7 +67,7 @@ def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
 
 
 def _init(key: jax.Array, sizes: list[int]) -> list:
-    """He-normal hidden layers and a zero last one: the first guess is zero."""
+    """He-normal hidden layers, and a zero last layer so that the first guess is 0."""
     make = jax.nn.initializers.he_normal()
     keys = jax.random.split(key, len(sizes) - 1)
     layers = [
@@ -100,11 +100,11 @@ def fit(
 ) -> tuple[Regressor, dict]:
     """Minimise the summed squared error with Adam; keep the best held-out epoch.
 
-    On noisy releases a network overfits: its guesses vary more than what they track. So
-    its output is multiplied by the factor in [0, 1] that suits the held-out split best.
+    On noisy releases a network overfits: its guesses vary more than the targets. So its
+    output is multiplied by the factor in [0, 1] with the least held-out error.
 
     Args:
-      key: initialisation and order.
+      key: for the initialisation and the order of the rows.
       features: [m, p], standardised.
       targets: [m, o], centred: zero is the guess without features.
       held_features: [v, p] the early-stopping split; never the scored targets.
@@ -112,14 +112,14 @@ def fit(
       hidden: widths of the ReLU layers.
       learning_rate: of Adam.
       weight_decay: L2, added to the gradient before Adam.
-      batch_size: rows a step; the last partial batch of an epoch is dropped.
+      batch_size: rows per step; the last partial batch of an epoch is dropped.
       epochs: at most.
       patience: stop after this many epochs without a better held-out error.
 
     Returns:
       The regressor, and {epoch, epochs, held_mse, train_mse, shrink, late_gain}: plain
-      floats; the last is the share of the held-out error that went in the last quarter
-      of the epochs, 0 where patience ended them.
+      floats. `late_gain` is the relative fall of the held-out error in the last quarter
+      of the epochs, 0 if patience ended the fit.
     """
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))
@@ -143,16 +143,16 @@ def fit(
         order = jax.random.permutation(key, m)[: m // size * size]
         each: jax.Array
         carry, each = jax.lax.scan(step, carry, order.reshape(-1, size))
-        held = predict(Regressor(carry[0], 1.0), held_features)
-        return carry, jnp.mean(each) / sizes[-1], *_shrunk(held, held_targets)
+        guess = predict(Regressor(carry[0], 1.0), held_features)
+        return carry, jnp.mean(each) / sizes[-1], *_shrunk(guess, held_targets)
 
     layers = _init(stream(key, "init"), sizes)
     carry, best = (layers, optimizer.init(layers)), layers
     info: dict[str, float] = {}
     least: list[float] = []
     for i in range(epochs):
-        carry, *said = epoch(carry, jax.random.fold_in(key, i))
-        train_mse, shrink, held_mse = map(float, said)
+        carry, *measured = epoch(carry, jax.random.fold_in(key, i))
+        train_mse, shrink, held_mse = map(float, measured)
         if not info or held_mse < info["held_mse"]:
             best = carry[0]
             info = {"epoch": i + 1, "held_mse": held_mse, "train_mse": train_mse}

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from audit.scorecard.card import Scorecard
+from audit.scorecard.card import of_parts, plain
+from audit.scorecard.schema import Scorecard
 
 LEVELS = {"note": 0, "warning": 1, "error": 2}
 
@@ -23,9 +24,10 @@ def merged(cards: list[Scorecard]) -> Scorecard:
     """
     if len(cards) == 1:
         return cards[0]
+    each = [plain(card._replace(arrays={})._asdict()) for card in cards]
     trials = []
-    for first in cards[0].trials:
-        same = [_trial(c, first["defense"], first["attack"]) for c in cards]
+    for first in each[0]["trials"]:
+        same = [_trial(card, first) for card in each]
         bad = [t for t in same if t is None or t["status"] != "ok"]
         if bad:
             trials.append(next((t for t in bad if t is not None), first))
@@ -33,19 +35,15 @@ def merged(cards: list[Scorecard]) -> Scorecard:
         flags = {f["name"]: f for t in same if t for f in t["flags"]}
         order = sorted(flags.values(), key=lambda f: -LEVELS[f["level"]])
         trials.append({**_mean(same), "flags": order})
-    return cards[0]._replace(
-        floor=_mean([c.floor for c in cards]),
-        defenses=_mean([c.defenses for c in cards]),
-        trials=trials,
-        arrays={},
-    )
+    floor, defenses = (_mean([card[k] for card in each]) for k in ("floor", "defenses"))
+    changed = {"floor": floor, "defenses": defenses, "trials": trials, "arrays": {}}
+    return of_parts(**each[0] | changed)
 
 
-def _trial(card: Scorecard, defense: str, attack: str) -> dict[str, Any] | None:
-    return next(
-        (t for t in card.trials if (t["defense"], t["attack"]) == (defense, attack)),
-        None,
-    )
+def _trial(card: dict[str, Any], like: dict[str, Any]) -> dict[str, Any] | None:
+    key = like["defense"], like["attack"]
+    rows = (t for t in card["trials"] if (t["defense"], t["attack"]) == key)
+    return next(rows, None)
 
 
 def _mean(parts: list[Any]) -> Any:
@@ -57,6 +55,8 @@ def _mean(parts: list[Any]) -> Any:
         if any(not isinstance(p, list) or len(p) != len(first) for p in parts):
             return first
         return [_mean(list(each)) for each in zip(*parts, strict=True)]
+    if all(p == first for p in parts):
+        return first
     if all(is_number(p) for p in parts):
         return float(np.mean([float(p) for p in parts]))
     return first
@@ -66,7 +66,7 @@ def _mean_of_fields(parts: list[dict[str, Any]]) -> dict[str, Any]:
     shared = [k for k in parts[0] if all(isinstance(p, dict) and k in p for p in parts)]
     out = {k: _mean([p[k] for p in parts]) for k in shared}
     for key in shared:
-        base = key.removesuffix("_se")
+        base = "value" if key == "standard_error" else key.removesuffix("_se")
         if key != base and base in shared and is_number(out[base]):
             each = [float(p[key]) for p in parts]
             seeds = np.var([float(p[base]) for p in parts], ddof=1) / len(parts)

@@ -1,4 +1,4 @@
-"""The scorecard: every row of an audit with where it came from; JSON in and out.
+"""The scorecard: every row of an audit with where it came from; files in and out.
 
 A scorecard is plain data. Figures and tables are functions of it and of the arrays
 beside it, so that they can be drawn again without running anything.
@@ -6,7 +6,6 @@ beside it, so that they can be drawn again without running anything.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
@@ -14,23 +13,15 @@ import platform
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
-SCHEMA = 1
+from audit.engine.store import installed
+from audit.scorecard.schema import VERSION, Scorecard, from_json
 
-
-class Scorecard(NamedTuple):
-    """One audit."""
-
-    scenario: dict[str, Any]  # resolved: everything that can change a number
-    provenance: dict[str, Any]
-    data: dict[str, Any]  # name, origin, digest, note, sizes of the splits
-    floor: dict[str, Any]  # mse and se of the attacker who ignores the release
-    defenses: dict[str, Any]  # label -> settings, utility, dfil, bounds, epsilon
-    trials: list[dict[str, Any]]  # one a (defense, attack): ok, skipped or failed
-    arrays: dict[str, np.ndarray]  # per-target values; saved beside the JSON
+__all__ = ["Scorecard", "from_json"]
 
 
 def provenance(command: str, seconds: float, digest: str, code: str) -> dict[str, Any]:
@@ -54,17 +45,10 @@ def provenance(command: str, seconds: float, digest: str, code: str) -> dict[str
         "seconds": round(seconds, 1),
         "git": _git(),
         "python": platform.python_version(),
-        "versions": {p: _version(p) for p in packages},
+        "versions": installed(*packages),
         "device": f"{device.platform}: {device.device_kind}, {len(jax.devices())}",
         "cpus": os.cpu_count(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _git(here: Path | None = None) -> dict[str, Any] | None:
@@ -94,37 +78,41 @@ def _git(here: Path | None = None) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": bool(changed)}
 
 
+def of_parts(*, arrays: dict[str, np.ndarray], **parts: Any) -> Scorecard:
+    """Return the scorecard of an audit that has just run.
+
+    Args:
+      arrays: per-target values.
+      **parts: the other fields of `Scorecard` as nested data.
+
+    Raises:
+      UserError: if a part is not what `schema` says it is.
+    """
+    text = json.dumps({"schema": VERSION, **plain(parts)}, allow_nan=False)
+    return from_json(text, "this run's card", arrays)
+
+
 def to_json(card: Scorecard) -> str:
     """Return a scorecard as JSON; infinity and nan as strings, arrays left out."""
     fields = {k: v for k, v in card._asdict().items() if k != "arrays"}
-    return json.dumps({"schema": SCHEMA, **_plain(fields)}, indent=2, allow_nan=False)
+    return json.dumps({"schema": VERSION, **plain(fields)}, indent=2, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return nested data as JSON holds it: no arrays, no tuples, no infinity."""
+    if isinstance(value, BaseModel):
+        return plain(value.model_dump(exclude_unset=True))
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def from_json(text: str, arrays: dict[str, np.ndarray] | None = None) -> Scorecard:
-    """Read a scorecard; "inf" and "nan" stay strings where JSON has no number.
-
-    Raises:
-      ValueError: if it was written by another schema.
-    """
-    fields = json.loads(text)
-    schema = fields.pop("schema", None)
-    if schema != SCHEMA:
-        raise ValueError(f"scorecard schema {schema}, this version reads {SCHEMA}")
-    return Scorecard(**fields, arrays=arrays or {})
 
 
 def save(card: Scorecard, folder: Path) -> None:
@@ -139,7 +127,8 @@ def load(folder: Path) -> Scorecard:
     """Read what `save` wrote."""
     with np.load(folder / "scorecard.npz", allow_pickle=False) as arrays:
         kept = {k: arrays[k] for k in arrays}
-    return from_json((folder / "scorecard.json").read_text(), kept)
+    path = folder / "scorecard.json"
+    return from_json(path.read_text(), str(path), kept)
 
 
 class replacing:

@@ -1,9 +1,9 @@
 """Trust flags: what a reader must know before believing a row.
 
-Three levels: a *note* belongs to the scenario, a *warning* weakens the row, an *error*
-voids it. Each flag is one small function of a row; `docs/flags.md` has a paragraph
-each. Thresholds were fixed after the faults of `tests/scorecard/test_faults.py` were
-written.
+There are three levels: a *note* belongs to the scenario, a *warning* weakens the row,
+an *error* voids it. Each flag is one small function of a row; `docs/flags.md` has one
+paragraph per flag. The thresholds were fixed after the faults of
+`tests/scorecard/test_faults.py` were written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ STANDARD_ERRORS = 2.0
 SURE = 5.0  # standard errors, of a check that every run makes many times
 SLACK = 0.02  # relative, of measured noise: rounding and nothing else
 LONGEST = 1.001  # contribution over its bound, float32 rounding allowed
-LEAST_DIVERGENCE = 0.9  # accounted over seen; its noise is known to a few percent
+LEAST_DIVERGENCE = 0.9  # accounted over measured, which has an error of a few percent
 SHARED = 6.0  # standard errors, of the largest of thousands of correlations
 MATERIAL = 0.95  # of the floor, for the null control
-MATCH = 0.5  # of what pool images get by matching
-LATE = 0.1  # of the held-out error, gained in the last quarter of the epochs
-FEW_KNOWN = 0.01  # of the targets; real data hold twins
-# Flags under which what the attack got is no number of this defense.
+MATCH = 0.5  # of the error of pool images matched with the targets
+LATE = 0.1  # share of the held-out error by which the last quarter of epochs lowers it
+FEW_IN_POOL = 0.01  # of the targets; real data contain identical records
+# Flags under which the number of the attack says nothing about this defense.
 VOID = frozenset(
     {
         "non-finite", "attack-dead", "label-leaked", "shuffled-targets", "stale-cache",
@@ -40,26 +40,26 @@ class Flag(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a defense's runs were seen to do; None where there was nothing to see."""
+    """Measurements of a defense's runs; None where there is nothing to measure."""
 
-    noise: float | None = None  # standard deviation drawn over the one accounted
+    noise: float | None = None  # standard deviation drawn, over the accounted one
     noise_se: float | None = None  # of that ratio
     shared: float | None = None  # largest correlation between draws or runs, in s.e.
-    contribution: float | None = None  # longest one over the bound accounted
-    sampling: str | None = None  # law the drawn batches follow
-    divergence: float | None = None  # of order 2, accounted over that of what was seen
+    contribution: float | None = None  # norm of the longest, over the accounted bound
+    sampling: str | None = None  # the law that the drawn batches follow
+    divergence: float | None = None  # Renyi, order 2, accounted over measured
 
 
 class Ran(NamedTuple):
-    """What the flags about a defense's runs look at, whoever attacks it."""
+    """What the flags about a defense's runs are functions of, whatever attacks it."""
 
     measured: Measured
-    stale: str = ""  # which stored runs are not what this code makes, or ""
+    stale: str = ""  # the stored runs that this code does not reproduce, or ""
     same_noise: float | None = None  # s.e. by which the attacker's runs share noise
 
 
-class Row(NamedTuple):
-    """What the flags look at."""
+class FlagInputs(NamedTuple):
+    """What the flags of one row are functions of."""
 
     attack: str
     oracle: bool
@@ -74,19 +74,21 @@ class Row(NamedTuple):
     is_control: bool  # this row is the undefended learner
     stand_in: str  # why the data are not the scenario's own, or ""
     augmented: str  # how the pool was enlarged, or ""
-    measured: Measured = Measured()  # what the defense's runs do
+    measured: Measured = Measured()  # of the defense's runs
     same_noise: float | None = None  # s.e. by which the attacker's runs share noise
-    null: np.ndarray | None = None  # [targets] mse by guesses at other targets
-    matched: tuple[float, float] | None = None  # error by matching: of guesses, of pool
+    null: np.ndarray | None = None  # [targets] mse of guesses at other targets
+    matched: tuple[float, float] | None = None  # mse, matched anew: guesses, pool
     label_leaked: bool = False  # the attack is shown a label that is private
-    known: tuple[int, int] = (0, 0)  # targets the attacker holds, of how many
-    stale: str = ""  # which stored runs are not what this code makes, or ""
-    late_gain: float | None = None  # share of held-out error gained at the end
+    in_pool: tuple[int, int] = (0, 0)  # targets in the attacker's records; all targets
+    stale: str = ""  # the stored runs that this code does not reproduce, or ""
+    late_gain: float | None = (
+        None  # share of held-out error that the last epochs gained
+    )
     picked: str = ""  # how settings were picked on these targets, or ""
 
 
 def below(values: np.ndarray, limit: np.ndarray) -> bool:
-    """Return whether the mean lies below the limit's by more than 2 s.e., paired."""
+    """Return whether values lie below a limit by more than 2 s.e. of the mean gap."""
     gap = np.broadcast_to(limit, values.shape) - values
     if not np.isfinite(gap).all() or len(gap) < 2:
         return bool(values.mean() < np.mean(limit))
@@ -94,21 +96,21 @@ def below(values: np.ndarray, limit: np.ndarray) -> bool:
     return bool(gap.mean() > STANDARD_ERRORS * se)
 
 
-def _biased(row: Row) -> bool | None:
+def _biased(row: FlagInputs) -> bool | None:
     if row.bias2 is None or len(row.bias2) < 2:
         return None
     se = row.bias2.std(ddof=1) / np.sqrt(len(row.bias2))
     return bool(row.bias2.mean() > STANDARD_ERRORS * se)
 
 
-def non_finite(row: Row) -> Flag | None:
+def non_finite(row: FlagInputs) -> Flag | None:
     """Some guess is not a number."""
     if row.finite:
         return None
     return Flag("non-finite", "error", "some guesses are not finite; the row is void")
 
 
-def attack_dead(row: Row) -> Flag | None:
+def attack_dead(row: FlagInputs) -> Flag | None:
     """The attack does not beat the floor even where nothing defends."""
     if row.oracle or row.is_floor or row.control is None:
         return None
@@ -118,15 +120,15 @@ def attack_dead(row: Row) -> Flag | None:
     return Flag("attack-dead", "error", text)
 
 
-def no_control(row: Row) -> Flag | None:
-    """Nothing undefended in the line-up, so the attack was not shown to work."""
+def no_control(row: FlagInputs) -> Flag | None:
+    """No undefended learner in the line-up shows that the attack works."""
     if row.oracle or row.is_floor or row.control is not None:
         return None
     text = "no undefended learner this attack applies to: not shown to work here"
     return Flag("no-control", "note", text)
 
 
-def attack_below_floor(row: Row) -> Flag | None:
+def attack_below_floor(row: FlagInputs) -> Flag | None:
     """The attack is worse than ignoring the release."""
     if row.oracle or row.is_floor or not below(row.floor, row.mse):
         return None
@@ -134,7 +136,7 @@ def attack_below_floor(row: Row) -> Flag | None:
     return Flag("attack-below-floor", "note", text)
 
 
-def below_bound(row: Row) -> Flag | None:
+def below_bound(row: FlagInputs) -> Flag | None:
     """The error lies below a bound: explained by bias, or not at all."""
     if row.oracle:
         return None
@@ -150,46 +152,48 @@ def below_bound(row: Row) -> Flag | None:
     return None
 
 
-def no_bound(row: Row) -> Flag | None:
-    """Theory guarantees nothing about this defense."""
+def no_bound(row: FlagInputs) -> Flag | None:
+    """No theorem limits the error of an attack on this defense."""
     if row.bounds is None or any(bound.ranked for bound in row.bounds):
         return None
     return Flag("no-bound", "note", "no theorem limits what an attacker can rebuild")
 
 
-def few_runs(row: Row) -> Flag | None:
-    """One run a target: bias and variance cannot be told apart."""
+def few_runs(row: FlagInputs) -> Flag | None:
+    """One run per target: bias and variance cannot be measured."""
     if row.runs > 1:
         return None
-    return Flag("few-runs", "note", "one run a target: bias and variance not measured")
+    return Flag(
+        "few-runs", "note", "one run per target: bias and variance not measured"
+    )
 
 
-def data_stand_in(row: Row) -> Flag | None:
+def data_stand_in(row: FlagInputs) -> Flag | None:
     """The data are not the ones the scenario was published on."""
     return Flag("data-stand-in", "note", row.stand_in) if row.stand_in else None
 
 
-def augmented_pool(row: Row) -> Flag | None:
+def augmented_pool(row: FlagInputs) -> Flag | None:
     """The attacker's pool was enlarged by augmentation."""
     return Flag("augmented-pool", "note", row.augmented) if row.augmented else None
 
 
-# The run is not what it says it is ---------------------------------------------------
+# The run differs from its description ------------------------------------------------
 
 
-def wrong_noise(row: Row | Ran) -> Flag | None:
+def wrong_noise(row: FlagInputs | Ran) -> Flag | None:
     """The noise drawn is not the noise accounted for."""
-    seen = row.measured
-    if seen.noise is None or seen.noise_se is None:
+    ratio, se = row.measured.noise, row.measured.noise_se
+    if ratio is None or se is None:
         return None
-    tolerance = max(SLACK, SURE * seen.noise_se)
-    if abs(seen.noise - 1) <= tolerance:
+    tolerance = max(SLACK, SURE * se)
+    if abs(ratio - 1) <= tolerance:
         return None
-    text = f"noise of {seen.noise:.3g} times the standard deviation accounted for"
-    return Flag("wrong-noise", "error" if seen.noise < 1 else "warning", text)
+    text = f"noise of {ratio:.3g} times the standard deviation accounted for"
+    return Flag("wrong-noise", "error" if ratio < 1 else "warning", text)
 
 
-def unclipped(row: Row | Ran) -> Flag | None:
+def unclipped(row: FlagInputs | Ran) -> Flag | None:
     """A record contributes more than the accounted sensitivity allows."""
     longest = row.measured.contribution
     if longest is None or longest <= LONGEST:
@@ -198,7 +202,7 @@ def unclipped(row: Row | Ran) -> Flag | None:
     return Flag("unclipped", "error", text)
 
 
-def accountant_disagrees(row: Row | Ran) -> Flag | None:
+def accountant_disagrees(row: FlagInputs | Ran) -> Flag | None:
     """The accountant's divergence is below that of the steps that are trained."""
     ratio = row.measured.divergence
     if ratio is None or ratio >= LEAST_DIVERGENCE:
@@ -210,27 +214,27 @@ def accountant_disagrees(row: Row | Ran) -> Flag | None:
     return Flag("accountant-disagrees", "error", text)
 
 
-def shared_noise(row: Row | Ran) -> Flag | None:
-    """Runs, steps or the attacker's models share noise."""
-    seen = row.measured.shared
-    if seen is not None and seen > SHARED:
+def shared_noise(row: FlagInputs | Ran) -> Flag | None:
+    """Runs or steps share noise, or the attacker's models share the release's."""
+    correlation = row.measured.shared
+    if correlation is not None and correlation > SHARED:
         text = "noise is shared between runs or steps: nothing accounted for holds"
         return Flag("shared-noise", "error", text)
     if row.same_noise is not None and row.same_noise > SHARED:
-        text = "the attacker's models share the release's noise: he knew its seed"
+        text = "the attacker's models share the release's noise: its seed is known"
         return Flag("shared-noise", "error", text)
     return None
 
 
-def stale_cache(row: Row | Ran) -> Flag | None:
-    """Stored runs are not what this code and these settings make."""
+def stale_cache(row: FlagInputs | Ran) -> Flag | None:
+    """The stored runs are not what this code and these settings compute."""
     return Flag("stale-cache", "error", row.stale) if row.stale else None
 
 
-# The attack is shown what it must not be, or is scored wrongly ------------------------
+# The attack sees what it must not see, or is scored wrongly ---------------------------
 
 
-def label_leaked(row: Row) -> Flag | None:
+def label_leaked(row: FlagInputs) -> Flag | None:
     """The attack is shown the label, which the task counts as private."""
     if not row.label_leaked:
         return None
@@ -238,38 +242,38 @@ def label_leaked(row: Row) -> Flag | None:
     return Flag("label-leaked", "error", text)
 
 
-def target_in_pool(row: Row) -> Flag | None:
-    """Targets stand among the records the attacker holds."""
-    held, targets = row.known
-    if not held:
+def target_in_pool(row: FlagInputs) -> Flag | None:
+    """Targets are among the records the attacker holds."""
+    count, targets = row.in_pool
+    if not count:
         return None
-    text = f"{held} of {targets} targets stand among what the attacker holds"
+    text = f"{count} of {targets} targets are among the records the attacker holds"
     return Flag(
-        "target-in-pool", "error" if held > FEW_KNOWN * targets else "warning", text
+        "target-in-pool", "error" if count > FEW_IN_POOL * targets else "warning", text
     )
 
 
-def shuffled_targets(row: Row) -> Flag | None:
-    """Guesses show the targets, but not their own."""
+def shuffled_targets(row: FlagInputs) -> Flag | None:
+    """Guesses show targets, but others than those they are scored against."""
     if row.oracle or row.is_floor or row.null is None or row.matched is None:
         return None
     paired = np.isfinite(row.null)
     if not paired.any() or below(row.mse[paired], row.null[paired]):
         return None
-    own, chance = row.matched
-    if own >= MATCH * chance:
+    error, chance = row.matched
+    if error >= MATCH * chance:
         return None
     text = "guesses show targets, but other ones than they are scored against"
     return Flag("shuffled-targets", "error", text)
 
 
-def null_beats_floor(row: Row) -> Flag | None:
-    """Guesses at other targets beat the floor: no release is needed."""
+def null_beats_floor(row: FlagInputs) -> Flag | None:
+    """Guesses at other targets beat the floor: the attack needs no release."""
     if row.oracle or row.null is None:
         return None
-    told = np.isfinite(row.null)
-    gap = np.broadcast_to(row.floor, row.null.shape)[told] - row.null[told]
-    if len(gap) < 2 or row.null[told].mean() > MATERIAL * row.floor.mean():
+    scored = np.isfinite(row.null)
+    gap = np.broadcast_to(row.floor, row.null.shape)[scored] - row.null[scored]
+    if len(gap) < 2 or row.null[scored].mean() > MATERIAL * row.floor.mean():
         return None
     if gap.mean() <= SURE * gap.std(ddof=1) / np.sqrt(len(gap)):
         return None
@@ -277,10 +281,10 @@ def null_beats_floor(row: Row) -> Flag | None:
     return Flag("null-beats-floor", "error", text)
 
 
-# The attack could have been stronger, or was picked to look so ------------------------
+# The attack could have been stronger, or looks stronger than it is --------------------
 
 
-def attack_undertrained(row: Row) -> Flag | None:
+def attack_undertrained(row: FlagInputs) -> Flag | None:
     """The attack's held-out error was still falling when it had to stop."""
     if row.late_gain is None or row.late_gain <= LATE:
         return None
@@ -288,8 +292,8 @@ def attack_undertrained(row: Row) -> Flag | None:
     return Flag("attack-undertrained", "warning", text)
 
 
-def picked_on_targets(row: Row) -> Flag | None:
-    """Settings were picked by what they get on the scored targets."""
+def picked_on_targets(row: FlagInputs) -> Flag | None:
+    """Settings were picked by their results on the scored targets."""
     return Flag("picked-on-targets", "warning", row.picked) if row.picked else None
 
 
@@ -320,7 +324,7 @@ FLAGS = (
 )
 
 
-def raised(row: Row) -> list[Flag]:
+def raised(row: FlagInputs) -> list[Flag]:
     """Return the flags of a row, errors first."""
     return _in_order([check(row) for check in FLAGS])
 
@@ -330,7 +334,7 @@ def of_runs(ran: Ran) -> list[Flag]:
     return _in_order([check(ran) for check in OF_RUNS])
 
 
-def _in_order(found: list[Flag | None]) -> list[Flag]:
+def _in_order(flags: list[Flag | None]) -> list[Flag]:
     order = {"error": 0, "warning": 1, "note": 2}
-    raised = [flag for flag in found if flag is not None]
+    raised = [flag for flag in flags if flag is not None]
     return sorted(raised, key=lambda flag: order[flag.level])

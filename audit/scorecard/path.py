@@ -1,129 +1,51 @@
-"""Places in a scorecard, as words: `trials[defense=sgd,attack=class_mean].result.mse`.
-
-place := step ("." step)*      a field of a mapping
-step  := NAME | NAME "[" INDEX "]" | NAME "[" KEY "=" VALUE ("," KEY "=" VALUE)* "]"
-
-Two places with " - " between them are a difference. An index counts from 0. Conditions
-must hold for exactly one entry of a list. Beside what `scorecard.json` holds there are
-`strongest`: of each defense the trial of the attack with the smallest error, oracles
-aside, the floor's own attack included; and `shared.ONE.OTHER`: of the 100 records with
-the largest eta under one defense, how many are among the other's.
-"""
+"""One number of a scorecard: a trial by its labels, then a key such as `auc.value`."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from audit.errors import did_you_mean
+from audit.scorecard.card import plain
+from audit.scorecard.schema import Scorecard, TrialRow
 
-_NAME = r"[A-Za-z0-9_-]+"
-_STEP = re.compile(rf"(?P<name>{_NAME})(\[(?P<pick>[^\[\]]*)\])?(\.|$)")
-_CONDITION = re.compile(rf"(?P<key>{_NAME})=(?P<value>[^=,]+)")
-NUMBERS_AS_TEXT = ("inf", "-inf", "nan")  # what JSON has no number for
-
-
-class Step(NamedTuple):
-    """One step down: a field, then at most one way to pick an entry of its list."""
-
-    name: str
-    entry: int | None = None
-    where: tuple[tuple[str, str], ...] = ()
+KEY = r"^[\w-]+(\.[\w-]+)*$"
 
 
-def parse(place: str) -> tuple[Step, ...]:
-    """Return the steps of a place.
+def trial(card: Scorecard, defense: str, attack: str) -> TrialRow:
+    """Return the trial of an attack on a defense, both by their labels in the line-up.
 
     Raises:
-      ValueError: if it is not one, naming what cannot be read.
+      LookupError: if the scorecard has no such trial.
     """
-    if LESS in place:
-        return tuple(step for one in place.split(LESS, 1) for step in parse(one))
-    steps, at = [], 0
-    while at < len(place):
-        found = _STEP.match(place, at)
-        if found is None:
-            raise ValueError(f"place {place!r} cannot be read from {place[at:]!r} on")
-        steps.append(_step(place, found["name"], found["pick"]))
-        at = found.end()
-    if not steps or place.endswith("."):
-        raise ValueError(f"place {place!r} ends without a field")
-    return tuple(steps)
+    for row in card.trials:
+        if (row.defense, row.attack) == (defense, attack):
+            return row
+    raise LookupError(f"no trial of {attack} on {defense}")
 
 
-def _step(place: str, name: str, pick: str | None) -> Step:
-    if pick is None:
-        return Step(name)
-    if pick.isdecimal():
-        return Step(name, entry=int(pick))
-    conditions = [_CONDITION.fullmatch(part) for part in pick.split(",")]
-    where = tuple((c["key"], c["value"]) for c in conditions if c)
-    if len(where) < len(conditions):
-        raise ValueError(f"place {place!r}: [{pick}] is no index and no key=value")
-    return Step(name, where=where)
-
-
-LESS = " - "  # between two places: a table of differences
-
-
-def read(card: Any, place: str) -> float:
-    """Return the finite number at a place, or the difference of two.
+def read(part: Any, key: str) -> float:
+    """Return the finite number at a key of a part of a scorecard.
 
     Args:
-      card: plain data: mappings, lists, numbers.
-      place: see the module.
+      part: records, mappings, lists, numbers.
+      key: names of fields, joined by dots; an entry of a list is named by its index
+        from 0, as in `steps.0.accuracy`.
 
     Raises:
-      LookupError: if nothing, or no finite number, is there; the text says from where
-        on.
+      LookupError: if nothing, or no finite number, is there; the text says which field
+        is missing and which exist.
     """
-    if LESS in place:
-        first, second = place.split(LESS, 1)
-        return read(card, first) - read(card, second)
-    held, been = card, ""
-    for step in parse(place):
-        if not isinstance(held, dict) or step.name not in held:
-            known = held if isinstance(held, dict) else ()
-            hint = did_you_mean(step.name, known)
-            raise LookupError(f"no {step.name!r} in {been or 'the scorecard'}{hint}")
-        been = f"{been}.{step.name}".lstrip(".")
-        held = _picked(held[step.name], step, been)
-    if held in NUMBERS_AS_TEXT or held is None:
-        raise LookupError(f"{place} is {held or 'not computed'}")
-    if isinstance(held, bool) or not isinstance(held, (int, float)):
-        raise LookupError(f"{place} is not a number")
-    return float(held)
-
-
-def _picked(held: Any, step: Step, been: str) -> Any:
-    if step.entry is None and not step.where:
-        return held
-    if not isinstance(held, list):
-        raise LookupError(f"{been} is not a list")
-    if step.entry is not None:
-        if step.entry >= len(held):
-            raise LookupError(f"{been} has {len(held)} entries, none is {step.entry}")
-        return held[step.entry]
-    fits = [entry for entry in held if _fits(entry, step.where)]
-    if len(fits) != 1:
-        asked = ",".join(f"{key}={value}" for key, value in step.where)
-        raise LookupError(f"{been}: {len(fits)} entries have {asked}, not one")
-    return fits[0]
-
-
-def _fits(entry: Any, where: tuple[tuple[str, str], ...]) -> bool:
-    return isinstance(entry, dict) and all(
-        str(entry.get(key)) == value for key, value in where
-    )
-
-
-def labels(place: str) -> tuple[str | None, str | None]:
-    """Return the defense and the attack a place speaks of, where it names them."""
-    defense = attack = None
-    for before, step in zip((None, *parse(place)), parse(place), strict=False):
-        named = dict(step.where)
-        defense = named.get("defense", defense)
-        attack = named.get("attack", attack)
-        if before is not None and before.name == "defenses":
-            defense = step.name
-    return defense, attack
+    value, steps = plain(part), key.split(".")
+    for depth, step in enumerate(steps):
+        if isinstance(value, list):
+            value = {str(i): entry for i, entry in enumerate(value)}
+        fields = value if isinstance(value, dict) else {}
+        if step not in fields:
+            where = ".".join(steps[:depth]) or "the result"
+            raise LookupError(f"no {step!r} in {where}{did_you_mean(step, fields)}")
+        value = fields[step]
+    if value is None or value in ("inf", "-inf", "nan"):  # JSON has no number for these
+        raise LookupError(f"{key} is {value or 'not computed'}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise LookupError(f"{key} is not a number")
+    return float(value)

@@ -1,18 +1,20 @@
-"""What a `scorecard.json` from anywhere must look like, checked before it is shown.
+"""What a scorecard holds, typed, and how one from anywhere is checked.
 
-The models below are the JSON Schema of rows: `docs/scorecard.schema.json` is what they
-say, for other tools. Fields a game adds stay allowed, as do fields a card from before
-them lacks; what is named here has its type wherever it stands. Names that become
-file names, links or labels are letters, digits, _ and -; one-line texts hold no control
-characters. Whatever passes is still escaped where it is shown.
+The records below are the JSON Schema of `scorecard.json`: `docs/scorecard.schema.json`
+is what they say, for other tools. Fields that a game adds are allowed, and so is the
+absence of fields that older cards lack; what is named here has its type wherever it
+stands. Names that become file names, links or labels are letters, digits, _ and -;
+one-line texts hold no control characters. Whatever passes is still escaped where it is
+shown.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,12 +25,11 @@ from pydantic import (
 )
 
 from audit.errors import UserError
-from audit.scorecard import card
-from audit.scorecard.card import Scorecard
 
+VERSION = 2
 MOST_BYTES = 20_000_000
-MOST_SAID = 3  # errors named in one message
-SCHEMA = Path("docs/scorecard.schema.json")
+MOST_NAMED = 3  # errors named in one message
+FILE = Path("docs/scorecard.schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,80}$")]
@@ -40,14 +41,34 @@ Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")]
 Number = float | Literal["inf", "-inf", "nan"]  # what JSON has no number for is text
 
 
-class _Open(BaseModel):
-    """A part that may hold more than is named."""
+class Record(BaseModel):
+    """A part of a card: named fields are attributes, those a game adds are items."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
+    def __getitem__(self, name: str) -> Any:
+        """Return a field by name; KeyError if there is none."""
+        if name in type(self).model_fields or name in (self.model_extra or {}):
+            return getattr(self, name)
+        raise KeyError(name)
 
-class ScenarioPart(_Open):
-    """The resolved scenario: everything that can change a number."""
+    def __contains__(self, name: str) -> bool:
+        """Return whether the card holds a field of that name."""
+        return name in self.model_fields_set
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field by name, or `default`."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+class ResolvedScenario(Record):
+    """The resolved scenario: everything that can change a number.
+
+    Settings of the game stand beside these, under the game's own names.
+    """
 
     scenario: Name
     title: Line
@@ -55,18 +76,20 @@ class ScenarioPart(_Open):
     game: Name
     seed: int
     data: Name
+    task: dict[str, Any] = {}
+    delta: float = 0.0
     defense: dict[Name, dict[str, Any]]
     attack: dict[Name, dict[str, Any]]
 
 
-class Git(_Open):
+class Checkout(Record):
     """The checkout a card was made by."""
 
     commit: Commit
     dirty: bool
 
 
-class Chosen(_Open):
+class ChosenBy(Record):
     """Who chose a defense's settings, and what that cost."""
 
     by: Line
@@ -74,32 +97,32 @@ class Chosen(_Open):
     tuned_on: Literal["elsewhere", "targets"] | None = None
 
 
-class Elsewhere(_Open):
+class PlugInUsed(Record):
     """A plug-in that is not the suite's own."""
 
-    kind: Literal["defense", "attack", "bound", "scenario"]
+    kind: Literal["defense", "attack", "bound", "game", "scenario"]
     name: Name
     origin: Line
     code: Digest
 
 
-class Provenance(_Open):
+class Provenance(Record):
     """Where a card comes from."""
 
     command: Line
     scenario_digest: Digest
     code: Digest | None = None  # cards from before it was kept lack it
     seconds: float
-    git: Git | None
+    git: Checkout | None
     python: Line
     versions: dict[Line, Line | None]
     device: Line
     cpus: int | None
-    chosen: dict[Name, Chosen] = {}
-    plugins: list[Elsewhere] = []
+    chosen: dict[Name, ChosenBy] = {}
+    plugins: list[PlugInUsed] = []
 
 
-class Data(_Open):
+class DataUsed(Record):
     """Which data were used."""
 
     name: Name
@@ -110,14 +133,14 @@ class Data(_Open):
     duplicates: int
 
 
-class Floor(_Open):
+class FloorError(Record):
     """The attacker who ignores the release."""
 
     mse: Number | None
     mse_se: Number | None
 
 
-class Utility(_Open):
+class Utility(Record):
     """How useful releases are on the test part."""
 
     accuracy: Number | None = None
@@ -129,7 +152,7 @@ class Utility(_Open):
     noiseless: Number | None = None
 
 
-class BoundPart(_Open):
+class BoundSummary(Record):
     """One bound, per-target values summarised."""
 
     name: Name
@@ -143,22 +166,22 @@ class BoundPart(_Open):
     log10: Number | None
 
 
-class Pair(_Open):
-    """Epsilon of one adjacency, by its two accountants."""
+class EpsilonPair(Record):
+    """EpsilonAtDelta of one adjacency, by its two accountants."""
 
     rdp: Number | None
     tight: Number | None
 
 
-class Epsilon(_Open):
-    """Epsilon at one delta."""
+class EpsilonAtDelta(Record):
+    """EpsilonAtDelta at one delta."""
 
     delta: float
-    replace_one: Pair | None = None
-    add_remove: Pair | None = None
+    replace_one: EpsilonPair | None = None
+    add_remove: EpsilonPair | None = None
 
 
-class FlagPart(_Open):
+class RaisedFlag(Record):
     """One finding about one row, or about the runs of one defense."""
 
     name: Name
@@ -166,7 +189,7 @@ class FlagPart(_Open):
     text: Line
 
 
-class MeasuredPart(_Open):
+class SelfChecked(Record):
     """What a defense's runs were seen to do; see `flags.Measured`."""
 
     noise: Number | None
@@ -177,7 +200,16 @@ class MeasuredPart(_Open):
     divergence: Number | None
 
 
-class DefensePart(_Open):
+class Claim(Record):
+    """What a publication says of a defense, and why it does not hold here, if so."""
+
+    quantity: Line
+    value: Number
+    source: Line
+    void: Line | None = None
+
+
+class DefenseRow(Record):
     """One defense, before anybody attacks it."""
 
     use: Name
@@ -186,18 +218,34 @@ class DefensePart(_Open):
     utility: Utility | None
     dfil: dict[Name, Number] | None
     eta: dict[Name, Any] | None = None
-    steps: list[dict[Name, Number | None]] | None = None
-    bounds: list[BoundPart]
+    bounds: list[BoundSummary]
     rdp2: Number | None
-    epsilon: Epsilon | None
-    measured: MeasuredPart | None = None  # cards from before it was looked lack it
-    flags: list[FlagPart] = []
+    nominal: list[Claim] = []
+    epsilon: EpsilonAtDelta | None
+    measured: SelfChecked | None = None
+    flags: list[RaisedFlag] = []
 
 
-class Result(_Open):
-    """What an attack got; which numbers there are is the game's to say."""
+class Headline(Record):
+    """The one number an attack is ranked, verified, compared and summarised by."""
 
-    oracle: bool | None = None
+    metric: Name
+    value: Number
+    standard_error: Number | None
+    better: Literal["higher", "lower"]  # which value is the stronger attack's
+    floor: Number | None  # what an attacker gets who ignores the release
+
+    @property
+    def strength(self) -> float:
+        """The value, signed so that a larger one is a stronger attack."""
+        return float(self.value) * (1 if self.better == "higher" else -1)
+
+
+class AttackResult(Record):
+    """What an attack got; which further numbers there are is the game's to say."""
+
+    headline: Headline
+    oracle: bool
     targets: int | None = None
     runs: int | None = None
     mse: Number | None = None
@@ -208,7 +256,7 @@ class Result(_Open):
     epsilon_lower: Number | None = None
 
 
-class TrialPart(_Open):
+class TrialRow(Record):
     """One planned (defense, attack), whatever came of it."""
 
     defense: Name
@@ -217,113 +265,132 @@ class TrialPart(_Open):
     threat_model: Line
     status: Literal["ok", "skipped", "failed"]
     reason: str | None
-    result: Result | None
-    flags: list[FlagPart]
+    result: AttackResult | None
+    flags: list[RaisedFlag]
 
 
-class Row(BaseModel):
+class CardFile(BaseModel):
     """One `scorecard.json`: an audit of some defenses by some attacks."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, title="Breachmark scorecard"
     )
 
-    version: Literal[1] = Field(alias="schema")
-    scenario: ScenarioPart
+    version: Literal[2] = Field(alias="schema")
+    scenario: ResolvedScenario
     provenance: Provenance
-    data: Data
-    floor: Floor
-    defenses: dict[Name, DefensePart]
-    trials: list[TrialPart]
+    data: DataUsed
+    floor: FloorError
+    defenses: dict[Name, DefenseRow]
+    trials: list[TrialRow]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Row:
+    def _consistent(self) -> CardFile:
         """Check what a JSON Schema cannot say."""
         if self.data.name != self.scenario.data:
             raise ValueError(
                 f"data.name {self.data.name!r} is not scenario.data "
                 f"{self.scenario.data!r}"
             )
-        for i, t in enumerate(self.trials):
-            if t.defense not in self.defenses:
-                raise ValueError(f"trials.{i}.defense {t.defense!r} is no defense here")
-            if t.status == "ok" and (t.result is None or t.result.oracle is None):
+        for i, trial in enumerate(self.trials):
+            if trial.defense not in self.defenses:
+                raise ValueError(
+                    f"trials.{i}.defense {trial.defense!r} is no defense here"
+                )
+            if trial.status == "ok" and trial.result is None:
                 raise ValueError(f"trials.{i} is ok and says not what came of it")
         return self
 
 
+class Scorecard(NamedTuple):
+    """One audit."""
+
+    scenario: ResolvedScenario
+    provenance: Provenance
+    data: DataUsed
+    floor: FloorError
+    defenses: dict[str, DefenseRow]  # by label
+    trials: list[TrialRow]  # one per (defense, attack)
+    arrays: dict[str, np.ndarray]  # per-target values; saved beside the JSON
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a `scorecard.json`."""
-    return _closed({"$schema": DIALECT, **Row.model_json_schema(by_alias=True)})
+    return _closed({"$schema": DIALECT, **CardFile.model_json_schema(by_alias=True)})
 
 
 def _closed(part: Any) -> Any:
     """Refuse names that break the pattern, as the check does; pydantic only adds it."""
     if isinstance(part, dict):
-        held = {k: _closed(v) for k, v in part.items()}
-        closed = {"additionalProperties": False} if "patternProperties" in held else {}
-        return held | closed
+        fields = {k: _closed(v) for k, v in part.items()}
+        named = "patternProperties" in fields
+        return fields | ({"additionalProperties": False} if named else {})
     return [_closed(v) for v in part] if isinstance(part, list) else part
 
 
-def write(path: Path = SCHEMA) -> None:
+def write(path: Path = FILE) -> None:
     """Write the JSON Schema where the docs hold it."""
     path.write_text(json.dumps(schema(), indent=1) + "\n")
 
 
 def load(path: Path) -> Scorecard:
-    """Read a scorecard from elsewhere, checked; without its arrays.
+    """Read a scorecard from anywhere, checked; without its arrays.
 
     Raises:
       UserError: if it cannot be read or is no scorecard.
     """
     try:
-        return card.from_json(check(path.read_text(), str(path)))
+        return from_json(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read {path}: {why}") from None
 
 
-def check(text: str, where: str) -> str:
-    """Return `text` if it is a scorecard.
+def from_json(
+    text: str, where: str = "the card", arrays: dict[str, np.ndarray] | None = None
+) -> Scorecard:
+    """Return the scorecard a JSON text holds.
 
     Args:
-      text: of the file.
+      text: of the file; "inf" and "nan" stay text where JSON has no number.
       where: how messages call it.
+      arrays: per-target values from beside it.
 
     Raises:
-      UserError: naming the fields that are wrong, and what was found there.
+      UserError: naming the fields that are wrong, and what stands there.
     """
     if len(text.encode()) > MOST_BYTES:
         raise UserError(f"{where}: larger than {MOST_BYTES // 10**6} MB: no scorecard")
     try:
-        held = json.loads(text, parse_constant=_no_number)
+        fields = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON: {error}") from None
-    if isinstance(held, dict) and held.get("schema") not in (1, None):
+    version = fields.get("schema") if isinstance(fields, dict) else None
+    if version not in (VERSION, None):
         raise UserError(
-            f"{where}: scorecard schema {held['schema']!r:.40}, this version reads 1"
+            f"{where}: scorecard schema {version!r:.40}, this version reads {VERSION}"
         )
     try:
-        Row.model_validate(held)
+        file = CardFile.model_validate(fields)
     except ValidationError as error:
-        raise UserError(f"{where}: {_said(error)}") from None
-    return text
+        raise UserError(f"{where}: {_in_words(error)}") from None
+    parts = {name: getattr(file, name) for name in Scorecard._fields[:-1]}
+    return Scorecard(**parts, arrays=arrays or {})
 
 
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no JSON number; write it as text")
 
 
-def _said(error: ValidationError) -> str:
-    """Return the first errors as one line: place, what is wrong, what was found."""
+def _in_words(error: ValidationError) -> str:
+    """Return the first errors as one line: the place, what is wrong, what stands."""
     errors = error.errors(include_url=False)
     parts = []
-    for e in errors[:MOST_SAID]:
+    for e in errors[:MOST_NAMED]:
         place = ".".join(map(str, e["loc"])) or "the card"
-        found = (
+        value = (
             "" if e["type"] in ("missing", "value_error") else f"={e['input']!r:.60}"
         )
-        parts.append(f"{place}{found}: {e['msg'][0].lower()}{e['msg'][1:]}")
+        parts.append(f"{place}{value}: {e['msg'][0].lower()}{e['msg'][1:]}")
     more = len(errors) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")

@@ -1,20 +1,20 @@
 """Lower bounds on epsilon from attacks on many independent runs.
 
-Half of the runs had the canary and half had not; a test accuses those whose score is
-above a threshold. If it accuses `tp` of `p` and `fp` of `n`, then the mechanism cannot
-have been more private than
+Half of the runs train on the canary and half do not; a test accuses the runs whose
+score is above a threshold. If it accuses `tp` of `p` runs with the canary and `fp` of
+`n` runs without it, the mechanism has at least the epsilon of
 
 ===================  ============================================================
-method               what it takes for granted
+method               assumption
 ===================  ============================================================
-`clopper_pearson`    nothing
-`gdp`                the claim it tests is a Gaussian one, mu-GDP; elsewhere void
-`bayesian`           Jeffreys priors: credible, not a confidence bound
+`clopper_pearson`    none
+`gdp`                the claim under test is mu-GDP; void for any other claim
+`bayesian`           Jeffreys priors: a credible bound, not a confidence bound
 ===================  ============================================================
 
-None is smaller than the truth for free: looking for the best threshold costs
-confidence, and how that is paid is a word of its own, see `SELECTIONS`. Sources:
-Jagielski et al. (2020), Nasr et al. (2023), Zanella-Beguelin et al. (2023).
+The search for the best threshold costs confidence; `SELECTIONS` lists the ways to pay
+for it. Sources: Jagielski et al. (2020), Nasr et al. (2023), Zanella-Beguelin et al.
+(2023).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ METHODS = get_args(Method)
 
 SPLITS = 9  # of `multi_split`
 NODES = 128  # of the posterior's quadrature: epsilon to 1e-3
-MOST = 50.0  # epsilon beyond which nobody asks
+MOST = 50.0  # the largest epsilon a search returns
 
 
 class Lower(NamedTuple):
@@ -49,7 +49,7 @@ class Lower(NamedTuple):
     fp: int
     n: int
     threshold: float
-    mu: float | None = None  # of the Gaussian method alone
+    mu: float | None = None  # only from the method `gdp`
 
 
 # Counts to epsilon --------------------------------------------------------------------
@@ -63,7 +63,7 @@ def _limits(tp: Any, p: Any, fp: Any, n: Any, confidence: float) -> tuple[Any, A
 def from_clopper_pearson(
     tp: Any, p: Any, fp: Any, n: Any, delta: float, confidence: float = 0.95
 ) -> Any:
-    """Return the epsilon that (epsilon, delta)-privacy cannot be below.
+    """Return the least epsilon for which (epsilon, delta)-privacy is not refuted.
 
     max(0, log((TPR_L - delta) / FPR_U), log((1 - FPR_U - delta) / (1 - TPR_L))), where
     TPR_L and FPR_U err with probability (1 - confidence) / 2 each.
@@ -84,7 +84,7 @@ def from_clopper_pearson(
 
 
 def gdp_mu(tp: Any, p: Any, fp: Any, n: Any, confidence: float = 0.95) -> Any:
-    """Return the mu that a mu-GDP mechanism cannot be below: z(TPR_L) - z(FPR_U)."""
+    """Return the least mu for which mu-GDP is not refuted: z(TPR_L) - z(FPR_U)."""
     tpr, fpr = _limits(tp, p, fp, n, confidence)
     # no member accused or every non-member: the difference is -inf, or nan
     mu = special.ndtri(tpr) - special.ndtri(fpr)
@@ -94,10 +94,10 @@ def gdp_mu(tp: Any, p: Any, fp: Any, n: Any, confidence: float = 0.95) -> Any:
 def from_gdp(
     tp: int, p: int, fp: int, n: int, delta: float, confidence: float = 0.95
 ) -> float:
-    """Return the epsilon at delta of the least mu; only of a Gaussian claim.
+    """Return the epsilon at delta of the least mu; valid only for a Gaussian claim.
 
-    Under subsampling or another noise the trade-off is no Gaussian one, and the number
-    is not a bound: do not call it there.
+    Under subsampling or another noise the trade-off curve is not Gaussian, and the
+    number is no bound.
     """
     mu = float(gdp_mu(tp, p, fp, n, confidence))
     return rdp.GaussianPrivacy(mu).get_epsilon_for_delta(delta)
@@ -120,7 +120,7 @@ def _mass(
       fpr: [k, nodes] quantiles of the posterior of the false-positive rate.
       fnr: (a, b), each [k, 1], of the Beta posterior of the false-negative rate.
       delta: in [0, 1).
-      mirrored: the test that answers the other way round must be allowed too.
+      mirrored: the opposite test must be allowed, too.
     """
     grow = np.exp(epsilon)[:, None]
     least = np.maximum((1 - delta - fpr) / grow, 1 - delta - grow * fpr)
@@ -156,12 +156,12 @@ def from_bayesian(
 ) -> Any:
     """Return the epsilon with posterior mass 1 - confidence below it.
 
-    Independent Jeffreys priors on both error rates. Only the test as it answers counts:
-    with the mirrored test of `bayesian_interval` no data can give 0, since rates that
-    are exactly equal have no mass, and every null would look like a leak.
+    Both error rates have independent Jeffreys priors. The opposite test, which
+    `bayesian_interval` includes, is left out: with it no data can give 0, since rates
+    that are exactly equal have no mass, and every null would look like a leak.
     """
-    found = _quantile(tp, p, fp, n, delta, 1 - confidence, False)
-    return found if np.ndim(tp) else float(found[0])
+    epsilon = _quantile(tp, p, fp, n, delta, 1 - confidence, False)
+    return epsilon if np.ndim(tp) else float(epsilon[0])
 
 
 def bayesian_interval(
@@ -169,7 +169,7 @@ def bayesian_interval(
 ) -> tuple[float, float]:
     """Return the equal-tailed credible interval as Zanella-Beguelin et al. publish it.
 
-    Its lower end is above 0 whatever the data, so it proves no leak by itself.
+    The lower end is above 0 for all data, so that it proves no leak.
     """
     tail = (1 - confidence) / 2
     low, high = (
@@ -197,11 +197,11 @@ def lower(
     Args:
       members: [p] scores of runs with the canary.
       nonmembers: [n] scores of runs without.
-      delta: at which epsilon is meant.
+      delta: of the (epsilon, delta) guarantee under test.
       method: a word of METHODS.
-      selection: how the threshold is found, a word of SELECTIONS: `fixed` in advance;
-        on one half of the runs and rated on the other (`split`); at several ranks of
-        the non-members, each at its share of the level (`bonferroni`); the median over
+      selection: how the threshold is chosen, a word of SELECTIONS: `fixed` in advance;
+        on one half of the runs, rated on the other half (`split`); at several ranks of
+        the non-members, which share the level (`bonferroni`); the median over several
         splits, each at half the level (`multi_split`; Meinshausen et al. 2009).
       threshold: of `fixed`, chosen without looking at these scores.
       confidence: that the mechanism's epsilon is not below the bound.
@@ -210,12 +210,7 @@ def lower(
     Raises:
       ValueError: on an unknown word, or a threshold without `fixed`.
     """
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: there are {', '.join(METHODS)}")
-    if selection not in SELECTIONS:
-        raise ValueError(f"selection={selection!r}: there are {', '.join(SELECTIONS)}")
-    if (threshold is None) == (selection == "fixed"):
-        raise ValueError(f"threshold={threshold}: needed by `fixed`, and only there")
+    check_words(method, METHODS, selection, threshold=threshold)
     data, alpha = roc.scores(members, nonmembers), 1 - confidence
     rng = np.random.default_rng(seed)
     if threshold is not None:
@@ -231,11 +226,34 @@ def lower(
     return sorted(every, key=lambda one: one.epsilon)[SPLITS // 2]
 
 
+def check_words(
+    method: str, methods: tuple, selection: str, **choice: float | None
+) -> None:
+    """Refuse an unknown method or selection, and a choice without `fixed`.
+
+    Args:
+      method: must be one of `methods`.
+      methods: the words that exist.
+      selection: must be a word of SELECTIONS.
+      **choice: the one setting that `fixed` needs; None = it was not given.
+
+    Raises:
+      ValueError: naming the setting and its value.
+    """
+    if method not in methods:
+        raise ValueError(f"method={method!r}: there are {', '.join(methods)}")
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection={selection!r}: there are {', '.join(SELECTIONS)}")
+    for name, value in choice.items():
+        if (value is None) == (selection == "fixed"):
+            raise ValueError(f"{name}={value}: needed by `fixed`, and only there")
+
+
 def _ranks(n: int) -> np.ndarray:
     """Return how many non-members stand above each candidate threshold.
 
-    From nearly none to nearly all, in steps of a factor, fixed by n alone. A threshold
-    at a rank given in advance needs no further price: the false-positive rate there is
+    The ranks grow geometrically from both ends and depend on n alone. A threshold at a
+    rank given in advance costs no confidence: the false-positive rate there is
     Beta(k + 1, n - k), whose quantile is the Clopper-Pearson limit of k of n.
     """
     tail = np.unique(np.geomspace(1, max(n // 2, 1), 6).round().astype(int)) - 1
@@ -269,7 +287,7 @@ def _on_split(
 ) -> Lower:
     halves = [np.array_split(rng.permutation(a), 2) for a in data]
     first, second = (roc.Scores(*(h[i] for h in halves)) for i in (0, 1))
-    # which threshold looks best; the posterior is too slow to search with
+    # the search for a threshold: the posterior is too slow for it
     search: Method = "gdp" if method == "gdp" else "clopper_pearson"
     ranks = _ranks(first.nonmembers.size)
     best = max(_at_ranks(first, ranks, delta, alpha, search), key=lambda one: one[0])
@@ -282,7 +300,7 @@ def _epsilons(
     """Return epsilon at each count [k], and mu where the method has one."""
     if method == "gdp":
         mu = gdp_mu(tp, p, fp, n, 1 - alpha)
-        # epsilon grows with mu: only the largest is converted, the others need not be
+        # epsilon grows with mu: only the largest mu needs a conversion
         best = int(np.argmax(mu))
         values = np.zeros(len(mu))
         values[best] = rdp.GaussianPrivacy(float(mu[best])).get_epsilon_for_delta(delta)

@@ -1,14 +1,14 @@
 """Lower bounds on epsilon from one run with many canaries, each in with chance 1/2.
 
-The auditor guesses for some canaries whether they were in, by the highest and lowest
-scores, and abstains on the rest. The game is about in or out: its epsilon is that of
-add-or-remove neighbours.
+The auditor guesses "in" for the canaries with the highest scores and "out" for those
+with the lowest, and abstains on the rest. The epsilon is that of add-or-remove
+neighbours.
 
 =============  ====================================================================
-method         what it takes for granted
+method         assumption
 =============  ====================================================================
-`one_run`      nothing (Steinke, Nasr and Jagielski 2023)
-`one_run_fdp`  the claim it tests is mu-GDP (Mahloujifar, Melis and Chaudhuri 2024)
+`one_run`      none (Steinke, Nasr and Jagielski 2023)
+`one_run_fdp`  the claim under test is mu-GDP (Mahloujifar, Melis and Chaudhuri 2024)
 =============  ====================================================================
 """
 
@@ -21,14 +21,11 @@ import numpy as np
 from scipy import optimize, special
 
 from audit.accounting import rdp
+from audit.statistics import epsilon_lower
 
 Method = Literal["one_run", "one_run_fdp"]
-Selection = Literal["fixed", "split", "bonferroni", "multi_split"]
 METHODS = get_args(Method)
-SELECTIONS = get_args(Selection)
-
-SPLITS = 9  # of `multi_split`
-MOST = 50.0  # epsilon beyond which nobody asks
+SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the canaries that are guessed
 
 
 class Guessed(NamedTuple):
@@ -50,10 +47,10 @@ def p_value(
 
     Args:
       epsilon: of the claim.
-      canaries: m, those abstained on included.
+      canaries: m, including those without a guess.
       guesses: r.
-      right: v of them.
-      delta: of the claim; the canaries multiply it.
+      right: v of the guesses.
+      delta: of the claim; it is multiplied by the number of canaries.
     """
     chance = special.expit(epsilon)
     value = special.bdtrc(right - 1, guesses, chance) if right else 1.0
@@ -81,15 +78,16 @@ def fdp_rejects(
 ) -> bool:
     """Return whether so many right guesses reject mu-GDP (Mahloujifar et al. 2024).
 
-    The recursion bounds, from the observed count down, the mass r of canaries guessed
-    right and h of those guessed wrong if counts as high had probability alpha; they
-    cannot be all guesses. It is a test at this alpha, not a p-value.
+    Suppose that a count of right guesses this high had probability alpha. The
+    recursion, from the observed count down, bounds the mass r of right guesses and h of
+    wrong ones; a sum above the share of guessed canaries is a contradiction. It is a
+    test at this alpha, not a p-value.
     """
     r = alpha * right / canaries
     h = alpha * (guesses - right) / canaries
     for i in range(right - 1, -1, -1):
         grown = max(h, float(special.ndtr(special.ndtri(r) - mu)))
-        if grown == h:  # nothing changes any more
+        if grown == h:  # a fixed point
             break
         r, h = min(1.0, r + i / (guesses - i) * (grown - h)), grown
     return bool(r + h > guesses / canaries)
@@ -100,7 +98,7 @@ def from_one_run_fdp(
 ) -> float:
     """Return the epsilon at delta of the largest mu that so many right guesses reject.
 
-    Only of a Gaussian claim; see `epsilon_lower.from_gdp`.
+    Valid only for a Gaussian claim; see `epsilon_lower.from_gdp`.
     """
     alpha = 1 - confidence
     mu = _largest(
@@ -110,15 +108,15 @@ def from_one_run_fdp(
 
 
 def _largest(
-    rejects: Callable[[float], bool], guesses: int, most: float = MOST
+    rejects: Callable[[float], bool], guesses: int, most: float = epsilon_lower.MOST
 ) -> float:
     """Return where a claim stops being rejected; 0 if it never is."""
     if guesses == 0 or not rejects(0.0):
         return 0.0
     if rejects(most):
         return most
-    found = optimize.bisect(lambda e: 1.0 if rejects(e) else -1.0, 0, most, xtol=1e-11)
-    return float(found)
+    sign = lambda e: 1.0 if rejects(e) else -1.0  # noqa: E731
+    return float(optimize.bisect(sign, 0, most, xtol=1e-11))
 
 
 FROM: dict[str, Callable] = {"one_run": from_one_run, "one_run_fdp": from_one_run_fdp}
@@ -130,26 +128,27 @@ def lower(
     *,
     delta: float,
     method: Method = "one_run",
-    selection: Selection = "bonferroni",
+    selection: epsilon_lower.Selection = "bonferroni",
     share: float | None = None,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Guessed:
     """Return a lower bound on epsilon from the canaries' scores in one run.
 
-    The auditor says "in" of the highest scores and "out" of the lowest, as many each.
+    The numbers of guesses "in" and "out" are equal.
 
     Args:
-      scores: [m], high = in.
+      scores: [m], high for canaries that seem to be in.
       member: [m] whether each was in; the bits were drawn with chance 1/2.
-      delta: at which epsilon is meant.
+      delta: of the (epsilon, delta) guarantee under test.
       method: a word of METHODS.
-      selection: how many are guessed, a word of SELECTIONS: `fixed` in advance; found
-        on half of the canaries and used on the others (`split`; the scores may depend
-        on all bits, given the first half's they are a mechanism of the others');
-        several shares, each at its part of the level (`bonferroni`); the median over
-        splits, each at half the level (`multi_split`).
-      share: of `fixed`: of canaries guessed, in (0, 1].
+      selection: how the number of guesses is chosen, a word of
+        `epsilon_lower.SELECTIONS`: `fixed` in advance; on half of the canaries, rated
+        on the other half (`split`; valid since, given the bits of the first half, the
+        scores are a mechanism of the bits of the other); several shares, which share
+        the level (`bonferroni`); the median over several splits, each at half the level
+        (`multi_split`).
+      share: of canaries with a guess, in (0, 1]; needed by `fixed`.
       confidence: that the mechanism's epsilon is not below the bound.
       seed: of the splits and of ties.
 
@@ -157,12 +156,7 @@ def lower(
       ValueError: on an unknown word, a share without `fixed`, or scores that are nan.
     """
     scores, member = np.asarray(scores, float).ravel(), np.asarray(member, bool).ravel()
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: there are {', '.join(METHODS)}")
-    if selection not in SELECTIONS:
-        raise ValueError(f"selection={selection!r}: there are {', '.join(SELECTIONS)}")
-    if (share is None) == (selection == "fixed"):
-        raise ValueError(f"share={share}: needed by `fixed`, and only there")
+    epsilon_lower.check_words(method, METHODS, selection, share=share)
     if scores.size != member.size or scores.size < 2:
         raise ValueError(f"{scores.size} scores of {member.size} canaries; at least 2")
     if np.isnan(scores).any():
@@ -178,13 +172,11 @@ def lower(
         return max(every, key=lambda one: one.epsilon)
     if selection == "split":
         return _on_split(scores, member, rng, method, delta, alpha)
+    splits = epsilon_lower.SPLITS
     every = [
-        _on_split(scores, member, rng, method, delta, alpha / 2) for _ in range(SPLITS)
+        _on_split(scores, member, rng, method, delta, alpha / 2) for _ in range(splits)
     ]
-    return sorted(every, key=lambda one: one.epsilon)[SPLITS // 2]
-
-
-SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)  # of the canaries that are guessed
+    return sorted(every, key=lambda one: one.epsilon)[splits // 2]
 
 
 def _at(

@@ -1,4 +1,4 @@
-"""Intervals of shares and of rank correlations; scipy has the quantiles."""
+"""Confidence intervals of shares and of rank correlations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
+
+WIDTH_95 = 3.92  # width of a normal 95% interval in standard errors
 
 
 class Estimate(NamedTuple):
@@ -27,7 +29,7 @@ class Proportion(NamedTuple):
 
     @property
     def value(self) -> float:
-        """The share itself; nan of nothing."""
+        """Return k / n; nan if n is 0."""
         return self.k / self.n if self.n else float("nan")
 
 
@@ -60,7 +62,7 @@ def proportion(k: int, n: int, confidence: float = 0.95) -> Proportion:
 def normal(
     value: float, variance: float, confidence: float, limits: tuple[float, float]
 ) -> Estimate:
-    """Return a normal interval, cut at the limits of what it estimates."""
+    """Return a normal interval, cut at the limits of the quantity."""
     reach = stats.norm.isf((1 - confidence) / 2) * math.sqrt(variance)
     low, high = max(value - reach, limits[0]), min(value + reach, limits[1])
     return Estimate(float(value), float(low), float(high))
@@ -78,7 +80,7 @@ def rank_correlation(a: Any, b: Any, *, confidence: float = 0.95) -> Estimate | 
       confidence: of the interval.
 
     Returns:
-      None where there is none: fewer than four records, or one quantity is constant.
+      None for fewer than four records, or if one quantity is constant.
     """
     a, b = np.asarray(a, float).ravel(), np.asarray(b, float).ravel()
     if a.size != b.size:

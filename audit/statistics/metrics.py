@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Decomposition(NamedTuple):
-    """Mean squared error of every target, and where it comes from."""
+    """Mean squared error of every target, split into squared bias and variance."""
 
     mse: np.ndarray  # [targets] mean over runs and coordinates
     bias2: np.ndarray | None  # [targets] unbiased, so it may be slightly negative
@@ -86,7 +86,7 @@ def psnr(a: Any, b: Any) -> np.ndarray:
 def matching(guesses: Any, targets: Any) -> float:
     """Return the share of guesses more correlated with their own target than any other.
 
-    Unlike errors it does not mind a guess of the wrong contrast; chance is 1 / n.
+    Unlike an error it ignores the contrast of a guess; chance level is 1 / n.
 
     Args:
       guesses: [n, *features].

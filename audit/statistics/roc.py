@@ -1,16 +1,16 @@
 """Scores of members and non-members: ROC, AUC, rates at a threshold, and intervals.
 
-A high score says "member"; the rule is always `score > threshold`, so that a threshold
-taken from the non-members has at most the false-positive rate it was taken for, ties or
-not. Scores may be infinite, never nan. A rate is printed with the counts behind it.
+A high score says "member". The rule is always `score > threshold`, so that a threshold
+chosen on the non-members has at most its nominal false-positive rate, even with ties.
+Scores may be infinite, never nan. Every rate is reported with its counts.
 
-Where a threshold comes from is part of its name:
+The scores that a threshold is chosen on are part of its name:
 
 ==========  =====================================================================
 chosen on
 ==========  =====================================================================
-`shadows`   the attacker's own shadow models: deployable, and what he would get
-`targets`   the very scores that are rated: optimistic, what most papers print
+`shadows`   those of the attacker's shadow models: an attacker can do this
+`targets`   the scores that are rated: optimistic, but usual in papers
 ==========  =====================================================================
 """
 
@@ -25,13 +25,13 @@ from scipy import stats
 from audit.statistics.intervals import Estimate, Proportion, normal, proportion
 
 FPRS = (1e-2, 1e-3, 1e-4)
-EXPECTED = 10  # false positives a rate needs before it is printed
+EXPECTED = 10  # least expected number of false positives at a rate
 
 ChosenOn = Literal["shadows", "targets"]
 
 
 class Roc(NamedTuple):
-    """Every rate the scores can give, from nobody accused to everybody."""
+    """All pairs of rates, from a threshold above all scores to one below all scores."""
 
     fpr: np.ndarray  # [p] not decreasing, from 0 to 1
     tpr: np.ndarray  # [p] the same
@@ -39,7 +39,7 @@ class Roc(NamedTuple):
 
 
 class Operating(NamedTuple):
-    """One threshold, and what it did."""
+    """One threshold and the rates it gives."""
 
     nominal: float  # the false-positive rate it was chosen for
     chosen_on: ChosenOn
@@ -57,11 +57,11 @@ class Accuracy(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a table says of one attack."""
+    """All numbers of one attack."""
 
     auc: Estimate
-    accuracy: tuple[Accuracy, ...]  # on shadows, where there are any; on targets
-    operating: tuple[Operating | str, ...]  # by FPR; a string says why it is missing
+    accuracy: tuple[Accuracy, ...]  # chosen on shadows, if there are any; on targets
+    operating: tuple[Operating | str, ...]  # one per FPR; a string = why it is missing
     members: int
     nonmembers: int
 
@@ -89,7 +89,7 @@ def scores(members: Any, nonmembers: Any) -> Scores:
 
 
 def roc(members: Any, nonmembers: Any) -> Roc:
-    """Return the empirical ROC; tied scores are one step, along its diagonal.
+    """Return the empirical ROC; tied scores are one diagonal step.
 
     Args:
       members: [m] scores.
@@ -100,7 +100,7 @@ def roc(members: Any, nonmembers: Any) -> Roc:
     tpr, fpr = (
         1 - np.searchsorted(np.sort(a), cut, side="right") / a.size for a in data
     )
-    # `> -inf` misses scores of -inf: the last step takes everybody
+    # `> -inf` misses scores of -inf: the last step accuses all of them
     if tpr[-1] < 1 or fpr[-1] < 1:
         cut, tpr, fpr = np.append(cut, -np.inf), np.append(tpr, 1), np.append(fpr, 1)
     return Roc(fpr, tpr, cut)
@@ -121,7 +121,7 @@ def operating(
     shadows: Any = None,
     confidence: float = 0.95,
 ) -> Operating | str:
-    """Return what the threshold for one false-positive rate did.
+    """Return the rates of the threshold chosen for one false-positive rate.
 
     Args:
       members: [m] scores that are rated.
@@ -132,8 +132,8 @@ def operating(
       confidence: of the intervals.
 
     Returns:
-      "unavailable (n)" with the number there is, where fewer than 10 / fpr non-members
-      choose or rate the threshold: at most ten of them would decide.
+      "unavailable (n)" with the number n of non-members, where fewer than 10 / fpr
+      choose or rate the threshold: fewer than ten false positives would decide.
     """
     data = scores(members, nonmembers)
     chosen_on: ChosenOn = "targets" if shadows is None else "shadows"
@@ -161,7 +161,7 @@ def balanced_accuracy(
       members: [m] scores that are rated.
       nonmembers: [n] scores that are rated.
       shadows: (members, nonmembers) of shadow models, on which the threshold is best;
-        None = it is best on the rated scores, an optimistic choice.
+        None = it is best on the rated scores, which is optimistic.
     """
     data = scores(members, nonmembers)
     cut = best_threshold(*(data if shadows is None else shadows))
@@ -171,7 +171,7 @@ def balanced_accuracy(
 
 
 class _Placements(NamedTuple):
-    """How each score stands to the other group: the influence values of the AUC."""
+    """The influence values of the AUC: each score compared with the other group."""
 
     auc: float
     members: np.ndarray  # [m] share of non-members below, ties counted half
@@ -209,15 +209,15 @@ def auc(
 ) -> Estimate:
     """Return the area under the ROC, P(member > non-member) + P(tie) / 2.
 
-    The interval is DeLong's. Perfect separation has no estimated variance: there it is
-    exact, for if all is in order then so are min(m, n) independent pairs, which has
-    probability AUC^min(m, n) at most.
+    The interval is DeLong's. Under perfect separation the variance cannot be estimated,
+    and the interval is exact: min(m, n) independent pairs are all in order, which has
+    probability at most AUC^min(m, n).
 
     Args:
       members: [m] scores.
       nonmembers: [n] scores.
-      clusters: (ids [m], ids [n]) of what is independent, if scores are not: the model
-        a score comes from, or the record it is about.
+      clusters: (ids [m], ids [n]) of independent units where scores are dependent: of
+        the models, or of the records.
       confidence: of the interval.
     """
     data = scores(members, nonmembers)
@@ -244,12 +244,12 @@ def auc_difference(
 
     Args:
       ours: (members [m], nonmembers [n]) of one attack.
-      theirs: of the other, records in the same order.
+      theirs: of the other attack, with records in the same order.
       clusters: as in `auc`.
       confidence: of the interval.
 
     Raises:
-      ValueError: if the two have not the same numbers of scores.
+      ValueError: if the numbers of scores differ.
     """
     first, second = _placements(*ours), _placements(*theirs)
     shapes = [(p.members.size, p.nonmembers.size) for p in (first, second)]
@@ -270,7 +270,7 @@ def summarise(
     fprs: tuple[float, ...] = FPRS,
     confidence: float = 0.95,
 ) -> Summary:
-    """Return all that a table says of one attack.
+    """Return all numbers of one attack.
 
     Args:
       members: [m] scores of members of the audited models.

@@ -5,29 +5,44 @@
     def test_laws():
         check_defense(load("my_plugins/defenses/quiet.py"), steps=2)
 
-A broken law raises AssertionError with its name and what was seen; `docs/plugins.md`
-lists them all.
+A broken law raises AssertionError with its name and the numbers; `docs/plugins.md`
+lists all laws. Importing this package imports neither JAX nor a law: pytest does so at
+every start, for `audit.testing.pytest_plugin`.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from audit.config import plugins
-from audit.testing import accounting, attack, defense, query
-from audit.testing import scenario as scenario_laws
-from audit.testing.laws import Law, judge
-from audit.types import Task
+if TYPE_CHECKING:
+    from audit.testing.laws import Law
+    from audit.types import Task
 
-DEFENSE_LAWS: tuple[Law, ...] = (
-    *defense.LAWS,
-    *accounting.LAWS,
-    *query.LAWS,
-)
-ATTACK_LAWS: tuple[Law, ...] = attack.LAWS
-SCENARIO_LAWS: tuple[Law, ...] = scenario_laws.LAWS
+    DEFENSE_LAWS: tuple[Law, ...]
+    ATTACK_LAWS: tuple[Law, ...]
+    SCENARIO_LAWS: tuple[Law, ...]
+
+# modules whose laws a plug-in of each kind is held against
+LAWS = {
+    "DEFENSE_LAWS": ("defense", "accounting", "query"),
+    "ATTACK_LAWS": ("attack",),
+    "SCENARIO_LAWS": ("scenario",),
+}
+
+
+def __getattr__(name: str) -> tuple[Law, ...]:
+    """Return the laws of one kind of plug-in, imported when they are first read."""
+    if name not in LAWS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _laws(name)
+
+
+def _laws(name: str) -> tuple[Law, ...]:
+    modules = [importlib.import_module(f"{__name__}.{m}") for m in LAWS[name]]
+    return tuple(law for module in modules for law in module.LAWS)
 
 
 def load(path: str | Path) -> Callable:
@@ -36,11 +51,14 @@ def load(path: str | Path) -> Callable:
     Raises:
       UserError: if it cannot be imported, or holds no function of its own name.
     """
+    from audit.config import plugins
+    from audit.errors import UserError
+
     path = Path(path)
     module = plugins.load(plugins.Place(path, "", (path,)), path.stem)
     factory = getattr(module, path.stem, None)
     if factory is None:
-        raise plugins.UserError(f"{path} holds no function {path.stem!r}")
+        raise UserError(f"{path} holds no function {path.stem!r}")
     return factory
 
 
@@ -58,10 +76,13 @@ def check_defense(
       Law -> "holds", or "does not apply: why".
 
     Raises:
-      AssertionError: naming every law that is broken, and what was seen.
+      AssertionError: naming every law that is broken, and what was observed.
     """
-    case = defense.Case(factory, task, settings)
-    return judge(f"defense {factory.__name__}", DEFENSE_LAWS, case)
+    from audit.testing import defense
+    from audit.testing.laws import judge
+
+    case = defense.DefenseCase(factory, task, settings)
+    return judge(f"defense {factory.__name__}", _laws("DEFENSE_LAWS"), case)
 
 
 def check_attack(
@@ -86,10 +107,13 @@ def check_attack(
       Law -> "holds", or "does not apply: why".
 
     Raises:
-      AssertionError: naming every law that is broken, and what was seen.
+      AssertionError: naming every law that is broken, and what was observed.
     """
-    case = attack.Case(factory, task, settings, oracle, leaves_domain)
-    return judge(f"attack {factory.__name__}", ATTACK_LAWS, case)
+    from audit.testing import attack
+    from audit.testing.laws import judge
+
+    case = attack.AttackCase(factory, task, settings, oracle, leaves_domain)
+    return judge(f"attack {factory.__name__}", _laws("ATTACK_LAWS"), case)
 
 
 def check_scenario(
@@ -106,7 +130,10 @@ def check_scenario(
       Law -> "holds", or "does not apply: why".
 
     Raises:
-      AssertionError: naming every law that is broken, and what was seen.
+      AssertionError: naming every law that is broken, and what was observed.
     """
-    with scenario_laws.Case(scenario, words, run) as case:
-        return judge(f"scenario {case.name}", SCENARIO_LAWS, case)
+    from audit.testing.laws import judge
+    from audit.testing.scenario import ScenarioCase
+
+    case = ScenarioCase(scenario, words, run)
+    return judge(f"scenario {case.name}", _laws("SCENARIO_LAWS"), case)

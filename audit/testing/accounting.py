@@ -1,102 +1,105 @@
-"""The laws of what accounting reads off a defense."""
+"""The laws of a defense's accounting."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from audit.accounting import rdp
 from audit.testing import worlds
-from audit.testing.defense import MORE_NOISE, Case
+from audit.testing.defense import MORE_NOISE, DefenseCase
 from audit.testing.laws import Law, broken, close
-from audit.types import Defense
+from audit.types import Adjacency, Defense
 
 ORDERS = np.array([1.25, 2.0, 4.0, 16.0, 64.0])
 N = worlds.FIXED + 1  # records of a run
 DELTA = 1e-5
+ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
 
-def information_is_finite_and_not_negative(case: Case) -> str | None:
-    """A trace of Fisher information is a finite number, at least 0, one a record."""
-    found = case.information
-    if found is None:
+def information_is_finite_and_not_negative(case: DefenseCase) -> str | None:
+    """A trace of Fisher information is a finite number, at least 0, one per record."""
+    trace = case.information
+    if trace is None:
         return "no bound"
-    if found.shape != (worlds.TARGETS, 1):
-        broken(f"shape {found.shape} for one row, not ({worlds.TARGETS}, 1)")
-    if not np.isfinite(found).all() or (found < 0).any():
-        broken(f"values from {found.min():.3g} to {found.max():.3g}")
+    if trace.shape != (worlds.TARGETS, 1):
+        broken(f"shape {trace.shape} for one row, not ({worlds.TARGETS}, 1)")
+    if not np.isfinite(trace).all() or (trace < 0).any():
+        broken(f"values from {trace.min():.3g} to {trace.max():.3g}")
     return None
 
 
-def _curve(defense: Defense, adjacency: str) -> np.ndarray | None:
-    """Return the Renyi curve at ORDERS; None = no theorem."""
-    curve = defense.rdp and defense.rdp(N, ORDERS, adjacency)
+def _curve(
+    defense: Defense, adjacency: Adjacency, orders: Any = ORDERS
+) -> np.ndarray | None:
+    """Return the Renyi curve; None = no theorem."""
+    curve = None if defense.rdp is None else defense.rdp(N, orders, adjacency)
     return None if curve is None else np.asarray(curve, float)
 
 
-def more_noise_is_never_a_smaller_bound(case: Case) -> str | None:
+def more_noise_is_never_a_smaller_bound(case: DefenseCase) -> str | None:
     """Four times the noise: no more information in a step, no larger epsilon."""
     louder = case.louder(4.0)
     if louder is None:
         return f"no setting is called {', '.join(MORE_NOISE)}"
     once = {"steps": 1} if "steps" in case.settings else {}  # runs differ later on
-    before, after = case.learner(**once), case.learner(**once, **louder)
-    said = ", ".join(f"{k}={v:g}" for k, v in louder.items())
+    before, after = case.learner_with(**once), case.learner_with(**once, **louder)
+    change = ", ".join(f"{k}={v:g}" for k, v in louder.items())
     less, more = case.read(before), case.read(after)
     if less is not None and more is not None and (more > less * (1 + 1e-6)).any():
-        broken(f"{said}: information {more.max():.3g} after {less.max():.3g}")
-    for adjacency in ("replace_one", "add_remove"):
-        first, second = (_curve(of.defense, adjacency) for of in (before, after))
+        broken(f"{change}: information {more.max():.3g} after {less.max():.3g}")
+    for adjacency in ADJACENCIES:
+        first, second = (_curve(x.defense, adjacency) for x in (before, after))
         if first is not None and second is not None and (second > first + 1e-9).any():
-            broken(f"{said}: a larger Renyi curve, {adjacency}")
+            broken(f"{change}: a larger Renyi curve, {adjacency}")
     return None
 
 
-def the_renyi_curve_rises(case: Case) -> str | None:
+def the_renyi_curve_rises(case: DefenseCase) -> str | None:
     """A Renyi divergence is at least 0 and never falls with its order."""
-    found = False
-    for adjacency in ("replace_one", "add_remove"):
+    any_curve = False
+    for adjacency in ADJACENCIES:
         curve = _curve(case.defense, adjacency)
         if curve is None:
             continue
-        found = True
+        any_curve = True
         if curve.shape != ORDERS.shape:
             broken(f"{adjacency}: shape {curve.shape} for {len(ORDERS)} orders")
         if not (curve >= 0).all() or (np.diff(curve) < -1e-9 * curve.max()).any():
             broken(f"{adjacency}: {curve} at orders {ORDERS}")
-    return None if found else "no Renyi curve"
+    return None if any_curve else "no Renyi curve"
 
 
-def infinite_noise_leaks_nothing(case: Case) -> str | None:
+def infinite_noise_leaks_nothing(case: DefenseCase) -> str | None:
     """A Renyi curve goes to 0 with ever more noise."""
     louder = case.louder(1e8)
     if louder is None:
         return f"no setting is called {', '.join(MORE_NOISE)}"
     defense = case.factory(case.world.task, **{**case.settings, **louder})
-    curve = defense.rdp and defense.rdp(N, ORDERS, "replace_one")
+    curve = _curve(defense, "replace_one")
     if curve is None:
         return "no Renyi curve"
-    if not (np.asarray(curve) < 1e-6).all():
+    if not (curve < 1e-6).all():
         broken(f"{curve} at orders {ORDERS} with 1e8 times the noise")
     return None
 
 
-def the_tight_epsilon_is_not_above_the_curves(case: Case) -> str | None:
+def the_tight_epsilon_is_not_above_the_curves(case: DefenseCase) -> str | None:
     """A privacy-loss distribution is never worse than the Renyi curve's conversion."""
-    held = case.defense
-    loss = held.pld and held.pld(N, "replace_one")
-    curve = held.rdp and held.rdp(N, rdp.ORDERS, "replace_one")
-    if not loss or curve is None:
-        return "it has not both"
-    tight, whole = (
-        loss.get_epsilon_for_delta(DELTA),
-        rdp.epsilon(rdp.ORDERS, curve, DELTA),
-    )
-    if tight > whole * (1 + 1e-6) + 1e-6:
-        broken(f"epsilon {tight:.6g} above {whole:.6g} of the curve")
+    pld = case.defense.pld
+    loss = None if pld is None else pld(N, "replace_one")
+    curve = _curve(case.defense, "replace_one", rdp.ORDERS)
+    if loss is None or curve is None:
+        return "it does not have both"
+    tight = loss.get_epsilon_for_delta(DELTA)
+    converted = rdp.epsilon(rdp.ORDERS, curve, DELTA)
+    if tight > converted * (1 + 1e-6) + 1e-6:
+        broken(f"epsilon {tight:.6g} above {converted:.6g} of the curve")
     return None
 
 
-def the_target_is_a_candidate_like_any_other(case: Case) -> str | None:
+def the_target_is_a_candidate_like_any_other(case: DefenseCase) -> str | None:
     """The log-likelihood of the target as a candidate is the target's own, finite."""
     if case.defense.log_likelihood is None:
         return "no likelihood"
@@ -107,8 +110,8 @@ def the_target_is_a_candidate_like_any_other(case: Case) -> str | None:
         broken(f"shape {got.shape} for {n} candidates, not ({n}, {n + 1})")
     if not np.isfinite(got).all():
         broken("it is not finite")
-    own = got[np.arange(n), np.arange(n)]
-    close(own, got[:, -1], "as a candidate and as the target", 1e-6)
+    as_candidate = got[np.arange(n), np.arange(n)]
+    close(as_candidate, got[:, -1], "as a candidate and as the target", 1e-6)
     return None
 
 

@@ -13,13 +13,19 @@ import numpy as np
 
 from audit.config import registry
 from audit.games import base
-from audit.pipeline import GAMES
 from audit.testing import shown
 from audit.testing.laws import OF_FACTORIES, Law, broken, close, same_bits, settings_of
 from audit.types import Attack, Knowledge, Observation, Task
 
+# what games that need settings are made with
+GAME_SETTINGS: dict[str, dict[str, Any]] = {
+    "attribute": {"attribute": "any"},
+    "canary": {"canaries": {"count": 1}},
+    "one_run": {"canaries": {"count": 4}},
+}
 
-class Case:
+
+class AttackCase:
     """One attack with its settings, and what games would show it; made once."""
 
     def __init__(
@@ -32,7 +38,7 @@ class Case:
     ):
         self.factory, self.oracle, self.leaves_domain = factory, oracle, leaves_domain
         self.settings = registry.validate(settings_of(factory), given, factory.__name__)
-        self.asked = task
+        self.task = task
         self.key = jax.random.key(11)
 
     @functools.cached_property
@@ -44,7 +50,7 @@ class Case:
     def shown(self) -> shown.Shown:
         """Everything the games could show, declared or not."""
         return shown.make(
-            lambda task: self.factory(task, **self.settings).threat_model, self.asked
+            lambda task: self.factory(task, **self.settings).threat_model, self.task
         )
 
     @property
@@ -52,18 +58,20 @@ class Case:
         """What it declared; all else is None."""
         return shown.granted(self.attack.threat_model, self.shown)
 
-    def play(self, knowledge: Knowledge, seen: Observation) -> tuple[Any, Any, Any]:
+    def play(
+        self, knowledge: Knowledge, observation: Observation
+    ) -> tuple[Any, Any, Any]:
         """Return state, diagnostics and the guesses at all observations."""
         fit_key, guess_key = jax.random.split(self.key)
         state, info = self.attack.fit(fit_key, knowledge)
-        return state, info, self.guess(state, guess_key, seen)
+        return state, info, self.guess(state, guess_key, observation)
 
-    def guess(self, state: Any, key: Any, seen: Observation) -> np.ndarray:
+    def guess(self, state: Any, key: Any, observation: Observation) -> np.ndarray:
         """Guess at all observations at once, as games do."""
         keys = jax.random.split(key, self.shown.many)
         with jax.enable_x64(self.shown.exact):
             guesses = jax.jit(jax.vmap(self.attack.guess, (None, 0, 0)))
-            return np.asarray(guesses(state, keys, seen))
+            return np.asarray(guesses(state, keys, observation))
 
     @functools.cached_property
     def played(self) -> tuple[Any, Any, Any]:
@@ -71,54 +79,64 @@ class Case:
         return self.play(*self.declared)
 
 
-def threat_model_words_are_known(case: Case) -> str | None:
+def threat_model_words_are_known(case: AttackCase) -> str | None:
     """Goal, `sees`, `knows` are words a game can grant, `assumes` a defense has."""
-    reason = base.mismatch(case.attack.threat_model, case.shown.defense)
-    if reason is not None:
-        broken(reason)
+    model = case.attack.threat_model
+    missing = sorted(model.assumes - case.shown.defense.traits)
+    if missing:
+        broken(f"the defense is not {', not '.join(missing)}")
+    for game in _games().values():
+        base.mismatch(model, case.shown.defense, game)  # refuses words nobody grants
     return None
 
 
-def some_game_can_be_played(case: Case) -> str | None:
+@functools.cache
+def _games() -> dict[str, base.Game]:
+    """Return every game of the suite; settings do not change what a game grants."""
+    games = {}
+    for name in registry.own_names("game"):
+        settings = registry.check("game", name, GAME_SETTINGS.get(name, {}), "")
+        games[name] = registry.find("game", name)(**settings)
+    return games
+
+
+def some_game_can_be_played(case: AttackCase) -> str | None:
     """At least one game grants everything it declares."""
     model, defense = case.attack.threat_model, case.shown.defense
-    reasons = {n: base.mismatch(model, defense, game) for n, game in GAMES.items()}
+    reasons = {n: base.mismatch(model, defense, g) for n, g in _games().items()}
     if all(reasons.values()):
         broken("; ".join(f"{n}: {why}" for n, why in reasons.items()))
     return None
 
 
-def what_it_declares_is_enough(case: Case) -> str | None:
+def what_it_declares_is_enough(case: AttackCase) -> str | None:
     """It fits and guesses where every field it did not declare is None."""
     _ = case.played
     return None
 
 
-def what_it_did_not_declare_is_not_read(case: Case) -> str | None:
+def what_it_did_not_declare_is_not_read(case: AttackCase) -> str | None:
     """With every field there is, its guesses are the same to the bit."""
-    held = case.shown
-    same_bits(
-        case.play(held.knowledge, held.observations)[2],
-        case.played[2],
-        "shown everything, and what it declared",
-    )
+    everything = case.play(case.shown.knowledge, case.shown.observations)
+    what = "shown everything, and what it declared"
+    same_bits(everything[2], case.played[2], what)
     return None
 
 
-def the_target_stays_hidden(case: Case) -> str | None:
+def the_target_stays_hidden(case: AttackCase) -> str | None:
     """Only an oracle, which says so, is shown the answer; nobody gets a noise key."""
     if base.is_oracle(case.attack.threat_model) and not case.oracle:
         broken("it declares that it sees the target: say oracle=True")
     return None
 
 
-def same_key_same_bits(case: Case) -> str | None:
+def same_key_same_bits(case: AttackCase) -> str | None:
     """Fit and guess again with the same keys: the bits are the same."""
     same_bits(case.play(*case.declared)[2], case.played[2], "played twice")
     return None
 
 
-def fitting_changes_nothing_it_was_given(case: Case) -> str | None:
+def fitting_changes_nothing_it_was_given(case: AttackCase) -> str | None:
     """The pool and the known records are as they were."""
     knowledge, _ = case.declared
     data = {f: getattr(knowledge, f) for f in ("pool", "pool_source", "fixed")}
@@ -128,7 +146,7 @@ def fitting_changes_nothing_it_was_given(case: Case) -> str | None:
     return None
 
 
-def the_state_is_a_tree_of_arrays(case: Case) -> str | None:
+def the_state_is_a_tree_of_arrays(case: AttackCase) -> str | None:
     """What `fit` returns can go through jit."""
     for leaf in jax.tree.leaves(case.played[0]):
         if not isinstance(leaf, (np.ndarray, np.generic, jax.Array, int, float)):
@@ -136,7 +154,7 @@ def the_state_is_a_tree_of_arrays(case: Case) -> str | None:
     return None
 
 
-def the_diagnostics_are_plain(case: Case) -> str | None:
+def the_diagnostics_are_plain(case: AttackCase) -> str | None:
     """What `fit` says of itself is a dict that JSON can hold."""
     info = case.played[1]
     if not isinstance(info, dict):
@@ -145,22 +163,22 @@ def the_diagnostics_are_plain(case: Case) -> str | None:
     return None
 
 
-def guesses_have_their_shape(case: Case) -> str | None:
-    """A record's shape; or one score a value, a record, a run, as the game asks."""
+def guesses_have_their_shape(case: AttackCase) -> str | None:
+    """A record's shape; or one score per value, record or run, as the game asks."""
     wanted = (case.shown.many, *case.shown.shape)
     if case.played[2].shape != wanted:
         broken(f"{case.played[2].shape}, not {wanted}")
     return None
 
 
-def guesses_are_finite(case: Case) -> str | None:
+def guesses_are_finite(case: AttackCase) -> str | None:
     """No guess is nan or infinite."""
     if not np.isfinite(case.played[2]).all():
         broken("some are not")
     return None
 
 
-def guesses_stay_in_the_domain(case: Case) -> str | None:
+def guesses_stay_in_the_domain(case: AttackCase) -> str | None:
     """A guessed record lies where records lie, unless it says that it need not."""
     low, high = case.shown.task.domain
     if case.attack.threat_model.goal in ("membership", "attribute"):
@@ -173,11 +191,11 @@ def guesses_stay_in_the_domain(case: Case) -> str | None:
     return None
 
 
-def guesses_are_made_one_by_one(case: Case) -> str | None:
+def guesses_are_made_one_by_one(case: AttackCase) -> str | None:
     """Under vmap each guess is what it would be alone."""
     state, _, guesses = case.played
-    seen, key = case.declared[1], jax.random.split(case.key)[1]
-    first = jax.tree.map(lambda a: jnp.asarray(a)[0], seen)
+    observation, key = case.declared[1], jax.random.split(case.key)[1]
+    first = jax.tree.map(lambda a: jnp.asarray(a)[0], observation)
     with jax.enable_x64(case.shown.exact):
         keys = jax.random.split(key, case.shown.many)
         alone = jax.jit(case.attack.guess)(state, keys[0], first)

@@ -1,4 +1,4 @@
-"""The laws of how a defense trains, and the case they look at."""
+"""The laws of how a defense trains, and the case that they are held against."""
 
 from __future__ import annotations
 
@@ -14,20 +14,28 @@ from audit.engine import shadow
 from audit.engine.precision import double
 from audit.testing import worlds
 from audit.testing.laws import OF_FACTORIES, Law, broken, close, same_bits, settings_of
-from audit.types import Defense, Lanes, Release, Task, TrainingSet
+from audit.types import (
+    Defense,
+    Iterative,
+    Lanes,
+    Minimiser,
+    Release,
+    Task,
+    TrainingSet,
+)
 
 LANES = 2
 MORE_NOISE = {"noise_multiplier": 1, "noise_stddev": 1, "concentration": -1}  # by power
 
 
-class Case:
-    """One defense with its settings in a tiny world; what laws share is made once."""
+class DefenseCase:
+    """One defense with its settings in a tiny world; laws share what is cached here."""
 
     def __init__(self, factory: Callable, task: Task | None, given: dict[str, Any]):
         self.factory, self.traced = factory, 0
         self.world = worlds.make(task)
-        known = settings_of(factory)
-        self.settings = registry.validate(known, given, factory.__name__)
+        settings = settings_of(factory)
+        self.settings = registry.validate(settings, given, factory.__name__)
         self.data = worlds.training_sets(self.world)
         self.key = jax.random.key(7)
 
@@ -38,7 +46,7 @@ class Case:
 
         self.counted = counted
 
-    def learner(self, **changed: Any) -> shadow.Learner:
+    def learner_with(self, **changed: Any) -> shadow.Learner:
         """Return the defense, ready to be run, with some settings changed."""
         return shadow.learner(
             self.counted,
@@ -49,41 +57,46 @@ class Case:
         )
 
     @functools.cached_property
-    def of(self) -> shadow.Learner:
-        """The defense as it was asked for."""
-        return self.learner()
+    def learner(self) -> shadow.Learner:
+        """The defense with the settings of the case."""
+        return self.learner_with()
 
     @property
     def defense(self) -> Defense:
         """Its functions, built with host values."""
-        return self.of.defense
+        return self.learner.defense
+
+    @property
+    def mechanism(self) -> Iterative | None:
+        """Its steps, built with host values; None = it takes none."""
+        mechanism = self.defense.mechanism
+        return mechanism if isinstance(mechanism, Iterative) else None
 
     def sweep(self, method: str, data: TrainingSet, *extra: Any, **how: Any) -> Any:
         """Run a method for every target, by the suite's own engine."""
-        of, key = how.pop("of", self.of), how.pop("key", self.key)
+        learner, key = how.pop("learner", self.learner), how.pop("key", self.key)
         engine = shadow.Engine(Lanes(tile=how.pop("tile", LANES)))
-        return shadow.sweep(method, of, key, data, *extra, engine=engine, **how)
+        return shadow.sweep(method, learner, key, data, *extra, engine=engine, **how)
 
     @functools.cached_property
     def released(self) -> Release:
-        """One release a target."""
+        """One release per target."""
         return self.sweep("train", self.data)
 
-    def read(self, of: shadow.Learner) -> np.ndarray | None:
-        """Return the Fisher information about every target [targets], or None."""
-        row = np.array([worlds.FIXED])
-        if of.defense.fil is not None:
-            found = self.sweep("fil", self.data, row, of=of, precise=True)[0]
-        elif of.defense.fisher is not None:
-            found = self.sweep("fisher", self.data, row, of=of, precise=True)
-        else:
+    def read(self, learner: shadow.Learner) -> np.ndarray | None:
+        """Return the Fisher information about every target [targets, 1], or None."""
+        mechanism, extra = learner.defense.mechanism, np.array([worlds.FIXED])
+        how: dict[str, Any] = {"learner": learner, "precise": True}
+        if isinstance(mechanism, Minimiser) and mechanism.fil is not None:
+            return np.asarray(self.sweep("fil", self.data, extra, **how)[0])
+        if learner.defense.fisher is None:
             return None
-        return np.asarray(found)
+        return np.asarray(self.sweep("fisher", self.data, extra, **how))
 
     @functools.cached_property
     def information(self) -> np.ndarray | None:
         """The Fisher information about every target [targets, 1]; None = no bound."""
-        return self.read(self.of)
+        return self.read(self.learner)
 
     def louder(self, factor: float) -> dict[str, float] | None:
         """Return the setting that is the noise, scaled; None = it has another name."""
@@ -95,14 +108,13 @@ class Case:
     @functools.cached_property
     def steps(self) -> tuple[Any, list[Any]]:
         """The first lane's run step by step, in float64: its state, every view."""
-        defense, key = self.defense, jax.random.fold_in(self.key, 0)
-        assert defense.init is not None
-        assert defense.step is not None
+        mechanism, key = self.mechanism, jax.random.fold_in(self.key, 0)
+        assert mechanism is not None
         with jax.enable_x64(True):
-            side, data = double((self.of.side, self.one(0)))
-            state, views = defense.init(key, side), []
-            step = jax.jit(defense.step)
-            for _ in range(defense.steps or 0):
+            side, data = double((self.learner.side, self.one(0)))
+            state, views = mechanism.init(key, side), []
+            step = jax.jit(mechanism.step)
+            for _ in range(mechanism.steps):
                 state, view = step(key, state, data)
                 views.append(view)
         return state, views
@@ -116,7 +128,7 @@ class Case:
 # Training -----------------------------------------------------------------------------
 
 
-def same_key_same_bits(case: Case) -> str | None:
+def same_key_same_bits(case: DefenseCase) -> str | None:
     """A run is a function of key and data: run again, the bits are the same."""
     first = case.released
     other = worlds.others(case.data.fixed, *case.world.task.domain)
@@ -125,14 +137,14 @@ def same_key_same_bits(case: Case) -> str | None:
     return None
 
 
-def lanes_equal_single_runs(case: Case) -> str | None:
+def lanes_equal_single_runs(case: DefenseCase) -> str | None:
     """Under vmap every lane is what it would be alone, up to rounding."""
     alone = case.sweep("train", case.data, tile=1)
     close(alone, case.released, "one lane alone and in a tile", 1e-4)
     return None
 
 
-def releases_are_finite(case: Case) -> str | None:
+def releases_are_finite(case: DefenseCase) -> str | None:
     """What leaves the learner has no nan and no infinity."""
     for leaf in jax.tree.leaves(case.released):
         if not np.isfinite(np.asarray(leaf, float)).all():
@@ -140,7 +152,7 @@ def releases_are_finite(case: Case) -> str | None:
     return None
 
 
-def dtype_is_kept(case: Case) -> str | None:
+def dtype_is_kept(case: DefenseCase) -> str | None:
     """Float32 in, float32 out; a defense with the trait `exact` works in float64."""
     wanted = np.float64 if "exact" in case.defense.traits else np.float32
     for leaf in jax.tree.leaves(case.released):
@@ -150,22 +162,23 @@ def dtype_is_kept(case: Case) -> str | None:
     return None
 
 
-def a_new_float_compiles_nothing(case: Case) -> str | None:
+def a_new_float_compiles_nothing(case: DefenseCase) -> str | None:
     """Floats are traced: a sweep over one compiles once."""
-    floats = {k: v for k, v in case.of.floats.items() if 0 < v < 0.8 or v >= 1}
+    floats = {k: v for k, v in case.learner.floats.items() if 0 < v < 0.8 or v >= 1}
     if not floats:
         return "it has no float settings"
     _ = case.released  # compiled by now
     before = case.traced
     louder = {k: v * 1.125 for k, v in floats.items()}
-    case.sweep("train", case.data, of=case.of._replace(floats=case.of.floats | louder))
+    learner = case.learner._replace(floats=case.learner.floats | louder)
+    case.sweep("train", case.data, learner=learner)
     if case.traced != before:
         broken(f"new values of {', '.join(floats)} traced it again")
     return None
 
 
-def other_keys_draw_other_noise(case: Case) -> str | None:
-    """Whoever has a bound draws noise: another key gives another release."""
+def other_keys_draw_other_noise(case: DefenseCase) -> str | None:
+    """A defense with a bound draws noise: another key gives another release."""
     reads_nothing = case.information is None or not case.information.any()
     if case.defense.rdp is None and reads_nothing:
         return "it has no bound"
@@ -180,7 +193,7 @@ def other_keys_draw_other_noise(case: Case) -> str | None:
     broken("two keys gave the same release, and it claims a bound")
 
 
-def no_noise_no_bound(case: Case) -> str | None:
+def no_noise_no_bound(case: DefenseCase) -> str | None:
     """Where the data leak and no key changes anything, every reading is None."""
     targets = case.world.splits.targets
     other = case.data._replace(target=worlds.others(targets, *case.world.task.domain))
@@ -195,42 +208,38 @@ def no_noise_no_bound(case: Case) -> str | None:
         return "it draws at random"
     if not differs(case.released, moved):
         return "the target does not move it"
-    held = case.defense
     for word in ("fisher", "rdp", "pld", "log_likelihood"):
-        if getattr(held, word) is not None:
+        if getattr(case.defense, word) is not None:
             broken(f"`{word}` claims something of a release without noise")
     return None
 
 
-def train_is_init_and_steps(case: Case) -> str | None:
-    """`train` is `init` and then `step`, so often as `steps` says."""
-    defense = case.defense
-    if defense.init is None or defense.step is None:
+def train_is_init_and_steps(case: DefenseCase) -> str | None:
+    """`train` is `init` and then `step`, as many times as `steps` says."""
+    if case.mechanism is None:
         return "nothing iterates"
-    if not defense.steps:
-        broken("it has a step, and `steps` does not say how many")
     whole = case.sweep("train", case.data, precise=True)
     first = jax.tree.map(lambda a: a[0], whole.params)
     close(case.steps[0].params, first, "steps by hand and `train`", 1e-6)
     return None
 
 
-def preparing_looks_at_public_data_only(case: Case) -> str | None:
+def preparing_looks_at_public_data_only(case: DefenseCase) -> str | None:
     """The side is a function of key and public data, whatever was trained before."""
-    again = case.learner()
-    case.sweep("train", case.data, of=again)
-    third = case.learner()
-    same_bits(again.side, case.of.side, "prepared twice")
-    same_bits(third.side, case.of.side, "prepared before and after a run")
+    again = case.learner_with()
+    case.sweep("train", case.data, learner=again)
+    third = case.learner_with()
+    same_bits(again.side, case.learner.side, "prepared twice")
+    same_bits(third.side, case.learner.side, "prepared before and after a run")
     return None
 
 
-def order_of_records_does_not_matter(case: Case) -> str | None:
+def order_of_records_does_not_matter(case: DefenseCase) -> str | None:
     """A set has no order: the known records permuted give the same release."""
-    ordered = case.defense.init is not None
-    if ordered and "full_batch" not in case.defense.traits:
+    mechanism = case.defense.mechanism
+    if case.mechanism is not None and "full_batch" not in case.defense.traits:
         return "batches are drawn by row"
-    if case.defense.parts is not None and case.defense.parts.noise.at == "example":
+    if mechanism is not None and mechanism.noise.at == "example":
         return "noise is drawn by row"
     fixed = jax.tree.map(lambda a: a[::-1], case.data.fixed)
     permuted = case.sweep("train", case.data._replace(fixed=fixed))
@@ -238,7 +247,7 @@ def order_of_records_does_not_matter(case: Case) -> str | None:
     return None
 
 
-def records_not_in_rows_take_no_part(case: Case) -> str | None:
+def records_not_in_rows_take_no_part(case: DefenseCase) -> str | None:
     """A lane that trains on some rows knows nothing of others; -1 is an empty slot."""
     rows = [0, 1, 2, 3, 4, 5, 6]
     if "rows" in case.defense.traits:
@@ -256,13 +265,13 @@ def records_not_in_rows_take_no_part(case: Case) -> str | None:
     return None
 
 
-def predictions_are_logits(case: Case) -> str | None:
-    """`predict` gives a row of logits a record: [m, classes], or [m, 1] of numbers."""
+def predictions_are_logits(case: DefenseCase) -> str | None:
+    """`predict` gives one row per record: logits [m, classes], or numbers [m, 1]."""
     if case.defense.predict is None:
         return "it releases no model that predicts"
     one = Release(jax.tree.map(lambda a: a[0], case.released.params))
     x = case.world.splits.test.x
-    got = np.asarray(case.defense.predict(case.of.side, one, x))
+    got = np.asarray(case.defense.predict(case.learner.side, one, x))
     wanted = (len(x), max(case.world.task.classes, 1))
     if got.shape != wanted:
         broken(f"shape {got.shape}, not {wanted}")

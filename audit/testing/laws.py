@@ -1,7 +1,7 @@
-"""What a law is, and how many of them are judged: every one, each by its name.
+"""What a law is, how all laws are judged, and the laws of every factory.
 
 A law is a small function of a case. It returns None where it holds, a reason where it
-does not apply, and calls `broken` with what was seen where it does not hold.
+does not apply, and calls `broken` with what was observed where it does not hold.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,12 +23,12 @@ Law = Callable[[Any], str | None]
 
 
 class LawBroken(AssertionError):
-    """What was seen instead."""
+    """A law that does not hold, and what was observed instead."""
 
 
-def broken(seen: str) -> NoReturn:
-    """Say that the law does not hold."""
-    raise LawBroken(seen)
+def broken(instead: str) -> NoReturn:
+    """Break the law, with what was observed instead."""
+    raise LawBroken(instead)
 
 
 def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
@@ -43,9 +43,9 @@ def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
       Law -> "holds", or "does not apply: why".
 
     Raises:
-      AssertionError: naming every law that is broken, and what was seen.
+      AssertionError: naming every law that is broken, and what was observed.
     """
-    found, wrong = {}, []
+    outcomes, wrong = {}, []
     for law in laws:
         name = law.__name__
         try:
@@ -56,24 +56,28 @@ def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
             text = str(error).strip().split("\n")[0]
             wrong.append(f"{name}: raised {type(error).__name__}: {text}")
         else:
-            found[name] = "holds" if gap is None else f"does not apply: {gap}"
+            outcomes[name] = "holds" if gap is None else f"does not apply: {gap}"
     if wrong:
-        said = "\n  ".join(wrong)
+        listed = "\n  ".join(wrong)
         raise AssertionError(
-            f"{subject} breaks {len(wrong)} of {len(laws)} laws\n  {said}"
+            f"{subject} breaks {len(wrong)} of {len(laws)} laws\n  {listed}"
         )
-    return found
+    return outcomes
 
 
 # What several laws say ----------------------------------------------------------------
 
 
-def same_bits(a: Any, b: Any, what: str) -> None:
-    """Say so if two trees of arrays are not the same to the bit."""
+def _leaves(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     import jax
 
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        x, y = np.asarray(x), np.asarray(y)
+        yield np.asarray(x), np.asarray(y)
+
+
+def same_bits(a: Any, b: Any, what: str) -> None:
+    """Break the law if two trees of arrays are not the same to the bit."""
+    for x, y in _leaves(a, b):
         if x.shape != y.shape or x.dtype != y.dtype:
             broken(f"{what}: {x.dtype}{list(x.shape)} and {y.dtype}{list(y.shape)}")
         if not np.array_equal(x, y, equal_nan=x.dtype.kind in "fc"):
@@ -81,11 +85,8 @@ def same_bits(a: Any, b: Any, what: str) -> None:
 
 
 def close(a: Any, b: Any, what: str, relative: float) -> None:
-    """Say so if two trees of arrays differ by more than `relative` of the largest."""
-    import jax
-
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        x, y = np.asarray(x), np.asarray(y)
+    """Break the law if trees of arrays differ by over `relative` of the largest."""
+    for x, y in _leaves(a, b):
         if x.shape != y.shape:
             broken(f"{what}: shapes {list(x.shape)} and {list(y.shape)}")
         scale = max(float(np.abs(y).max(initial=0)), 1e-12)
@@ -175,10 +176,9 @@ def file_says_what_it_is(case: Any) -> str | None:
 
 def defaults_are_valid(case: Any) -> str | None:
     """Every default keeps its own annotation."""
-    registry.validate(settings_of(case.factory), {}, case.factory.__name__)
-    known = settings_of(case.factory)
-    given = {k: s.default for k, s in known.items()}
-    registry.validate(known, given, case.factory.__name__)
+    settings = settings_of(case.factory)
+    defaults = {k: s.default for k, s in settings.items()}
+    registry.validate(settings, defaults, case.factory.__name__)
     return None
 
 

@@ -1,7 +1,8 @@
 """Fixtures for pytest: run or read a scorecard, and hold attacks and bounds to it.
 
-pytest loads this module wherever the package is installed, so it imports nothing of the
-suite until a test asks for a fixture. See docs/strength.md.
+pytest loads this module wherever the package is installed, so neither it nor
+`audit.testing` imports JAX, NumPy or the suite until a test asks for a fixture. See
+docs/strength.md.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ def scorecard() -> Callable[..., Any]:
     """Return a function that gives the scorecard of a run, or of a folder.
 
     `scorecard("binary_mnist", "data=digits", "runs=2")` runs a scenario with words as
-    after `python -m audit run`, once a session for equal words; nothing is written.
+    after `python -m audit run`, once per session for equal words; nothing is written.
     `scorecard("results/binary_mnist-mnist")` reads what a run wrote.
     """
-    held: dict[tuple[str, ...], Any] = {}
+    cards: dict[tuple[str, ...], Any] = {}
 
     def get(what: str | Path, *words: str) -> Any:
         from audit.report import html
         from audit.testing import strength
 
         key = (str(what), *words)
-        if key not in held:
+        if key not in cards:
             folder = Path(what)
-            held[key] = (
+            cards[key] = (
                 html.load(folder)
                 if not words and (folder / "scorecard.json").is_file()
                 else strength.play([f"scenario={what}", *words])[0]
             )
-        return held[key]
+        return cards[key]
 
     return get
 
@@ -55,10 +56,10 @@ def assert_attack_at_least() -> Callable[..., None]:
             raise TypeError("say how strong, e.g. mse=0.02 or auc=0.6")
         for metric, limit in limits.items():
             cell = Cell(attack, defense, metric)
-            found = value(card, cell)
+            reached = value(card, cell)
             sign = ">=" if STRONGER[metric] else "<="
-            strong = found >= limit if STRONGER[metric] else found <= limit
-            assert strong, f"{cell.name} = {found:.6g}, wanted {sign} {limit:.6g}"
+            strong = reached >= limit if STRONGER[metric] else reached <= limit
+            assert strong, f"{cell.name} = {reached:.6g}, wanted {sign} {limit:.6g}"
 
     return check
 
@@ -75,7 +76,7 @@ def assert_bound_holds() -> Callable[..., None]:
     def check(card: Any, defense: str) -> None:
         from audit.testing.strength import broken
 
-        found = broken(card, defense)
-        assert not found, "; ".join(found)
+        contradictions = broken(card, defense)
+        assert not contradictions, "; ".join(contradictions)
 
     return check

@@ -12,7 +12,10 @@ import numpy as np
 from audit.config import registry
 from audit.engine import shadow
 from audit.engine.signals import Shadows, Signals
-from audit.games import attribute, base
+from audit.games import attribute, base, reconstruction
+from audit.games.base import Problem, Table
+from audit.games.gradient_inversion import Exposed, exposed_step
+from audit.mechanisms.output_perturbation import objective_of
 from audit.models import networks
 from audit.rng import stream
 from audit.testing import worlds
@@ -34,13 +37,6 @@ ATTACKED: dict[str, dict[str, Any]] = {
     "noisy_sum": {},
     "output_perturbed_glm": {"intercept": True},
 }
-# the word of a threat model that grants a field; the rest are the game's to give
-SEES = {"params": "params", "update": "update", "target": "target",
-        "signals": "signals", "ratios": "transcript"}  # fmt: skip
-KNOWS = {"label": "label", "rest": "objective", "refits": "refits"}
-HELD = {"fixed": "fixed", "init": "init", "public": "public", "train": "train",
-        "objective": "objective", "likelihood": "mechanism",
-        "shadows": "shadows"}  # fmt: skip
 
 
 class Shown(NamedTuple):
@@ -55,16 +51,14 @@ class Shown(NamedTuple):
     shape: tuple[int, ...]  # of one guess
 
 
-def granted(model: ThreatModel, held: Shown) -> tuple[Knowledge, Observation]:
+def granted(model: ThreatModel, everything: Shown) -> tuple[Knowledge, Observation]:
     """Return what a threat model declares; every other field is None."""
-    by = {f: w in model.sees for f, w in SEES.items()}
-    by |= {f: w in model.knows for f, w in KNOWS.items()}
-    by["candidates"] = bool({"record", "canaries"} & model.knows)
-    hidden: dict[str, Any] = {f: None for f, allowed in by.items() if not allowed}
-    unknown: dict[str, Any] = {
-        f: None for f, word in HELD.items() if word not in model.knows
-    }
-    return held.knowledge._replace(**unknown), held.observations._replace(**hidden)
+
+    def hidden(fields: dict[str, set[str]]) -> dict[str, Any]:
+        return {field: None for field in fields if not base.shown(model, field)}
+
+    knowledge = everything.knowledge._replace(**hidden(base.KNOWN_BY))
+    return knowledge, everything.observations._replace(**hidden(base.OBSERVED_BY))
 
 
 def make(
@@ -85,32 +79,42 @@ def make(
     world = worlds.make(task)
     if model.goal == "attribute":
         world = world._replace(splits=_with_attribute(world.splits))
-    of = _attacked(model, world)
-    exact = "exact" in of.defense.traits
+    learner = _attacked(model, world)
+    exact = "exact" in learner.defense.traits
     if model.goal == "membership":
-        return _membership(model, world, of)
+        return _membership(model, world, learner)
     targets = world.splits.targets
-    releases = base.play_targets(world.key, of, world.splits, 1, shadow.Engine())
-    knowledge = _knowledge(world, of)
-    seen = Observation(params=releases.params, label=targets.y, target=targets.x)
+    releases = reconstruction.release(world.key, learner, _table(world)).releases
+    knowledge = _knowledge(world, learner)
+    observation = Observation(params=releases.params, label=targets.y, target=targets.x)
     shape = world.task.features
-    if of.defense.objective is not None:
+    if objective_of(learner.defense) is not None:
         with jax.enable_x64(True):
-            seen = seen._replace(rest=base.rest(of, releases, world.splits))
+            rest = reconstruction.known_part(learner, releases, world.splits)
+            observation = observation._replace(rest=rest)
     if model.goal == "attribute":
-        asked = Attribute(np.array([0]), np.array([[0.0], [1.0]]))
-        knowledge = knowledge._replace(attribute=asked)
-        seen = _attribute(seen, asked, of, world, releases)
-        shape = (len(asked.values),)
-    if of.defense.exposed is not None:
-        seen = _exposed(seen, of, world)
-    return Shown(world.task, of.defense, exact, knowledge, seen, len(targets.y), shape)
+        secret = Attribute(np.array([0]), np.array([[0.0], [1.0]]))
+        knowledge = knowledge._replace(attribute=secret)
+        observation = _attribute(observation, secret, learner, world, releases)
+        shape = (len(secret.values),)
+    exposed = exposed_step(learner.defense)
+    if exposed is not None:
+        observation = _exposed(observation, exposed, learner, world)
+    return Shown(
+        world.task,
+        learner.defense,
+        exact,
+        knowledge,
+        observation,
+        len(targets.y),
+        shape,
+    )
 
 
 def _attacked(model: ThreatModel, world: worlds.World) -> shadow.Learner:
     for name, settings in ATTACKED.items():
         full = registry.check("defense", name, settings, name)
-        of = shadow.learner(
+        learner = shadow.learner(
             registry.find("defense", name),
             world.task,
             full,
@@ -118,38 +122,47 @@ def _attacked(model: ThreatModel, world: worlds.World) -> shadow.Learner:
             public=world.public,
         )
         wanted = model.assumes | ({"glm"} if model.goal == "attribute" else set())
-        if wanted <= of.defense.traits:
-            return of
+        if wanted <= learner.defense.traits:
+            return learner
     raise ValueError(
         f"no defense here is {', '.join(sorted(model.assumes))}: {', '.join(ATTACKED)}"
     )
 
 
-def _knowledge(world: worlds.World, of: shadow.Learner) -> Knowledge:
-    whole = ThreatModel("reconstruction", knows=frozenset(base.KNOWS))
-    held = base.grant(whole, of, world.splits, shadow.Engine())
-    exposed = of.defense.exposed
+def _table(world: worlds.World) -> Table:
+    nobody: Any = None  # no data set is behind a made-up world
+    return Table(Problem(world.task, world.splits, nobody), shadow.Engine(), 1)
+
+
+def _knowledge(world: worlds.World, learner: shadow.Learner) -> Knowledge:
+    whole = ThreatModel("reconstruction", knows=frozenset(base.KNOWN_BY))
+    knowledge = base.grant(whole, learner, _table(world))
+    exposed = exposed_step(learner.defense)
     if exposed is None or exposed.log_density is None:
-        return held
+        return knowledge
     law = exposed.log_density
-    return held._replace(likelihood=jax.tree_util.Partial(law, of.side))
+    return knowledge._replace(likelihood=jax.tree_util.Partial(law, learner.side))
 
 
-def _exposed(seen: Observation, of: shadow.Learner, world: worlds.World) -> Observation:
+def _exposed(
+    observation: Observation,
+    exposed: Exposed,
+    learner: shadow.Learner,
+    world: worlds.World,
+) -> Observation:
     """Add one noised gradient of every target, at the parameters that are seen."""
-    exposed, targets = of.defense.exposed, world.splits.targets
-    assert exposed is not None
+    targets = world.splits.targets
     keys = jax.random.split(stream(world.key, "updates"), len(targets.y))
     each = [
         exposed.update(
             keys[i],
-            of.side,
-            jax.tree.map(lambda a, i=i: a[i], seen.params),
+            learner.side,
+            jax.tree.map(lambda a, i=i: a[i], observation.params),
             jax.tree.map(lambda a, i=i: a[i : i + 1], targets),
         )
         for i in range(len(targets.y))
     ]
-    return seen._replace(update=jax.tree.map(lambda *a: np.stack(a), *each))
+    return observation._replace(update=jax.tree.map(lambda *a: np.stack(a), *each))
 
 
 def _with_attribute(splits: Any) -> Any:
@@ -165,22 +178,24 @@ def _with_attribute(splits: Any) -> Any:
 
 
 def _attribute(
-    seen: Observation,
-    asked: Attribute,
-    of: shadow.Learner,
+    observation: Observation,
+    secret: Attribute,
+    learner: shadow.Learner,
     world: worlds.World,
     releases: Any,
 ) -> Observation:
     """Add what the targets may be, and the fits with each."""
     targets = world.splits.targets
-    may_be = jax.vmap(lambda x: attribute.candidates(asked, x))(jnp.asarray(targets.x))
+    may_be = jax.vmap(lambda x: attribute.candidates(secret, x))(jnp.asarray(targets.x))
     releases = np.asarray(releases.params)
     # noiseless fits are about the release, and nothing here depends on them further
-    refits = np.repeat(releases[:, None], len(asked.values), 1) * [[[1.0], [1.1]]]
-    return seen._replace(candidates=np.asarray(may_be), refits=refits)
+    refits = np.repeat(releases[:, None], len(secret.values), 1) * [[[1.0], [1.1]]]
+    return observation._replace(candidates=np.asarray(may_be), refits=refits)
 
 
-def _membership(model: ThreatModel, world: worlds.World, of: shadow.Learner) -> Shown:
+def _membership(
+    model: ThreatModel, world: worlds.World, learner: shadow.Learner
+) -> Shown:
     """Make up signals, transcripts' ratios, or canaries, as the words say."""
     rng, splits = np.random.default_rng(3), world.splits
     n, count = len(splits.fixed.y), 3
@@ -191,8 +206,8 @@ def _membership(model: ThreatModel, world: worlds.World, of: shadow.Learner) -> 
         return Signals(*(a.astype(np.float16) for a in each))
 
     shadows = Shadows(member, np.asarray(splits.fixed.y), signals(MODELS))
-    start = of.side.params
-    seen = Observation(
+    start = learner.side.params
+    observation = Observation(
         params=jax.tree.map(lambda a: np.stack([1.2 * a, 1.1 * a, 0.9 * a]), start),
         label=np.tile(splits.fixed.y, (count, 1)),
         signals=signals(count),
@@ -204,5 +219,7 @@ def _membership(model: ThreatModel, world: worlds.World, of: shadow.Learner) -> 
         shape = ()
     elif "canaries" in model.knows:
         shape = (len(splits.targets.y),)
-    knowledge = _knowledge(world, of)._replace(shadows=shadows)
-    return Shown(world.task, of.defense, False, knowledge, seen, count, shape)
+    knowledge = _knowledge(world, learner)._replace(shadows=shadows)
+    return Shown(
+        world.task, learner.defense, False, knowledge, observation, count, shape
+    )

@@ -16,12 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from audit.errors import UserError, did_you_mean
-from audit.scorecard.path import read
+from audit.scorecard.path import read, trial
 
 if TYPE_CHECKING:
     from audit.scorecard.card import Scorecard
@@ -88,13 +88,12 @@ def value(card: Scorecard, cell: Cell) -> float:
     if cell.metric not in STRONGER:
         hint = did_you_mean(cell.metric, STRONGER)
         raise UserError(f"unknown metric {cell.metric!r}{hint}")
-    where = f"trials[defense={cell.defense},attack={cell.attack}].result"
     name = {"auc": "auc.value", "gini": "auc.value"}.get(cell.metric, cell.metric)
     try:
-        found = read(card._asdict(), f"{where}.{name}")
+        number = read(trial(card, cell.defense, cell.attack)["result"], name)
     except LookupError as error:
         raise UserError(f"{cell.name}: {error}{_instead(card, cell)}") from None
-    return 2 * found - 1 if cell.metric == "gini" else found
+    return 2 * number - 1 if cell.metric == "gini" else number
 
 
 def _instead(card: Scorecard, cell: Cell) -> str:
@@ -121,9 +120,9 @@ def band(golden: Iterable[float], seeds: int = PLAYED) -> Band:
     return Band(mean, float(max(STANDARD_ERRORS * se, LEAST * abs(mean))))
 
 
-def judge(cell: Cell, allowed: Band, found: float) -> Word:
-    """Return what a check says of a mean over its seeds; no number is weaker."""
-    gain = found - allowed.value
+def judge(cell: Cell, allowed: Band, mean: float) -> Word:
+    """Return what a check says of a mean over its seeds; nan is weaker."""
+    gain = mean - allowed.value
     if abs(gain) <= allowed.width:
         return "holds"
     better = gain > 0 if STRONGER[cell.metric] else gain < 0
@@ -144,25 +143,19 @@ def play(
     Raises:
       UserError: naming the word that is wrong.
     """
-    from audit.config import hydra_app
+    from audit.config.hydra_app import composed
 
-    found: list[Any] = []
-    try:
-        hydra_app.launch(list(words), lambda scenario, _: found.append(scenario))
-    except hydra_app.Refused as error:  # an exit, which would end more than this call
-        raise UserError(str(error)) from None
-    if len(found) != 1:
-        raise UserError(f"{len(found)} scenarios, not one: a sweep is not for here")
+    scenario, _ = composed(list(words))
     from audit import pipeline
     from audit.engine import shadow
     from audit.engine import store as stores
 
-    kept = None if store is None else stores.open_store(store)
-    engine = shadow.Engine(found[0].lanes, kept)
+    releases = None if store is None else stores.open_store(store)
+    engine = shadow.Engine(scenario.lanes, releases)
 
     def one(seed: int) -> Scorecard:
-        spec = found[0].spec.model_copy(update={"seed": seed})
-        return pipeline.audit(found[0]._replace(spec=spec), engine)
+        spec = scenario.spec.model_copy(update={"seed": seed})
+        return pipeline.audit(scenario._replace(spec=spec), engine)
 
     return [one(seed) for seed in seeds]
 
@@ -179,8 +172,9 @@ def broken(card: Scorecard, defense: str) -> list[str]:
     if defense not in card.defenses:
         hint = did_you_mean(defense, card.defenses)
         raise UserError(f"unknown defense {defense!r}{hint}")
-    own = card.defenses[defense]
-    if not own["epsilon"] and not any(b["ranked"] for b in own["bounds"]):
+    guarantees = card.defenses[defense]
+    ranked = any(b["ranked"] for b in guarantees["bounds"])
+    if not guarantees["epsilon"] and not ranked:
         raise UserError(f"{defense}: no theorem bounds it, so that none can hold")
     tried = [
         t
@@ -207,7 +201,7 @@ class Golden(NamedTuple):
 
     words: list[str]  # what was run
     seeds: list[int]
-    cells: dict[str, list[float]]  # by name, a value a seed
+    cells: dict[str, list[float]]  # by name, one value per seed
     reasons: list[str]  # of every update, oldest first
 
 
@@ -217,7 +211,7 @@ def load(path: Path) -> Golden | None:
 
 
 def save(path: Path, golden: Golden) -> None:
-    """Write a golden file, values to six digits, a cell a line."""
+    """Write a golden file, values to six digits, one line per cell."""
 
     def line(name: str, values: list[float]) -> str:
         return f"    {json.dumps(name)}: {[float(f'{v:.6g}') for v in values]}"

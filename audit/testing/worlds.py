@@ -44,7 +44,7 @@ def make(task: Task | None = None, seed: int = 0) -> World:
 
 
 def training_sets(world: World) -> TrainingSet:
-    """Return one training set a target: the fixed records and it."""
+    """Return one training set per target: the fixed records and that target."""
     return TrainingSet(world.splits.fixed, world.splits.targets)
 
 

@@ -66,7 +66,7 @@ def test_normaliser_at_zero_is_one_over_the_surface():
 
 def cosine_cdf(k, kappa):
     """Return the law of t by quadrature, independent of the sampler and of L."""
-    angle = vmf_privacy._Angle.of(k, kappa)
+    angle = vmf_privacy._Angle.law(k, kappa)
     theta = np.linspace(*angle.ends(), 40_001)
     height = np.exp(angle.log_height(theta))
     mass = integrate.cumulative_trapezoid(height, theta, initial=0)

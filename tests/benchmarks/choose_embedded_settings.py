@@ -12,9 +12,10 @@ import numpy as np
 
 from attacks.reconstructor import reconstructor
 from audit import pipeline
-from audit.config import hydra_app
+from audit.config import compose, hydra_app
 from audit.engine import shadow
 from audit.games import base
+from audit.games.base import Table
 
 CHANGES = (
     {},
@@ -33,22 +34,20 @@ def held_out_error(change, learner, problem, shadows):
     errors = []
     for fit in range(FITS):
         attack = reconstructor(problem.task, epochs=40, **change)
-        engine = shadow.Engine()
-        known = base.grant(attack.threat_model, learner, problem.splits, engine)
-        known = known._replace(train=lambda key, data: shadows)
-        errors.append(attack.fit(jax.random.key(fit), known)[1]["held_mse"])
+        table = Table(problem, shadow.Engine(), 1)
+        knowledge = base.grant(attack.threat_model, learner, table)
+        knowledge = knowledge._replace(train=lambda key, records: shadows)
+        errors.append(attack.fit(jax.random.key(fit), knowledge)[1]["held_mse"])
     return float(np.mean(errors))
 
 
 def main():
     """Print one line a change: sgd, dpsgd, prune."""
-    found = []
-    words = ["scenario=binary_mnist", "data=mnist5k"]
-    hydra_app.launch(words, lambda scenario, _: found.append(scenario))
-    problem = pipeline.load(found[0])
-    public = pipeline.begin(jax.random.key(0), found[0], problem)
+    scenario, _ = hydra_app.composed(["scenario=binary_mnist", "data=mnist5k"])
+    problem = pipeline.load(scenario, compose.play(scenario))
+    public = pipeline.begin(jax.random.key(0), scenario, problem)
     lines = {i: [] for i in range(len(CHANGES))}
-    for entry in found[0].defenses:
+    for entry in scenario.defenses:
         if entry.label == "dpsgd_strong":
             continue
         learner = pipeline.build(jax.random.key(0), entry, problem, public)

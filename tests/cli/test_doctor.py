@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -28,8 +29,14 @@ def diagnose():
     return findings
 
 
-def broken(*args, **kwargs):
-    raise RuntimeError("on fire")
+def raising(error):
+    def probe(*args):
+        raise error
+
+    return probe
+
+
+broken = raising(RuntimeError("on fire"))
 
 
 def test_a_machine_that_can_run_the_tests_has_no_problem():
@@ -59,15 +66,10 @@ def test_jax_without_devices(monkeypatch):
     assert diagnose()["devices"].text == "RuntimeError: on fire"
 
 
-class Card:
-    id, platform, device_kind = 0, "gpu", "card"
-
-    def memory_stats(self):
-        return {"bytes_limit": 16 * 2**30}
-
-
 def test_the_memory_of_a_device(monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda: [Card()])
+    card = SimpleNamespace(id=0, platform="gpu", device_kind="card")
+    card.memory_stats = lambda: {"bytes_limit": 16 * 2**30}
+    monkeypatch.setattr(jax, "devices", lambda: [card])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     findings = diagnose()
     assert findings["device 0"].text == "gpu: card, 16.0 GiB"
@@ -75,10 +77,8 @@ def test_the_memory_of_a_device(monkeypatch):
 
 
 def test_absent_packages(monkeypatch):
-    def version(package):
-        raise importlib.metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+    absent = raising(importlib.metadata.PackageNotFoundError("optax"))
+    monkeypatch.setattr(importlib.metadata, "version", absent)
     findings = diagnose()
     assert findings["breachmark"].status == "note"
     assert findings["optax"].status == "problem"
@@ -109,9 +109,7 @@ def test_absent_data_is_a_note(monkeypatch):
 
 
 def test_absent_weights(monkeypatch):
-    def absent():
-        raise lpips.WeightsUnavailable("no LPIPS weights at nowhere")
-
+    absent = raising(lpips.WeightsUnavailable("no LPIPS weights at nowhere"))
     monkeypatch.setattr(lpips, "load_weights", absent)
     expected = Finding("LPIPS weights", "problem", "no LPIPS weights at nowhere")
     assert diagnose()["LPIPS weights"] == expected
@@ -125,19 +123,12 @@ def test_an_unwritable_cache_says_what_to_do(monkeypatch, tmp_path):
     assert "AUDIT_CACHE=DIR" in findings["cache"].text
 
 
-def test_the_compilation_cache_is_where_a_run_puts_it():
-    before = {
-        name: getattr(jax.config, name)
-        for name in ("jax_default_matmul_precision", "jax_compilation_cache_dir")
-    }
-    try:
-        workspace.prepare_jax()
-        assert diagnose()["compilation cache"].text == (
-            jax.config.jax_compilation_cache_dir
-        )
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
+def test_the_compilation_cache_is_where_a_run_puts_it(monkeypatch):
+    settings = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    workspace.prepare_jax()
+    place = settings["jax_compilation_cache_dir"]
+    assert diagnose()["compilation cache"].text == place
 
 
 @pytest.mark.parametrize("there", [True, False])

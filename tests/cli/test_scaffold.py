@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
-from audit.__main__ import main
 from audit.cli import scaffold
 from audit.config import plugins, registry
-from audit.testing import check_attack, check_defense, check_scenario, load
 from tests import ROOT
-from tests.config.test_plugins import call, composed, refused
+from tests.commands import call, refused
 
 FILES = {
     "defense": ("defenses/mine.py", "tests/test_mine.py", "docs/defenses/mine.md"),
@@ -22,33 +21,33 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_it_writes_a_plug_in_its_test_and_its_page(kind, tmp_path, capsys):
     folder = tmp_path / "plug ins"
-    assert main(["new", kind, "mine", "--plugins", str(folder)]) == 0
-    said = capsys.readouterr().out
+    assert call("new", kind, "mine", "--plugins", str(folder)) == 0
+    out = capsys.readouterr().out
     for file in FILES[kind]:
-        assert (folder / file).is_file()
-        assert str(folder / file) in said
-    assert f"--plugins '{folder}'" in said
-    page = (folder / FILES[kind][2]).read_text()
-    assert page.startswith("# `mine`")
+        text = (folder / file).read_text()
+        assert str(folder / file) in out
+        assert scaffold.EXAMPLES[kind] not in text
+    assert f"--plugins '{folder}'" in out
+    assert text.startswith("# `mine`")  # its page
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_flat_folder_stays_flat(kind, tmp_path):
     (tmp_path / "_helper.py").write_text("")
-    assert main(["new", kind, "mine", "--plugins", str(tmp_path)]) == 0
+    assert call("new", kind, "mine", "--plugins", str(tmp_path)) == 0
     suffix = "yaml" if kind == "scenario" else "py"
     names = {f"mine.{suffix}", "mine.md", "test_mine.py", "_helper.py"}
     assert {f.name for f in tmp_path.iterdir()} == names
     with plugins.using([str(tmp_path)]):
         if kind != "scenario":
             assert registry.find(kind, "mine").__name__ == "mine"
-        assert main(["list"]) == 0
+        assert call("list") == 0
 
 
 def test_a_checkout_gets_it_beside_its_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "pyproject.toml").write_text("")
     monkeypatch.setattr(scaffold, "CHECKOUT", tmp_path)
-    assert main(["new", "defense", "mine"]) == 0
+    assert call("new", "defense", "mine") == 0
     assert {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*.*")} == {
         "pyproject.toml", *FILES["defense"],
     }  # fmt: skip
@@ -83,7 +82,7 @@ def test_bad_names_are_refused(words, said, tmp_path, capsys):
 
 def test_nothing_is_overwritten(tmp_path, capsys):
     where = ["--plugins", str(tmp_path)]
-    assert main(["new", "attack", "mine", *where]) == 0
+    assert call("new", "attack", "mine", *where) == 0
     capsys.readouterr()
     said = refused(capsys, "new", "attack", "mine", *where)
     assert "attack 'mine' is there already" in said
@@ -92,6 +91,17 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     assert "test_other.py is there already; nothing was written" in said
     assert not (tmp_path / "attacks" / "other.py").exists()
     assert (tmp_path / "tests" / "test_other.py").read_text() == "# mine\n"
+
+
+def test_an_installed_suite_has_the_example(tmp_path, monkeypatch):
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+    included = build["build"]["targets"]["wheel"]["force-include"]
+    paths = {ROOT / source: ROOT / place for source, place in included.items()}
+    assert paths == {scaffold.EXAMPLE: scaffold.INSTALLED}
+    monkeypatch.setattr(scaffold, "INSTALLED", scaffold.EXAMPLE)
+    monkeypatch.setattr(scaffold, "EXAMPLE", tmp_path / "no checkout")
+    assert call("new", "attack", "mine", "--plugins", str(tmp_path)) == 0
+    assert (tmp_path / "attacks" / "mine.py").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -113,30 +123,12 @@ def test_what_is_written_is_clean(made):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_written_composes_at_once(made):
-    with plugins.using([str(made)]):
-        held, _ = composed(
-            "scenario=my_scenario",
-            "data=digits",
-            "defenses=[sgd,my_defense]",
-            "attacks=[class_mean,my_attack]",
-        )
-    assert [e.name for e in held.defenses] == ["sgd", "my_defense"]
-
-
 def test_what_is_written_runs_at_once(made, tmp_path):
     words = ["scenario=my_scenario", "data=digits", "runs=1", "accounting_runs=1"]
     words += ["defenses=[sgd,my_defense]", "attacks=[class_mean,my_attack]"]
     words += ["sets.digits.splits.targets=4", "sets.digits.splits.pool=40"]
     words += ["lanes.tile=8", f"out={tmp_path}/out", "--plugins", str(made)]
     assert call("run", *words) == 0
-
-
-@pytest.mark.slow
-def test_what_is_written_keeps_the_laws(made):
-    check_defense(load(made / "defenses" / "my_defense.py"), steps=2)
-    check_attack(load(made / "attacks" / "my_attack.py"))
-    check_scenario(made / "scenarios" / "my_scenario.yaml", "data=digits", run=False)
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ import pytest
 import audit.__main__ as cli
 from audit.cli import verify
 from audit.cli.verify import Number
-from audit.config import hydra_app, workspace
+from audit.config import workspace
+from audit.config.hydra_app import composed
 from audit.scorecard import card as cards
 from audit.scorecard import schema
+from tests.commands import refused
 from tests.pages import RESULTS
 
 SMALL = ["scenario=calibration", "data=digits", "runs=2", "lanes.tile=64"]
@@ -36,7 +38,8 @@ def changed(data, change):
 
 
 def move(held, by):
-    held["trials"][1]["result"]["mse"] += by * held["trials"][1]["result"]["mse_se"]
+    headline = held["trials"][1]["result"]["headline"]
+    headline["value"] += by * headline["standard_error"]
 
 
 def test_a_row_replays_to_equal(row, tmp_path, capsys, monkeypatch):
@@ -69,28 +72,26 @@ def test_two_standard_errors_are_allowed(row, by, code, tmp_path, capsys):
     assert capsys.readouterr().out.rstrip().split("\n")[-1].startswith(f"{word}: ")
 
 
-def _old_code(held):
-    held["provenance"]["code"] = "0" * 64
-
-
-def _no_code(held):
-    del held["provenance"]["code"]
-
-
-def _version(held):
-    held["provenance"]["versions"]["jax"] = "0.0.1"
-
-
-def _setting(held):
-    held["scenario"]["accounting_runs"] += 1
-
-
-CHANGES = {
-    "code": (_old_code, "the code that can change it"),
-    "no code": (_no_code, "does not say which code"),
-    "version": (_version, "jax 0.0.1, here"),
-    "setting": (_setting, "scenario.accounting_runs"),
+CHANGES = {  # path in the card -> value (None = left out), what is said
+    "provenance.code": ("0" * 64, "the code that can change it"),
+    "provenance.code ": (None, "does not say which code"),
+    "provenance.versions.jax": ("0.0.1", "jax 0.0.1, here"),
+    "scenario.accounting_runs": (77, "scenario.accounting_runs"),
 }
+
+
+def put(path, value):
+    """Return a change of a card: the value at a path, or none."""
+
+    def change(card):
+        *steps, last = path.split(".")
+        for step in steps:
+            card = card[step]
+        card[last] = value
+        if value is None:
+            del card[last]
+
+    return change
 
 
 @pytest.mark.usefixtures("replayed")
@@ -98,15 +99,15 @@ CHANGES = {
 def test_a_row_by_other_code_is_stale_unless_it_is_reproduced(
     row, case, tmp_path, capsys
 ):
-    change, said = CHANGES[case]
-    other = changed(row, change)
+    value, text = CHANGES[case]
+    other = changed(row, put(case.strip(), value))
     assert call(tmp_path, other) == 0
     out = capsys.readouterr().out
-    assert said in out
+    assert text in out
     assert "equal: " in out
     assert call(tmp_path, changed(other, lambda h: move(h, 9))) == 3
     out = capsys.readouterr().out
-    assert said in out
+    assert text in out
     assert "stale: " in out
     assert "trials.sum_inversion on noisy_sum.mse" in out
 
@@ -161,15 +162,9 @@ def test_commands_that_are_not_replayed(row, command, tmp_path, capsys, monkeypa
         raise AssertionError("something was trained")
 
     monkeypatch.setattr(cli, "_again", fail)
-    held = changed(row, lambda h: h["provenance"].update(command=command))
-    try:
-        code = call(tmp_path, held)
-    except SystemExit as stop:
-        code = stop.code
-    assert code == 2
-    said = capsys.readouterr().err
-    assert REFUSED[command] in said
-    assert said.count("\n") == 1
+    other = changed(row, lambda h: h["provenance"].update(command=command))
+    path = written(tmp_path, other)
+    assert REFUSED[command] in refused(capsys, "verify", str(path))
 
 
 def test_a_row_cannot_choose_where_things_are_written_or_which_data(row, tmp_path):
@@ -184,11 +179,11 @@ def test_a_row_cannot_choose_where_things_are_written_or_which_data(row, tmp_pat
 
 
 def test_a_row_is_validated_first(tmp_path, capsys):
-    assert call(tmp_path, {"schema": 1}) == 2
-    assert "field required" in capsys.readouterr().err
-    assert cli.main(["verify"]) == 2
-    assert cli.main(["verify", "/no/such.json"]) == 2
-    assert "cannot read /no/such.json: No such file" in capsys.readouterr().err
+    path = str(written(tmp_path, {"schema": 2}))
+    assert "field required" in refused(capsys, "verify", path)
+    assert "verify which row?" in refused(capsys, "verify")
+    line = refused(capsys, "verify", "/no/such.json")
+    assert "cannot read /no/such.json: No such file" in line
 
 
 def test_committed_rows_can_be_composed(tmp_path, monkeypatch):
@@ -205,24 +200,18 @@ def test_committed_rows_can_be_composed(tmp_path, monkeypatch):
 
 
 def test_who_chose_goes_into_the_card_and_changes_nothing_else(tmp_path):
-    found = {}
     who = "chosen={noisy_sum: {by: the source, cost: none}}"
-    for n, words in enumerate(([], [who])):
-        hydra_app.launch([*SMALL, *words], lambda s, _, n=n: found.update({n: s}))
-    assert found[1].spec.chosen["noisy_sum"].by == "the source"
-    assert found[0].resolved() == found[1].resolved()
-    places = {workspace.place(s, tmp_path)[1] for s in found.values()}
-    assert len(places) == 1
+    plain, chosen = (composed([*SMALL, *words])[0] for words in ([], [who]))
+    assert chosen.spec.chosen["noisy_sum"].by == "the source"
+    assert plain.resolved() == chosen.resolved()
+    assert len({workspace.place(s, tmp_path)[1] for s in (plain, chosen)}) == 1
 
 
-def test_who_chose_outside_a_shorter_line_up_is_left_out(tmp_path):
-    found = []
+def test_who_chose_outside_a_shorter_line_up_is_left_out():
     words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd]"]
-    hydra_app.launch(words, lambda s, _: found.append(s))
-    assert set(found[0].spec.chosen) == {"sgd"}
+    assert set(composed(words)[0].spec.chosen) == {"sgd"}
 
 
 def test_who_chose_for_nobody_is_an_error(capsys):
     words = ["show", *SMALL, "chosen={noisy_smu: {by: x, cost: y}}"]
-    assert cli.main(words) == 2
-    assert "did you mean 'noisy_sum'" in capsys.readouterr().err
+    assert "did you mean 'noisy_sum'" in refused(capsys, *words)

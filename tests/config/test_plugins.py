@@ -7,44 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from audit.__main__ import main
 from audit.config import compose, hydra_app, plugins, registry, workspace
 from audit.errors import UserError
 from tests import ROOT
+from tests.commands import call, composed, refused
 
-DEFENSE = '''
-"""Quiet: noise on clipped gradients."""
-
-from __future__ import annotations
-
-from audit.mechanisms import optimizers
-from audit.clipping import soft_clip
-from audit.mechanisms.noisy_sgd import noisy_sgd
-from audit.mechanisms.noise import gaussian
-from audit.mechanisms.query import gradient
-from audit.mechanisms.sampler import SAMPLERS
-from audit.types import Count, Defense, Positive, Task
-
-
-def NAME(
-    task: Task, *, noise_multiplier: Positive = 1.0, steps: Count = 2
-) -> Defense:
-    """Train.
-
-    Args:
-      task: what is learnt.
-      noise_multiplier: standard deviation of the noise.
-      steps: how many.
-    """
-    return noisy_sgd(
-        task,
-        gradient(task, soft_clip(1.0)),
-        SAMPLERS["full"](None),
-        gaussian(noise_multiplier),
-        optimizer=optimizers.named("sgd", 0.1),
-        steps=steps,
-    )
-'''
+EXAMPLE = ROOT / "examples" / "breachmark_example" / "breachmark_example"
+DEFENSE = (EXAMPLE / "defenses" / "dpsgd_cosine.py").read_text()
+DEFENSE = DEFENSE.replace("dpsgd_cosine", "NAME")
 ATTACK = '''
 """Grey: guess the middle of the domain."""
 
@@ -100,12 +70,18 @@ def scenario(path):
     return put(path, text.replace("runs: 10", "runs: 3"))
 
 
+PLUGINS = (
+    ("defenses", "quiet.py", DEFENSE),
+    ("attacks", "grey.py", ATTACK),
+    ("bounds", "thousandth.py", BOUND),
+)
+
+
 @pytest.fixture
 def flat(tmp_path):
     """A folder with a plug-in of every kind, side by side."""
-    put(tmp_path / "quiet.py", DEFENSE)
-    put(tmp_path / "grey.py", ATTACK)
-    put(tmp_path / "thousandth.py", BOUND)
+    for _, name, text in PLUGINS:
+        put(tmp_path / name, text)
     scenario(tmp_path / "mine.yaml")
     put(tmp_path / "_helper.py", "1 / 0")
     put(tmp_path / "test_quiet.py", "1 / 0")
@@ -115,9 +91,8 @@ def flat(tmp_path):
 @pytest.fixture
 def laid_out(tmp_path):
     """The same in folders by kind."""
-    put(tmp_path / "defenses" / "quiet.py", DEFENSE)
-    put(tmp_path / "attacks" / "grey.py", ATTACK)
-    put(tmp_path / "bounds" / "thousandth.py", BOUND)
+    for kind, name, text in PLUGINS:
+        put(tmp_path / kind / name, text)
     scenario(tmp_path / "scenarios" / "mine.yaml")
     put(tmp_path / "setup.py", "1 / 0")
     return tmp_path
@@ -126,31 +101,6 @@ def laid_out(tmp_path):
 @pytest.fixture(params=["flat", "laid_out"])
 def folder(request):
     return request.getfixturevalue(request.param)
-
-
-def call(*words):
-    try:
-        return main(list(words))
-    except SystemExit as stop:
-        return stop.code
-
-
-def refused(capsys, *words):
-    """Return the one line of a command that is refused."""
-    assert call(*words) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
-    assert "Traceback" not in said.err + said.out
-    return said.err
-
-
-def composed(*words):
-    found = []
-    hydra_app.launch(
-        list(words), lambda scenario, replay: found.append((scenario, replay))
-    )
-    return found[0]
 
 
 # Finding ------------------------------------------------------------------------------
@@ -176,37 +126,33 @@ def test_a_folders_plug_ins_are_found_by_every_command(folder, capsys):
     assert "runs: 3" in capsys.readouterr().out
 
 
-def test_the_variable_names_folders_too(folder, monkeypatch, capsys):
-    monkeypatch.setenv(plugins.VARIABLE, str(folder))
-    assert call("show", "scenario=mine", "data=digits") == 0
-    assert f"--plugins {folder}" in capsys.readouterr().out
-
-
-def test_a_command_leaves_no_folder_behind(folder, monkeypatch):
+def test_the_variable_names_folders_too_and_no_command_leaves_any(
+    folder, monkeypatch, capsys
+):
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    assert call("show", "scenario=mine", "data=digits", "--plugins", str(folder)) == 0
+    show = ["show", "scenario=mine", "data=digits"]
+    assert call(*show, "--plugins", str(folder)) == 0
     assert plugins.named_folders() == []
     assert "quiet" not in registry.names("defense")
-
-
-def test_only_commands_that_use_plug_ins_take_them(tmp_path, capsys):
-    said = refused(capsys, "bench", "--plugins", str(tmp_path))
-    assert "bench takes no --plugins" in said
+    monkeypatch.setenv(plugins.VARIABLE, str(folder))
+    assert call(*show) == 0
+    assert capsys.readouterr().out.count(f"--plugins {folder}") == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["--plugins", "/no/such"], "--plugins /no/such: no such folder"),
-        (["--plugins"], "say --plugins DIR"),
-        (["--plugin", "x"], "list takes no words, got '--plugin'"),
+        (["list", "--plugins", "/no/such"], "--plugins /no/such: no such folder"),
+        (["list", "--plugins"], "say --plugins DIR"),
+        (["list", "--plugin", "x"], "list takes no words, got '--plugin'"),
+        (["bench", "--plugins", "/"], "bench takes no --plugins"),
     ],
 )
-def test_words_that_name_no_folder(words, said, capsys):
-    assert said in refused(capsys, "list", *words)
+def test_words_that_name_no_folder_of_plug_ins(words, message, capsys):
+    assert message in refused(capsys, *words)
 
 
-def test_what_is_found_is_what_the_file_holds_now(tmp_path):
+def test_a_plug_in_is_what_its_file_holds_now(tmp_path):
     path = put(tmp_path / "grey.py", ATTACK)
     with plugins.using([str(tmp_path)]):
         first = registry.find("attack", "grey")
@@ -249,46 +195,44 @@ def test_one_folder_named_twice_is_one(folder):
 
 def test_the_suites_own_folder_clashes_with_nothing():
     with plugins.using([str(ROOT)]):
-        assert registry.place("defense", "dpsgd").origin == registry.OWN
-        assert hydra_app.locate("calibration")[1] == registry.OWN
+        assert registry.place("defense", "dpsgd").origin == registry.SUITE
+        assert hydra_app.locate("calibration")[1] == registry.SUITE
 
 
 BROKEN = {
-    "raises": ('"""X."""\n1 / 0\n' + ATTACK, "ZeroDivisionError: division by zero"),
-    "imports": ("import no_such_module\n" + ATTACK, "ModuleNotFoundError"),
-}
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_plug_in_that_fails_to_import_is_one_line(
-    fault, tmp_path, capsys, monkeypatch
-):
-    text, said = BROKEN[fault]
-    path = put(tmp_path / "attacks" / "grey.py", text)
-    monkeypatch.chdir(tmp_path)
-    words = ["scenario=calibration", "data=digits", "attacks=[grey]", "out=here"]
-    line = refused(capsys, "run", *words, "--plugins", str(tmp_path))
-    assert f"cannot import 'grey' from {path}: {said}" in line
-
-
-UNREADABLE = {
-    "syntax": ("def grey(task:\n", "line 1: "),
-    "no function": ("def gray(task):\n    return 1\n", "holds no function 'grey'"),
+    "raises": (
+        "run",
+        '"""X."""\n1 / 0\n' + ATTACK,
+        "cannot import 'grey' from PATH: ZeroDivisionError: division by zero",
+    ),
+    "imports": (
+        "run",
+        "import no_such_module\n" + ATTACK,
+        "cannot import 'grey' from PATH: ModuleNotFoundError",
+    ),
+    "syntax": ("show", "def grey(task:\n", "PATH, line 1: "),
+    "no function": (
+        "show",
+        "def gray(task):\n    return 1\n",
+        "PATH holds no function 'grey'",
+    ),
     "default": (
+        "show",
         ATTACK.replace("task: Task)", "task: Task, *, level: float = MIDDLE)"),
         "cannot read the setting 'level': name 'MIDDLE' is not defined",
     ),
 }
 
 
-@pytest.mark.parametrize("fault", UNREADABLE)
-def test_a_plug_in_that_cannot_be_read_is_one_line(fault, tmp_path, capsys):
-    text, said = UNREADABLE[fault]
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_plug_in_is_one_line(fault, tmp_path, capsys, monkeypatch):
+    command, text, message = BROKEN[fault]
     path = put(tmp_path / "attacks" / "grey.py", text)
-    words = ["scenario=calibration", "data=digits", "attacks=[grey]"]
-    line = refused(capsys, "show", *words, "--plugins", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    words = ["scenario=calibration", "data=digits", "attacks=[grey]", "out=here"]
+    line = refused(capsys, command, *words, "--plugins", str(tmp_path))
     assert str(path) in line
-    assert said in line
+    assert message.replace("PATH", str(path)) in line
 
 
 def test_a_flat_folder_holds_nothing_but_plug_ins(tmp_path, capsys):
@@ -297,13 +241,20 @@ def test_a_flat_folder_holds_nothing_but_plug_ins(tmp_path, capsys):
     assert f"{path} holds no function 'notes'" in said
 
 
-def test_bounds_of_the_suite_are_not_asked_for(capsys):
-    words = ["scenario=binary_mnist", "data=digits", "bounds=[cramer_rao]"]
-    assert "cramer_rao is always computed" in refused(capsys, "show", *words)
-    words = ["scenario=epsilon_audit", "bounds=[cramer_rao]"]
-    assert "no squared errors" in refused(capsys, "show", *words)
-    words = ["scenario=binary_mnist", "data=digits", "bounds=[thousandt]"]
-    assert "unknown bound 'thousandt'" in refused(capsys, "show", *words)
+@pytest.mark.parametrize(
+    ("command", "scenario", "bound", "message"),
+    [
+        ("show", "binary_mnist", "cramer_rao", "cramer_rao is always computed"),
+        ("run", "epsilon_audit", "thousandth", "no squared errors"),
+        ("show", "binary_mnist", "thousandt", "unknown bound 'thousandt'"),
+    ],
+)
+def test_bounds_that_no_scenario_may_name(
+    command, scenario, bound, message, flat, capsys
+):
+    words = [f"scenario={scenario}", "data=digits", f"bounds=[{bound}]"]
+    words += [f"out={flat / 'out'}", "--plugins", str(flat)]
+    assert message in refused(capsys, command, *words)
 
 
 # Packages -----------------------------------------------------------------------------
@@ -342,9 +293,9 @@ def test_a_packages_plug_ins_are_found(package, capsys):
     assert registry.find("defense", "calm").__name__ == "calm"
     assert call("list") == 0
     assert "[package elsewhere 1.2]" in capsys.readouterr().out
-    held, replay = composed("scenario=theirs", "data=digits", "defenses=[calm]")
+    theirs, replay = composed("scenario=theirs", "data=digits", "defenses=[calm]")
     assert "--plugins" not in replay
-    assert [p["origin"] for p in workspace.from_elsewhere(held)] == [
+    assert [p["origin"] for p in workspace.from_elsewhere(theirs)] == [
         "package elsewhere 1.2"
     ] * 2
 
@@ -359,16 +310,20 @@ def test_reading_a_packages_settings_imports_nothing(package):
         registry.find("attack", "heavy")
 
 
-def test_an_entry_point_that_leads_nowhere(package):
-    package({"audit.attacks": "gone = nowhere_at_all.gone:gone"}, {})
-    with pytest.raises(UserError, match=r"'gone' of .* names"):
-        registry.names("attack")
-
-
-def test_an_entry_point_named_unlike_its_function(package):
-    files = {"other_package/__init__.py": "", "other_package/one.py": ATTACK}
-    package({"audit.attacks": "two = other_package.one:one"}, files)
-    with pytest.raises(UserError, match="the function must be called 'two'"):
+@pytest.mark.parametrize(
+    ("point", "files", "message"),
+    [
+        ("gone = nowhere_at_all.gone:gone", {}, r"'gone' of .* names"),
+        (
+            "two = other_package.one:one",
+            {"other_package/__init__.py": "", "other_package/one.py": ATTACK},
+            "the function must be called 'two'",
+        ),
+    ],
+)
+def test_an_entry_point_without_its_function(point, files, message, package):
+    package({"audit.attacks": point}, files)
+    with pytest.raises(UserError, match=message):
         registry.names("attack")
 
 
@@ -380,17 +335,20 @@ def test_a_plug_ins_code_is_part_of_the_result(flat):
     path = flat / "quiet.py"
     text = path.read_text()
     with plugins.using([str(flat)]):
-        held, _ = composed(*words)
-        code, version = (
-            workspace.code_version(held),
-            registry.version("defense", "quiet"),
-        )
-        path.write_text(text.replace('"sgd", 0.1', '"sgd", 0.2'))
-        assert workspace.code_version(held) != code
-        assert registry.version("defense", "quiet") != version
+        scenario, _ = composed(*words)
+
+        def versions():
+            return [
+                workspace.code_version(scenario),
+                registry.version("defense", "quiet"),
+            ]
+
+        code, plug_in = versions()
+        path.write_text(text.replace("soft_clip(clip_norm)", "soft_clip(2.0)"))
+        assert code not in versions()
+        assert plug_in not in versions()
         path.write_text(text + "\n# a comment\n")
-        assert workspace.code_version(held) == code
-        assert registry.version("defense", "quiet") == version
+        assert versions() == [code, plug_in]
 
 
 def test_all_of_a_package_is_its_code(package):
@@ -412,9 +370,8 @@ def test_all_of_a_package_is_its_code(package):
 def run(tmp_path_factory):
     """One small run with a plug-in of every kind."""
     place = tmp_path_factory.mktemp("run")
-    put(place / "defenses" / "quiet.py", DEFENSE)
-    put(place / "attacks" / "grey.py", ATTACK)
-    put(place / "bounds" / "thousandth.py", BOUND)
+    for kind, name, text in PLUGINS:
+        put(place / kind / name, text)
     words = ["scenario=binary_mnist", *SMALL, "defenses=[sgd,quiet]"]
     words += ["attacks=[class_mean,grey]", "bounds=[{low: {use: thousandth}}]"]
     words += [f"out={place}/out", "--plugins", str(place)]
@@ -424,13 +381,13 @@ def run(tmp_path_factory):
 
 def test_a_card_says_where_its_plug_ins_are_from(run):
     card = json.loads((run / "out" / "scorecard.json").read_text())
-    held = {p["name"]: p for p in card["provenance"]["plugins"]}
-    assert {k: p["kind"] for k, p in held.items()} == {
+    plug_ins = card["provenance"]["plugins"]
+    assert {p["name"]: p["kind"] for p in plug_ins} == {
         "quiet": "defense",
         "grey": "attack",
         "thousandth": "bound",
     }
-    assert {p["origin"] for p in held.values()} == {f"folder {run}"}
+    assert {p["origin"] for p in plug_ins} == {f"folder {run}"}
     assert f"--plugins {run}" in card["provenance"]["command"]
     text = (run / "out" / "scorecard.md").read_text()
     assert f"defense quiet from folder {run}" in text

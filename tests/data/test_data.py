@@ -15,12 +15,7 @@ from audit.data import DataError, embedded, files
 from audit.data.dataset import digest
 from audit.types import Examples
 
-
-@pytest.fixture(autouse=True)
-def nowhere(tmp_path, monkeypatch):
-    """Neither AUDIT_DATA nor a warm cache."""
-    monkeypatch.delenv("AUDIT_DATA", raising=False)
-    monkeypatch.setenv("AUDIT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def idx(path, array):

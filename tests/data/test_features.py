@@ -47,9 +47,6 @@ def test_channels_as_is_usual():
     ],
 )
 def test_a_data_set_may_bring_its_own_features(words, channels):
-    found = []
-    hydra_app.launch(
-        ["scenario=cifar10_linear_public", *words], lambda s, _: found.append(s)
-    )
-    assert found[0].spec.features.channels is channels
-    assert found[0].resolved()["features"]["channels"] is channels
+    scenario, _ = hydra_app.composed(["scenario=cifar10_linear_public", *words])
+    assert scenario.spec.features.channels is channels
+    assert scenario.resolved()["features"]["channels"] is channels

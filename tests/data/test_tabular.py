@@ -11,10 +11,7 @@ from audit.types import Examples, Splits
 SIZES = {"public": 10, "fixed": 200, "pool": 100, "targets": 20, "test": 50}
 
 
-@pytest.fixture(autouse=True)
-def nowhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("AUDIT_DATA", raising=False)
-    monkeypatch.setenv("AUDIT_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def column(dataset, name):

@@ -11,11 +11,13 @@ from jax.flatten_util import ravel_pytree
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.clipping import clip_tree, normalise
 from audit.config import registry
+from audit.games.gradient_inversion import exposed_step
 from audit.mechanisms.noise import batch_direction, mean_field, von_mises_fisher
 from audit.mechanisms.query import gradient, modules
 from audit.mechanisms.sampler import SAMPLERS
 from audit.models import affine, networks
 from audit.rng import stream
+from audit.scorecard.claims import published_claims
 from audit.types import Examples, TrainingSet
 from tests.conftest import double, public, records
 
@@ -26,6 +28,11 @@ MLP = networks.mlp(SHAPE, CLASSES, hidden=5, activation="tanh")
 
 def build(task=LINEAR, **settings):
     return registry.find("defense", "dirdp_sgd")(task, **settings)
+
+
+def claims(task, n, **settings):
+    settings = registry.check("defense", "dirdp_sgd", settings, "dirdp_sgd")
+    return published_claims("dirdp_sgd", settings, task, n)
 
 
 def start_of(defense, task=LINEAR):
@@ -117,7 +124,7 @@ def test_mean_field_has_the_moments_of_the_sum():
 
     keys = jax.random.split(jax.random.key(0), draws)
     a = np.asarray(jax.jit(jax.vmap(summed))(keys))
-    b = jax.vmap(lambda q: fast.total(q, means.sum(0), many))
+    b = jax.vmap(lambda q: fast.sample(q, means.sum(0), many))
     b = np.asarray(jax.jit(b)(keys))
     se = np.sqrt((a.var(0) + b.var(0)) / draws)
     assert (abs(a.mean(0) - b.mean(0)) < 4.5 * se).all()
@@ -132,7 +139,7 @@ def test_the_batch_variant_draws_around_the_sum():
     noise = batch_direction(200.0, 4)
     keys = jax.random.split(jax.random.key(0), 2000)
     total = jnp.array([3.0, 0.0, 4.0, 0.0])
-    y = np.asarray(jax.jit(jax.vmap(lambda k: noise.total(k, total, 8.0)))(keys))
+    y = np.asarray(jax.jit(jax.vmap(lambda k: noise.sample(k, total, 8.0)))(keys))
     np.testing.assert_allclose(np.linalg.norm(y, axis=1), 8, atol=1e-4)
     want = 8 * vmf.mean_cosine(4, 200.0) * np.array([0.6, 0, 0.8, 0])
     assert (abs(y.mean(0) - want) < 4.5 * y.std(0) / np.sqrt(2000)).all()
@@ -168,8 +175,8 @@ def test_fisher_of_a_run_is_precision_times_jacobian(x64, task, variant):
     rows = jnp.arange(9)
     margin = 0.01 if variant == "regularised" else 0.0
     sizes = modules(task)
-    state, want = defense.init(key, side), np.zeros(9)
-    step = jax.jit(defense.step)
+    state, want = defense.mechanism.init(key, side), np.zeros(9)
+    step = jax.jit(defense.mechanism.step)
     for _ in range(steps):
         params = state.params
 
@@ -258,8 +265,8 @@ def test_adding_a_record_has_no_theorem(variant):
 def test_what_has_no_theorem_claims_nothing():
     fast = build(aggregate="mean_field", steps=2)
     assert fast.fisher is None
-    assert fast.exposed.trace is None
-    assert fast.exposed.rdp is None
+    assert exposed_step(fast).trace is None
+    assert exposed_step(fast).rdp is None
     assert fast.rdp is None
     assert fast.pld is None
     assert "approximate" in fast.traits
@@ -273,7 +280,7 @@ def test_what_has_no_theorem_claims_nothing():
 def test_the_card_says_what_the_paper_leaves_out():
     n, kappa = 100, 5.0
     own = {"concentration": kappa, "sampling": "shuffled", "batch_size": 10}
-    said = {c.quantity: c for c in build(MLP, steps=90, **own).nominal(n)}
+    said = {c.quantity: c for c in claims(MLP, n, steps=90, **own)}
     assert said["pure epsilon, replace-one, one record and step"].value == 10
     assert said["pure epsilon, one epoch"].value == 10
     assert said["pure epsilon, whole run, composed"].value == 90
@@ -284,7 +291,7 @@ def test_the_card_says_what_the_paper_leaves_out():
     multiplier = said["equivalent noise multiplier sqrt(L K) / kappa"].value
     assert multiplier == pytest.approx(math.sqrt(10 * whole) / kappa)
     assert said[f"mean cosine A_K, K = {whole}"].value == vmf.mean_cosine(whole, kappa)
-    layers = {c.quantity: c for c in build(MLP, variant="layers", **own).nominal(n)}
+    layers = {c.quantity: c for c in claims(MLP, n, variant="layers", **own)}
     assert layers["pure epsilon, replace-one, one record and step"].value == 20
     assert "not sqrt(2)" in layers["epsilon as published, 2 kappa sqrt(m)"].void
 
@@ -302,16 +309,19 @@ def test_pure_limit_bounds_every_order():
 def test_an_exposed_update_is_a_noised_mean(x64):
     defense, z = build(concentration=1e7), data(4).fixed
     side, key = start_of(defense), jax.random.key(0)
-    update = flat(jax.jit(defense.exposed.update)(key, side, side.params, z))
+    exposed = exposed_step(defense)
+    update = flat(jax.jit(exposed.update)(key, side, side.params, z))
     query = gradient(LINEAR, normalise())
-    mean = flat(jax.jit(query.total)(side.params, side, z, np.ones(4))) / 4
+    mean = flat(jax.jit(query.closed_forms.total)(side.params, side, z, np.ones(4))) / 4
     np.testing.assert_allclose(update, mean, atol=5e-3)
-    curve = defense.exposed.rdp(np.array([2.0]))
+    curve = exposed.rdp(np.array([2.0]))
     k = sum(modules(LINEAR).values())
     np.testing.assert_allclose(curve, vmf_privacy.renyi([2.0], k, 1e7))
-    trace = jax.jit(defense.exposed.trace)(key, side, side.params, z)
-    want = vmf_privacy.precision(k, 1e7) * jax.jit(query.trace)(side.params, side, z)
+    trace = jax.jit(exposed.trace)(key, side, side.params, z)
+    want = vmf_privacy.precision(k, 1e7) * jax.jit(query.closed_forms.trace)(
+        side.params, side, z
+    )
     np.testing.assert_allclose(trace, want, rtol=1e-9)
-    bare = registry.find("defense", "sgd")(LINEAR)
-    assert bare.exposed.trace is None
-    assert bare.exposed.rdp is None
+    bare = exposed_step(registry.find("defense", "sgd")(LINEAR))
+    assert bare.trace is None
+    assert bare.rdp is None

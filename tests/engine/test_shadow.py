@@ -10,6 +10,7 @@ import pytest
 from audit.cli import bench
 from audit.engine import shadow
 from audit.engine import store as stores
+from audit.errors import UserError
 from audit.models import networks
 from audit.types import Examples, Lanes, TrainingSet
 from defenses.dpsgd import dpsgd
@@ -71,9 +72,17 @@ def test_three_noise_levels_compile_once():
     shadow._program.cache_clear()
     outs = [run(of=learner(noise_multiplier=s)) for s in (0.1, 0.2, 0.4)]
     assert len({out.tobytes() for out in outs}) == 3
-    program = shadow._program("train", dpsgd, TASK, learner().static, 1, None)
+    program = shadow._program("train", learner().recipe, 1, None)
     assert shadow._program.cache_info().misses == 1
     assert program._cache_size() == 1
+
+
+def test_a_misspelt_trait_is_refused_when_the_defense_is_built():
+    def misspelt(task):
+        return dpsgd(task)._replace(traits=frozenset({"stationery"}))
+
+    with pytest.raises(UserError, match=r"misspelt.*'stationery'.*mean 'stationary'"):
+        shadow.learner(misspelt, TASK, {}, key=KEY, public=public(TASK))
 
 
 class Killed(Exception):
@@ -203,7 +212,7 @@ def test_engine_equals_the_plain_loop_in_float64():
     task, data = bench.problem()
     few = jax.tree.map(lambda a: a[:3], data.target)
     small = TrainingSet(jax.tree.map(lambda a: a[:60], data.fixed), few)
-    of = bench.learner("dpsgd", task)
+    of = bench.make("dpsgd", task)
     engine = shadow.Engine(Lanes(4))
     got = shadow.sweep("train", of, KEY, small, engine=engine, precise=True).params
     with jax.enable_x64(True):

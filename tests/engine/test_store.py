@@ -49,29 +49,24 @@ def test_round_trip(store):
     assert not list(store.folder.rglob(".*"))
 
 
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-9])
+def flipped(raw):
+    return raw[:20] + bytes([raw[20] ^ 1]) + raw[21:]  # of a manifest: the sha256
 
 
-def flip(path):
-    raw = bytearray(path.read_bytes())
-    raw[20] ^= 1  # of the manifest: a digit of the sha256
-    path.write_bytes(bytes(raw))
+DAMAGE = {
+    "truncated": lambda raw: raw[:-9],
+    "flipped": flipped,
+    "empty": lambda raw: b"",
+    "replaced": lambda raw: b'["something", "else"]',
+}
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
-def replace(path):
-    path.write_text(json.dumps(["something", "else"]))
-
-
-@pytest.mark.parametrize("damage", [truncate, flip, empty, replace])
+@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("which", [0, 1])
 def test_damage_is_told_and_can_be_written_again(store, problems, which, damage):
     stores.put(store, KEY, "tile", ARRAYS)
-    damage(files(store)[which])
+    path = files(store)[which]
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
     assert stores.get(store, KEY, "tile") is None
     assert len(problems) == 1
     assert f"{files(store)[0]} is damaged" in problems[0]
@@ -119,8 +114,8 @@ def test_a_pickle_is_never_read(store, problems):
     np.savez(raw, a=np.array([{"any": "object"}], dtype=object))
     shard, manifest = files(store)
     shard.write_bytes(raw.getvalue())
-    seen = stores.hashlib.sha256(raw.getvalue()).hexdigest()
-    manifest.write_text(json.dumps({"sha256": seen}))
+    sha = stores.hashlib.sha256(raw.getvalue()).hexdigest()
+    manifest.write_text(json.dumps({"sha256": sha}))
     assert stores.get(store, KEY, "tile") is None
     assert len(problems) == 1
 

@@ -9,14 +9,12 @@ from audit.accounting import vmf_privacy
 from audit.config import compose, hydra_app
 from audit.engine import shadow
 from audit.errors import UserError
-from audit.games import rows
-from audit.games.base import Trial
-from audit.report.figures import gradient_inversion
+from audit.games import base, rows
+from audit.games.base import Result, Trial
+from audit.report.figures import common, gradient_inversion
 from audit.scorecard import card as scorecard
-from audit.scorecard.card import Scorecard
-from audit.types import (
-    Lanes,
-)
+from audit.types import Lanes, ThreatModel
+from tests import pages
 
 WORDS = [
     "scenario=dirdp_mnist5k",
@@ -32,11 +30,7 @@ WORDS = [
 
 
 def composed(*words):
-    found = []
-    hydra_app.launch(
-        [*WORDS, *words, "seed=0"], lambda scenario, _: found.append(scenario)
-    )
-    return found[0]
+    return hydra_app.composed([*WORDS, *words, "seed=0"])[0]
 
 
 @pytest.fixture(scope="module")
@@ -106,28 +100,23 @@ def test_bounds_are_of_one_update_and_epsilon_of_the_run(card):
 
 
 def test_pictures_of_people_leave_no_array():
-    held = composed()
-    problem = pipeline.load(held)
+    scenario = composed()
+    problem = pipeline.load(scenario, compose.play(scenario))
     faces = problem._replace(dataset=problem.dataset._replace(name="lfw"))
-    images = np.zeros((5, 8, 8, 1))
-    one = Trial(
-        "d",
-        compose.Entry("a", "a", {}, {}),
-        "",
-        "ok",
-        None,
-        {},
-        {"guess": images, "mse": np.zeros(5)},
-    )
-    floor = {"mse": np.zeros(5), "guess": images}
-    kept = rows.arrays(faces, {}, [one], floor)
-    assert set(kept) == {"floor", "d/a/mse"}
-    assert "target" in rows.arrays(problem, {}, [one], floor)
+    images, floor = np.zeros((5, 8, 8, 1)), np.zeros(5)
+    headline = base.headline("mse", 0.0, None, better="lower", floor=None)
+    result = Result(headline, {}, {"guess": images, "mse": floor}, floor)
+    entry, model = compose.Entry("a", "a", {}, {}), ThreatModel("inversion")
+    trial = Trial("d", entry, model, "", "ok", result=result)
+    checks = rows.SelfChecks({}, [])
+    audited = rows.Audited(scenario, faces, [], {}, [trial], floor, checks)
+    assert set(rows.arrays(audited, images)) == {"floor", "d/a/mse"}
+    assert "target" in rows.arrays(audited._replace(problem=problem), images)
 
 
 def test_the_game_needs_targets():
     with pytest.raises((UserError, hydra_app.Refused), match="exposed needs targets"):
-        composed("sets.digits.splits.targets=0")
+        compose.play(composed("sets.digits.splits.targets=0"))
 
 
 # What is shown of it ------------------------------------------------------------------
@@ -139,7 +128,7 @@ def fake_card():
     for use in ("dpsgd", "dirdp_sgd"):
         for order2 in (1.0, 4.0):
             label = f"{use}_{order2:.0f}"
-            utility = {"accuracy": 0.8, "accuracy_sd": 0.01, "models": 5}
+            utility = {"accuracy": 0.8, "accuracy_sd": 0.01, "models": 5, "test": 9}
             defenses[label] = {"use": use, "rdp2": order2, "utility": utility}
             trials.append(
                 {
@@ -150,14 +139,17 @@ def fake_card():
                     "result": {"mse": 0.1 / order2, "mse_se": 0.01},
                 }
             )
-    return Scorecard({"game": "exposed"}, {}, {}, {"mse": 0.05}, defenses, trials, {})
+    return pages.typed(
+        scenario={"game": "exposed"}, floor={"mse": 0.05}, defenses=defenses,
+        trials=trials,
+    )  # fmt: skip
 
 
 def test_common_scale_is_drawn_where_two_mechanisms_share_one(tmp_path):
     applies, draw = gradient_inversion.FIGURES["common_scale.png"]
     held = fake_card()
     assert applies(held)
-    draw(held, tmp_path / "a.png")
+    common.save(draw(held), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     assert not applies(held._replace(trials=[]))
     one = {k: v for k, v in held.defenses.items() if v["use"] != "dirdp_sgd"}

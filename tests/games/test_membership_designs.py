@@ -17,8 +17,8 @@ from audit.mechanisms.query import Side, gradient
 from audit.mechanisms.sampler import SAMPLERS
 from audit.models import networks
 from audit.types import Lanes, State, TrainingSet
-from defenses.dpsgd import dpsgd
-from tests.conftest import double, public, records
+from tests.conftest import double, records
+from tests.games import worlds
 
 DESIGNS = {
     "in_out": membership_designs.in_out,
@@ -36,8 +36,8 @@ def test_every_candidate_is_in_exactly_half_of_the_models(name):
     assert (member.sum(0) == 6).all()
     rows = design.rows(member)
     assert rows.shape == (12, design.slots(50))
-    for own, bits in zip(rows, member, strict=True):
-        np.testing.assert_array_equal(np.sort(own[own >= 0]), np.flatnonzero(bits))
+    for slots, bits in zip(rows, member, strict=True):
+        np.testing.assert_array_equal(np.sort(slots[slots >= 0]), np.flatnonzero(bits))
     assert (rows < 0).any() == design.empty
     again = design.member(jax.random.key(0), 12, 50)
     np.testing.assert_array_equal(again, member)
@@ -46,16 +46,13 @@ def test_every_candidate_is_in_exactly_half_of_the_models(name):
 
 def test_coins_of_two_candidates_are_independent():
     """Within a model, agreement of neighbours is a fair coin: 4 s.e. of 20,000."""
-    member = membership_designs.in_out.member(jax.random.key(3), 2, 20_001)[0]
-    agree = (member[1:] == member[:-1]).mean()
-    assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(20_000)
-    pairs = membership_designs.replace_one.member(jax.random.key(3), 2, 40_000)[
-        0
-    ].reshape(-1, 2)
+    key = jax.random.key(3)
+    single = membership_designs.in_out.member(key, 2, 20_001)[0]
+    pairs = membership_designs.replace_one.member(key, 2, 40_000)[0].reshape(-1, 2)
     assert (pairs.sum(1) == 1).all()
-    first = pairs[:, 0]
-    agree = (first[1:] == first[:-1]).mean()
-    assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(20_000)
+    for coins in (single, pairs[:, 0]):
+        agree = (coins[1:] == coins[:-1]).mean()
+        assert abs(agree - 0.5) < 4 * 0.5 / np.sqrt(20_000)
 
 
 def test_the_number_of_slots_is_public():
@@ -83,25 +80,20 @@ def test_a_step_sums_over_who_is_in_the_batch_and_there(x64, name, sampling):
     design, z = DESIGNS[name], jax.tree.map(jnp.asarray, double(records(12, SHAPE, 3)))
     rows = design.rows(design.member(jax.random.key(2), 2, 12))[0]
     sampler = SAMPLERS[sampling](None if sampling == "full" else 3)
-    query, side = (
-        gradient(TASK, soft_clip(1.0)),
-        double(Side(TASK.init(jax.random.key(0)))),
-    )
+    query = gradient(TASK, soft_clip(1.0))
+    side = double(Side(TASK.init(jax.random.key(0))))
     data = TrainingSet(z, None, jnp.asarray(rows))
     assert batches.count(data) == design.slots(12)
     batch = sampler.draw(jax.random.key(4), jnp.asarray(1), len(rows))
     state = State(side.params, None, side, jnp.asarray(1))
-    total = ravel_pytree(
-        jax.jit(lambda d: batches.sum_all(query, state, d, batch))(data)
-    )
-    each = jax.jit(jax.vmap(lambda z: ravel_pytree(query.fn(side.params, side, z))[0]))(
-        z
-    )
+    total = jax.jit(lambda d: batches.sum_all(query, state, d, batch))(data)
+    one = lambda z: ravel_pytree(query.fn(side.params, side, z))[0]  # noqa: E731
+    each = jax.jit(jax.vmap(one))(z)
     slots = np.arange(len(rows)) if batch.rows is None else np.asarray(batch.rows)
     weight = np.ones(len(slots)) if batch.weight is None else np.asarray(batch.weight)
     there = zip(rows[slots], weight, strict=True)
-    want = sum((w * each[row] for row, w in there if row >= 0), 0 * each[0])
-    np.testing.assert_allclose(total[0], want, rtol=1e-10, atol=1e-12)
+    exact = sum((w * each[row] for row, w in there if row >= 0), 0 * each[0])
+    np.testing.assert_allclose(ravel_pytree(total)[0], exact, rtol=1e-10, atol=1e-12)
 
 
 def test_a_schedule_is_every_steps_draw():
@@ -114,29 +106,30 @@ def test_a_schedule_is_every_steps_draw():
         np.testing.assert_array_equal(one.weight, whole.weight[t])
 
 
-SETTINGS = {
-    "clip_norm": 1.0, "clip": "soft", "noise_multiplier": 0.3, "learning_rate": 0.1,
-    "optimizer": "adam", "steps": 4, "sampling": "shuffled", "batch_size": 3,
-    "weight_decay": 0.0,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "method", ["train", pytest.param("fisher", marks=pytest.mark.slow)]
 )
 def test_lanes_with_rows_are_runs_on_those_records(method):
-    key = jax.random.key(0)
-    of = shadow.learner(dpsgd, TASK, SETTINGS, key=key, public=public(TASK))
-    z, design = records(12, SHAPE, 3), membership_designs.replace_one
+    learner = worlds.learner(
+        TASK,
+        "dpsgd",
+        noise_multiplier=0.3,
+        optimizer="adam",
+        steps=4,
+        sampling="shuffled",
+        batch_size=3,
+    )
+    key, z, design = worlds.KEY, records(12, SHAPE, 3), membership_designs.replace_one
     rows = design.rows(design.member(key, 4, 12))
     extra = (np.arange(6),) if method == "fisher" else ()
     data, engine = TrainingSet(z, None, rows), shadow.Engine(Lanes(3))
-    got = shadow.sweep(method, of, key, data, *extra, engine=engine)
-    run = jax.jit(getattr(of.defense, method))
+    swept = shadow.sweep(method, learner, key, data, *extra, engine=engine)
+    run = jax.jit(getattr(learner.defense, method))
     for i in (0, 3):
-        own = jax.tree.map(lambda a, r=rows[i]: jnp.asarray(a[r]), z)
-        alone = run(jax.random.fold_in(key, i), of.side, TrainingSet(own, None), *extra)
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
+        some = jax.tree.map(lambda a, r=rows[i]: jnp.asarray(a[r]), z)
+        lane = jax.random.fold_in(key, i), learner.side, TrainingSet(some, None)
+        alone = run(*lane, *extra)
+        for a, b in zip(jax.tree.leaves(swept), jax.tree.leaves(alone), strict=True):
             np.testing.assert_allclose(a[i], b, rtol=1e-3, atol=1e-5)
 
 

@@ -18,15 +18,16 @@ from audit.mechanisms.query import gradient, masked
 from audit.mechanisms.sampler import full_batch
 from audit.models import networks, optimizers
 from audit.report import terminal
+from audit.report.figures import common
 from audit.report.figures import steps as step_figures
 from audit.rng import stream
-from audit.scorecard.card import Scorecard
 from audit.types import (
     Examples,
     Lanes,
     Splits,
     TrainingSet,
 )
+from tests import pages
 from tests.conftest import double, public, records
 
 SHAPE, N, STEPS = (4, 4, 1), 12, 2
@@ -101,7 +102,7 @@ def looked(splits):
     for label in (*DEFENSES, "bent"):
         of, at = learner(splits, label), table(splits)
         made = step_diagnostics.release(KEY, of, at)
-        own = step_diagnostics.account(KEY, of, at._replace(made=made), 1, 1e-9)
+        own = step_diagnostics.account(KEY, of, at, made, 1, 1e-9)
         held[label] = of, made, own
     return held
 
@@ -116,9 +117,10 @@ def plain_loop(of, splits):
     defense = of.defense
     side = double(of.side)
     train = TrainingSet(double(splits.fixed), None)
-    state = defense.init(key, side)
+    mechanism = defense.mechanism
+    state = mechanism.init(key, side)
     clip = soft_clip(COMMON["clip_norm"])
-    step, slope = jax.jit(defense.step), jax.jit(jax.grad(TASK.loss))
+    step, slope = jax.jit(mechanism.step), jax.jit(jax.grad(TASK.loss))
     out = []
     for _ in range(STEPS):
         state, view = step(key, state, train)
@@ -154,14 +156,14 @@ def test_parts_equal_a_plain_loop(x64, splits, looked, label):
         rtol=1e-4,
     )
     for t, (base, added, final, mean) in enumerate(steps):
-        seen = {k: v[t] for k, v in held.anatomy.items()}
+        seen = {k: v[t] for k, v in held.arrays.items()}
         norm = lambda a: np.linalg.norm(a, axis=-1)  # noqa: E731
         np.testing.assert_allclose(seen["base_norm"], norm(base), rtol=1e-4)
         np.testing.assert_allclose(seen["final_norm"], norm(final), rtol=1e-4)
         if label != "fim":
             assert "perturbation_norm" not in seen
-            assert held.steps[t]["perturbation_norm"] is None
-            assert held.steps[t]["cos_public"] is None
+            assert held.fields["steps"][t]["perturbation_norm"] is None
+            assert held.fields["steps"][t]["cos_public"] is None
             continue
         np.testing.assert_allclose(seen["perturbation_norm"], norm(added), rtol=1e-4)
         for name, other in (
@@ -171,23 +173,22 @@ def test_parts_equal_a_plain_loop(x64, splits, looked, label):
         ):
             want = (added * other).sum(1) / norm(added) / norm(other)
             np.testing.assert_allclose(seen[name], want, atol=1e-4)
-            assert held.steps[t][name] == pytest.approx(want.mean(), abs=1e-4)
+            assert held.fields["steps"][t][name] == pytest.approx(want.mean(), abs=1e-4)
 
 
 def test_the_contribution_is_the_query_s(x64, splits, looked):
     """A perturbation of its own a record: clip(base + added) is what training sums."""
     of = looked["bent"][0]
-    defense = of.defense
+    mechanism, dissect = of.defense.mechanism, step_diagnostics.dissector(of.defense)
     train = TrainingSet(double(splits.fixed), None)
-    state = defense.init(KEY, double(of.side))
+    first = mechanism.init(KEY, double(of.side))
     clip = soft_clip(COMMON["clip_norm"])
-    before = state.params
-    state, seen = jax.jit(defense.dissect)(KEY, state, train, double(splits.public))
+    state, seen = jax.jit(dissect)(KEY, first, train, double(splits.public))
     each = jax.vmap(lambda v: clip_tree(clip, v))(seen.base + seen.added)
     np.testing.assert_allclose(seen.final, each, rtol=1e-6, atol=1e-9)
-    again, view = jax.jit(defense.step)(KEY, defense.init(KEY, double(of.side)), train)
+    again, view = jax.jit(mechanism.step)(KEY, first, train)
     np.testing.assert_allclose(flat(again.params), flat(state.params), rtol=1e-6)
-    assert np.abs(flat(state.params) - flat(before)).max() > 0
+    assert np.abs(flat(state.params) - flat(first.params)).max() > 0
     noise = flat(view.update) - seen.final.sum(0)  # what is left is the noise alone
     expected = COMMON["noise_multiplier"] * COMMON["clip_norm"]
     assert noise.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * len(noise)))
@@ -208,24 +209,24 @@ def test_leakage_so_far_ends_at_the_accounting_s(splits, looked, label):
         precise=True,
     )[0]
     np.testing.assert_allclose(held.dfil, trace / 16, rtol=1e-4)
-    roots, last = np.sqrt(held.dfil), held.steps[-1]
+    roots, last = np.sqrt(held.dfil), held.fields["steps"][-1]
     assert last["sqrt_max"] == pytest.approx(roots.max(), rel=1e-12)
     assert last["sqrt_mean"] == pytest.approx(roots.mean(), rel=1e-12)
     assert last["sqrt_median"] == pytest.approx(np.median(roots), rel=1e-12)
-    means = [step["sqrt_mean"] for step in held.steps]
+    means = [step["sqrt_mean"] for step in held.fields["steps"]]
     assert len(means) == STEPS
     assert means == sorted(means)
 
 
 def test_only_a_constant_has_no_spread(looked):
-    held = looked["fim"][2].anatomy
+    held = looked["fim"][2].arrays
     np.testing.assert_array_equal(np.ptp(held["perturbation_norm"], axis=1), 0)
     np.testing.assert_array_equal(held["pca_perturbation"], 0)
     assert np.isnan(held["pca_perturbation_share"]).all()
     np.testing.assert_allclose(
         np.abs(held["pca_base"]), np.abs(held["pca_before_noise"]), atol=1e-4
     )
-    own = looked["bent"][2].anatomy
+    own = looked["bent"][2].arrays
     assert (np.ptp(own["perturbation_norm"], axis=1) > 0).all()
     assert (np.ptp(own["pca_perturbation"], axis=1) > 0).all()
 
@@ -242,21 +243,21 @@ def test_components_meet_the_perturbation_at_their_angle():
 def test_no_sgd_bound_is_unknown_not_zero(looked):
     held = looked["sgd"][2]
     assert held.dfil is None
-    assert all(step["sqrt_max"] is None for step in held.steps)
-    assert all(0 <= step["accuracy"] <= 1 for step in held.steps)
+    assert all(step["sqrt_max"] is None for step in held.fields["steps"])
+    assert all(0 <= step["accuracy"] <= 1 for step in held.fields["steps"])
 
 
 def test_more_runs_are_taken_apart_and_fewer_refused(splits, looked):
     of = looked["dpsgd"][0]
     made = step_diagnostics.release(KEY, of, table(splits, runs=3))
-    at = table(splits, runs=3)._replace(made=made)
-    held = step_diagnostics.account(KEY, of, at, 2, 1e-9)
+    at = table(splits, runs=3)
+    held = step_diagnostics.account(KEY, of, at, made, 2, 1e-9)
     assert held.dfil_se is not None
     np.testing.assert_allclose(
-        held.dfil, (made.looked[0].traces + made.looked[1].traces) / 32, rtol=1e-9
+        held.dfil, (made.evidence[0].traces + made.evidence[1].traces) / 32, rtol=1e-9
     )
     with pytest.raises(UserError, match="accounting_runs=4"):
-        step_diagnostics.account(KEY, of, at, 4, 1e-9)
+        step_diagnostics.account(KEY, of, at, made, 4, 1e-9)
 
 
 def test_too_many_gradients_are_refused(splits, looked):
@@ -271,12 +272,12 @@ def test_too_many_gradients_are_refused(splits, looked):
 
 def card(looked, splits):
     arrays = {"label": splits.fixed.y}
-    defenses = {"whole": {"steps": None, "bounds": []}}
+    defenses = {"whole": {}}
     for label, (_, _, held) in looked.items():
-        arrays |= {f"{label}/anatomy/{k}": v for k, v in held.anatomy.items()}
-        defenses[label] = {"steps": held.steps, "bounds": []}
+        arrays |= {f"{label}/anatomy/{k}": v for k, v in held.arrays.items()}
+        defenses[label] = dict(held.fields)
     scenario = {"game": "anatomy", "features": {}}
-    return Scorecard(scenario, {}, {}, {}, defenses, [], arrays)
+    return pages.typed(scenario=scenario, defenses=defenses, arrays=arrays)
 
 
 def test_figures_of_a_tiny_run(looked, splits, tmp_path):
@@ -291,10 +292,10 @@ def test_figures_of_a_tiny_run(looked, splits, tmp_path):
     }
     assert set(drawn) == {*step_figures.FIGURES, *pca, *both}
     for name, draw in drawn.items():
-        draw(held, tmp_path / name)
+        common.save(draw(held), tmp_path / name)
         assert (tmp_path / name).stat().st_size > 5_000
     assert all(applies(held) for applies, _ in step_figures.FIGURES.values())
-    other = held._replace(scenario={"game": "leave_one_out"})
+    other = held._replace(scenario=pages.typed().scenario)
     assert not any(applies(other) for applies, _ in step_figures.FIGURES.values())
     assert step_figures.of_each(other) == {}
     assert "whole: no anatomy" in terminal.notes(held)

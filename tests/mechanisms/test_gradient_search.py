@@ -128,7 +128,7 @@ def test_cosine_is_the_likelihood_of_a_visible_draw():
     a = {"w": jnp.array([0.6, 0.0, 0.8])}
     noise = von_mises_fisher(3.0, 3)
     y = noise.sample(jax.random.key(0), a)
-    log = float(noise.log_density(a, y))
+    log = float(noise.law.log_density(a, y))
     assert log == pytest.approx(3 * (1 - float(gradient_search.cosine_distance(a, y))))
 
 
@@ -222,17 +222,17 @@ def test_who_can_play_exposed():
     task = networks.linear((6,), 3)
     sgd = registry.find("defense", "sgd")(task)
     shadows = registry.find("attack", "reconstructor")(task).threat_model
-    assert "its goal is" in base.mismatch(shadows, sgd, gradient_inversion.GAME)
+    assert "its goal is" in base.mismatch(shadows, sgd, gradient_inversion.exposed())
     for name in ("class_mean", "mean_image", "nearest_neighbour"):
         prior = registry.find("attack", name)(task).threat_model
-        assert base.mismatch(prior, sgd, gradient_inversion.GAME) is None
+        assert base.mismatch(prior, sgd, gradient_inversion.exposed()) is None
     sees = ThreatModel("inversion", sees=frozenset({"params", "update"}))
-    assert base.mismatch(sees, sgd, gradient_inversion.GAME) is None
-    blank = sgd._replace(exposed=None)
-    assert "shows no step" in base.mismatch(sees, blank, gradient_inversion.GAME)
+    assert base.mismatch(sees, sgd, gradient_inversion.exposed()) is None
+    blank = sgd._replace(mechanism=None)
+    assert "shows no step" in base.mismatch(sees, blank, gradient_inversion.exposed())
     posterior = registry.find("attack", "gradient_inversion")(task, preset="map")
     assert "not noisy" in base.mismatch(
-        posterior.threat_model, sgd, gradient_inversion.GAME
+        posterior.threat_model, sgd, gradient_inversion.exposed()
     )
 
 

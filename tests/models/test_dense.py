@@ -59,10 +59,10 @@ def test_sum_score_and_trace_are_those_of_per_example_gradients(
     @jax.jit
     def ghosts(params):
         return (
-            query.total(params, side, z, weight),
-            query.total(params, side, z, None),
-            query.score(params, side, z, update),
-            query.trace(params, side, z),
+            query.closed_forms.total(params, side, z, weight),
+            query.closed_forms.total(params, side, z, None),
+            query.closed_forms.score(params, side, z, update),
+            query.closed_forms.trace(params, side, z),
         )
 
     total, plain, (inner, square), trace = ghosts(side.params)
@@ -85,16 +85,16 @@ def test_sum_score_and_trace_are_those_of_per_example_gradients(
 def test_a_perturbation_that_sees_the_example_takes_no_short_cut():
     task, *_ = setting(1, "elu", "")
     query = gradient(task, soft_clip(1.0), lambda params, side, z, own: own)
-    assert query.total is None
-    assert query.score is None
-    assert query.trace is None
+    assert query.closed_forms.total is None
+    assert query.closed_forms.score is None
+    assert query.closed_forms.trace is None
 
 
 def test_wide_layers_leave_the_trace_to_probes():
     wide = networks.mlp(SHAPE, 3, hidden=NARROW + 1)
     query = gradient(wide, soft_clip(1.0))
-    assert query.trace is None
-    assert query.total is not None
+    assert query.closed_forms.trace is None
+    assert query.closed_forms.total is not None
 
 
 def test_a_network_trained_with_ghosts_is_the_one_trained_without(x64):
@@ -109,5 +109,6 @@ def test_a_network_trained_with_ghosts_is_the_one_trained_without(x64):
         run = jax.jit(defense.train)
         return flat(run(jax.random.key(5), side, TrainingSet(z, None)).params)
 
-    slow = trained(ghosts._replace(total=None))
+    no_total = ghosts.closed_forms._replace(total=None)
+    slow = trained(ghosts._replace(closed_forms=no_total))
     np.testing.assert_allclose(trained(ghosts), slow, rtol=1e-9, atol=1e-11)

@@ -4,7 +4,7 @@ import pytest
 
 from audit.__main__ import main
 from audit.report import terminal
-from audit.scorecard import card as scorecard
+from audit.scorecard import card as cards
 
 FILES = {
     "scorecard.md", "scorecard.json", "scorecard.npz", "store", "audit_roc.png",
@@ -26,7 +26,7 @@ def run(request, tmp_path_factory):
     words = [f"scenario={name}", "training.steps=3", *SMALL[name], f"out={out}"]
     words.append("defense.epsilon_8.noise_multiplier=1.0396272")
     assert main(["run", *words]) == 0
-    return name, out, scorecard.load(out)
+    return name, out, cards.load(out)
 
 
 def test_every_file_of_its_game_is_there(run):
@@ -37,11 +37,11 @@ def test_every_file_of_its_game_is_there(run):
 def test_both_sides_stand_on_the_card_in_order(run):
     name, out, card = run
     trial = card.trials[0]
-    assert trial["status"] == "ok"
-    assert trial["flags"] == []
-    result = trial["result"]
+    assert trial.status == "ok"
+    assert trial.flags == []
+    result = trial.result
     assert result["upper"] == pytest.approx(8.0, rel=1e-4)
-    assert 0.4 < result["epsilon_lower"] < 8
+    assert 0.4 < result.epsilon_lower < 8
     text = terminal.table(card)
     assert "epsilon_8" in text
     assert "8.000" in text
@@ -49,7 +49,7 @@ def test_both_sides_stand_on_the_card_in_order(run):
     page = (out / "scorecard.md").read_text()
     assert "### Lower ends of epsilon" in page
     shown = "GDP" if name == "epsilon_audit" else "one run, f-DP"
-    assert f"| epsilon_8 | {trial['attack']} | {shown} |" in page
+    assert f"| epsilon_8 | {trial.attack} | {shown} |" in page
 
 
 def test_what_is_not_claimed_is_not_tested(run):
@@ -57,9 +57,9 @@ def test_what_is_not_claimed_is_not_tested(run):
     name, _, card = run
     other = card.trials[1]
     if name == "epsilon_audit":
-        assert other["status"] == "skipped"
-        assert "not gaussian" in other["reason"]
+        assert other.status == "skipped"
+        assert "not gaussian" in other.reason
     else:
-        assert set(other["result"]["lower"]) == {"one_run"}
-        assert other["result"]["upper"] < other["result"]["upper_rdp"]
-        assert other["result"]["epsilon_lower"] < other["result"]["upper"]
+        assert set(other.result["lower"]) == {"one_run"}
+        assert other.result["upper"] < other.result["upper_rdp"]
+        assert other.result.epsilon_lower < other.result["upper"]

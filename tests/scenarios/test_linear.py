@@ -5,7 +5,7 @@ import pytest
 
 from audit.__main__ import main
 from audit.report import terminal
-from audit.scorecard import card as scorecard
+from audit.scorecard import card as cards
 
 CARD = {"scorecard.md", "scorecard.json", "scorecard.npz", "store"}
 RECORDS = {"eta_by_class.png", "dfil_histogram.png", "eta_extremes.png"}
@@ -34,7 +34,7 @@ def run(request, tmp_path_factory):
     name, out = request.param, tmp_path_factory.mktemp("run") / "out"
     words = [f"scenario={name}", "runs=5", *SMALL[name], f"out={out}"]
     assert main(["run", *words]) == 0
-    return name, out, scorecard.load(out)
+    return name, out, cards.load(out)
 
 
 def test_every_file_of_its_game_is_there(run):
@@ -44,41 +44,37 @@ def test_every_file_of_its_game_is_there(run):
 
 def test_every_trial_is_ok_and_beats_the_floor_without_noise(run):
     name, _, card = run
-    assert {t["status"] for t in card.trials} <= {"ok"}
+    assert {t.status for t in card.trials} <= {"ok"}
     for t in card.trials:
-        if t["defense"] == "exact" and t["use"] in ("glm_attack", "whitebox_inverter"):
-            assert t["result"]["beats_floor"] > 0.4
+        if t.defense == "exact" and t.use in ("glm_attack", "whitebox_inverter"):
+            assert t.result["beats_floor"] > 0.4
     assert bool(card.trials) == (name != "glm_fil_mnist")
 
 
 def test_numbers_agree_with_the_arrays(run):
     _, _, card = run
-    for label, own in card.defenses.items():
-        if own["eta"]:
+    for label, defense in card.defenses.items():
+        if defense.eta:
             eta = card.arrays[f"{label}/eta"]
-            np.testing.assert_allclose(own["eta"]["mean"], eta.mean())
-            np.testing.assert_allclose(own["eta"]["sd"], eta.std())
-            assert own["eta"]["set"] >= eta.max() or card.scenario["attribute"]
+            np.testing.assert_allclose(defense.eta["mean"], eta.mean())
+            np.testing.assert_allclose(defense.eta["sd"], eta.std())
+            about_one = card.scenario.get("attribute")
+            assert about_one or defense.eta["set"] >= eta.max()
     for t in card.trials:
-        arrays = {
-            k.split("/")[-1]: v
-            for k, v in card.arrays.items()
-            if k.startswith(f"{t['defense']}/{t['attack']}/")
-        }
-        if "mse" in arrays:
-            np.testing.assert_allclose(t["result"]["mse"], arrays["mse"].mean())
+        where = f"{t.defense}/{t.attack}"
+        if f"{where}/mse" in card.arrays:
+            mse = card.arrays[f"{where}/mse"].mean()
+            np.testing.assert_allclose(t.result.mse, mse)
         else:
-            np.testing.assert_allclose(
-                t["result"]["success"], 1 - arrays["wrong"].mean()
-            )
+            wrong = card.arrays[f"{where}/wrong"].mean()
+            np.testing.assert_allclose(t.result.success, 1 - wrong)
 
 
 def test_tables_fit_and_say_what_is_void(run):
     name, out, card = run
     lines = terminal.table(card).split("\n")
     assert max(map(len, lines)) <= 120
-    said = terminal.notes(card)
-    assert ("void here" in said) == (name == "glm_reconstruction")
+    assert ("void here" in terminal.notes(card)) == (name == "glm_reconstruction")
     text = (out / "scorecard.md").read_text()
     for label in card.defenses:
         assert f"| {label} |" in text

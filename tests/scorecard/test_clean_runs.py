@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from audit import pipeline
-from audit.config import hydra_app
 from audit.engine import shadow
+from tests.commands import composed
 
 
 class Clean(NamedTuple):
@@ -93,10 +93,6 @@ QUICK = {("calibration", seed) for seed in (0, 1, 2)}
 EACH = [(name, seed) for name, own in RUNS.items() for seed in own.seeds]
 
 
-def test_there_are_twenty():
-    assert len(EACH) == 20
-
-
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
@@ -105,10 +101,10 @@ def test_there_are_twenty():
     ],
 )
 def test_a_run_without_a_fault_raises_its_notes_and_nothing_else(name, seed):
-    own, found = RUNS[name], []
-    hydra_app.launch([*own.words, f"seed={seed}"], lambda s, _: found.append(s))
-    card = pipeline.audit(found[0], shadow.Engine(found[0].lanes))
-    assert {t["status"] for t in card.trials} == {"ok"}
+    clean = RUNS[name]
+    scenario, _ = composed(*clean.words, f"seed={seed}")
+    card = pipeline.audit(scenario, shadow.Engine(scenario.lanes))
+    assert {t.status for t in card.trials} == {"ok"}
     parts = [*card.trials, *card.defenses.values()]
-    raised = {(f["name"], f["level"]) for part in parts for f in part["flags"]}
-    assert raised == {(note, "note") for note in own.notes}
+    raised = {(f.name, f.level) for part in parts for f in part.flags}
+    assert raised == {(note, "note") for note in clean.notes}

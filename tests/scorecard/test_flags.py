@@ -5,11 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from audit.report import columns, control_cells
+from audit.report import columns, markdown
 from audit.scorecard import flags
-from audit.scorecard.card import Scorecard
 from audit.types import Bound
-from tests import ROOT
+from tests import ROOT, pages
 
 ELSEWHERE = ("games/epsilon_audit.py", "games/membership_rates.py")  # flags of one game
 RNG = np.random.default_rng(0)
@@ -21,7 +20,7 @@ def bound(name="cramer_rao", value=0.001, who="unbiased attackers", ranked=True)
 
 
 SOUND = flags.Measured(1.01, 0.01, 4.0, 0.99, "full", 1.02)
-CLEAN = flags.Row(
+CLEAN = flags.FlagInputs(
     attack="reconstructor",
     oracle=False,
     is_floor=False,
@@ -39,7 +38,7 @@ CLEAN = flags.Row(
     same_noise=0.2,
     null=FLOOR + 0.03,
     matched=(0.02, 0.03),
-    known=(0, 200),
+    in_pool=(0, 200),
     late_gain=0.02,
 )
 ANY = bound("finite_prior", 0.04, "any attacker, prior = the pool")
@@ -54,14 +53,14 @@ FAULTS = {
     "no-bound": {"bounds": ()},
     "few-runs": {"runs": 1, "bias2": None},
     "data-stand-in": {"stand_in": "mnist5k, not mnist"},
-    "augmented-pool": {"augmented": "450 images made 4000"},
+    "augmented-pool": {"augmented": "a pool of 4000 made from 450 images"},
     "wrong-noise": {"measured": flags.Measured(noise=0.5, noise_se=0.01)},
     "unclipped": {"measured": flags.Measured(contribution=1.5)},
     "accountant-disagrees": {"measured": flags.Measured(divergence=0.2)},
     "shared-noise": {"measured": flags.Measured(shared=40.0)},
     "stale-cache": {"stale": "target runs: stored runs are not what is made now"},
     "label-leaked": {"label_leaked": True},
-    "target-in-pool": {"known": (3, 200)},
+    "target-in-pool": {"in_pool": (3, 200)},
     "shuffled-targets": {"null": FLOOR, "mse": FLOOR, "matched": (0.001, 0.02)},
     "null-beats-floor": {"null": FLOOR - 0.01, "mse": FLOOR - 0.03},
     "attack-undertrained": {"late_gain": 0.3},
@@ -106,8 +105,8 @@ def test_an_attacker_who_shares_the_noise():
 
 
 def test_a_twin_among_many_targets_is_a_warning():
-    assert levels(known=(1, 200)) == {"target-in-pool": "warning"}
-    assert levels(known=(3, 200)) == {"target-in-pool": "error"}
+    assert levels(in_pool=(1, 200)) == {"target-in-pool": "warning"}
+    assert levels(in_pool=(3, 200)) == {"target-in-pool": "error"}
 
 
 def test_an_attack_that_works_is_not_shuffled():
@@ -120,48 +119,50 @@ def test_flags_of_runs_need_no_attack():
 
 
 def test_a_card_without_attacks_shows_the_flags_of_its_runs():
-    own = {"flags": [f._asdict() for f in flags.of_runs(flags.Ran(SOUND, "old"))]}
-    card = Scorecard({}, {}, {}, {}, {"dpsgd": own}, [], {})
-    for part, shown in ((own, "stale-cache"), ({}, "-")):  # older cards have none
-        assert columns._flags(columns.Line(card, "dpsgd", part, None)) == shown
+    data = pages.plain()
+    data["trials"] = []
+    stale = [flag._asdict() for flag in flags.of_runs(flags.Ran(SOUND, "old"))]
+    data["defenses"]["dpsgd"]["flags"] = stale
+    data["defenses"]["sgd"].pop("flags", None)  # older cards have none
+    shown = {v.label: columns._flags(v) for v in columns.lines(pages.card(data))}
+    assert (shown["dpsgd"], shown["sgd"]) == ("stale-cache", "-")
 
 
 def test_controls_and_measurements_are_printed():
-    def trial(attack, **result):
-        said = {"oracle": False, **result}
-        return {"defense": "d", "attack": attack, "status": "ok", "result": said}
-
     null = {"error": 0.05, "error_se": 0.001}
     auc = {"value": 0.51, "low": 0.48, "high": 0.54}
     beaten = {"error": 0.01, "beats_floor": True}
-    card = Scorecard(
-        {}, {}, {}, {}, {"d": {"measured": SOUND._asdict()}, "older": {}},
-        [
-            trial("a", controls={"null": null, "positive": beaten}),
-            trial("b", controls={"null": auc, "positive": None}),
-            trial("c", controls={"null": {"error": None, "error_se": None}}),
-            trial("older"),
-            trial("oracle", oracle=True, controls={"null": null}),
-        ],
-        {},
-    )  # fmt: skip
-    assert control_cells.controls(card) == [
-        ["d", "a", ".0500 ± .0010", ".0100", "yes"],
-        ["d", "b", ".510 [.480, .540]", "none", "-"],
-        ["d", "c", "none", "none", "-"],
+    data = pages.plain()
+    measured = {"dpsgd": SOUND._asdict()}
+    for label, defense in data["defenses"].items():
+        defense["measured"] = measured.get(label)  # older cards have none
+    first, last = data["trials"][0], {"oracle": True, "controls": {"null": null}}
+    data["trials"] = [
+        {**first, "attack": attack, "result": {**first["result"], **result}}
+        for attack, result in {
+            "a": {"oracle": False, "controls": {"null": null, "positive": beaten}},
+            "b": {"oracle": False, "controls": {"null": auc, "positive": None}},
+            "c": {"oracle": False, "controls": {"null": dict.fromkeys(null)}},
+            "older": {"oracle": False, "controls": {}},
+            "oracle": last,
+        }.items()
     ]
-    assert control_cells.measured(card) == [
-        ["d", "1.010", "4.000", ".990", "full", "1.020"],
+    card, label = pages.card(data), first["defense"]
+    assert markdown._controls(card) == [
+        [label, "a", ".0500 ± .0010", ".0100", "yes"],
+        [label, "b", ".510 [.480, .540]", "none", "-"],
+        [label, "c", "none", "none", "-"],
+    ]
+    assert markdown._self_checks(card) == [
+        ["dpsgd", "1.010", "4.000", ".990", "full", "1.020"],
     ]
 
 
 def test_rows_void_for_ranking_are_errors():
-    found = {f.name: f.level for n in FAULTS for f in flags.raised(row_of(n))}
-    assert all(found[name] == "error" for name in flags.VOID)
-
-
-def row_of(name):
-    return CLEAN._replace(**FAULTS[name])
+    void = {}
+    for changed in FAULTS.values():
+        void |= levels(**changed)
+    assert {void[name] for name in flags.VOID} == {"error"}
 
 
 def test_unbiased_attacks_below_an_unbiased_bound_are_not_explained():
@@ -190,27 +191,9 @@ def test_a_row_of_nans_is_void_and_nothing_crashes():
     assert "non-finite" in names(row)
 
 
-def test_every_flag_of_an_audit_has_a_paragraph_in_the_docs():
-    root = ROOT
-    text = (root / "docs" / "flags.md").read_text()
-    code = [(root / "audit" / f).read_text() for f in ELSEWHERE]
+def test_every_flag_has_a_paragraph_in_the_docs_and_every_paragraph_a_flag():
+    code = [(ROOT / "audit" / file).read_text() for file in ELSEWHERE]
     raised = {n for c in code for n in re.findall(r'Flag\(\s*"([^"]+)"', c)}
     assert len(raised) == 5
-    for name in raised:
-        assert f"### `{name}`" in text
-
-
-def test_every_paragraph_is_about_a_flag():
-    root = ROOT
-    text = (root / "docs" / "flags.md").read_text()
-    code = "".join(
-        (root / "audit" / f).read_text() for f in (*ELSEWHERE, "scorecard/flags.py")
-    )
-    for name in re.findall(r"^### `(.+)`", text, re.M):
-        assert f'"{name}"' in code
-
-
-def test_every_flag_has_a_paragraph_in_the_docs():
     text = (ROOT / "docs" / "flags.md").read_text()
-    for name in FAULTS:
-        assert f"### `{name}`" in text
+    assert set(re.findall(r"^### `(.+)`", text, re.M)) == raised | set(FAULTS)

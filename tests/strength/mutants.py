@@ -47,18 +47,19 @@ class Mutant(NamedTuple):
 
     play: str
     attack: str  # its module
-    breaks: tuple[str, ...]  # "attack defense" of cells that must turn weaker
-    words: tuple[str, ...] = ()
+    breaks: str  # defenses of the cells that must turn weaker
+    words: str = ""  # of a command line
     change: Callable | None = None  # Attack -> Attack
     patch: Callable | None = None  # (MonkeyPatch) -> None, for what attacks share
     harmless: str = ""  # why the cells in `breaks` must hold instead
+    label: str = ""  # of the attack in the line-up, if not its module
 
     def cells(self) -> list[Cell]:
         """Return the cells it is judged on."""
-        pairs = [tuple(b.split()) for b in self.breaks]
-        own = [c for c in PLAYS[self.play].cells if (c.attack, c.defense) in pairs]
-        assert {(c.attack, c.defense) for c in own} == set(pairs), self
-        return own
+        pairs = [(self.label or self.attack, d) for d in self.breaks.split()]
+        cells = [c for c in PLAYS[self.play].cells if (c.attack, c.defense) in pairs]
+        assert {(c.attack, c.defense) for c in cells} == set(pairs), self
+        return cells
 
     def apply(self, monkeypatch: Any) -> None:
         """Put the weakened attack in place of the real one."""
@@ -74,237 +75,169 @@ class Mutant(NamedTuple):
         monkeypatch.setattr(module, self.attack, weakened)
 
 
-def on(attack: str, *defenses: str) -> tuple[str, ...]:
-    return tuple(f"{attack} {d}" for d in defenses)
-
-
-FEW_SHADOWS = ("membership.shadows=4",)  # a tenth of them, made even
+FEW_SHADOWS = "membership.shadows=4"  # a tenth of them, made even
 
 MUTANTS = {
     # reconstruction
     "reconstructor, half the epochs": Mutant(
-        "noised_sum",
-        "reconstructor",
-        on("reconstructor", "noisier"),
-        words=("attack.reconstructor.epochs=6",),
+        "noised_sum", "reconstructor", "noisier", words="attack.reconstructor.epochs=6"
     ),
     "reconstructor, a tenth of the shadows": Mutant(
-        "noised_sum",
-        "reconstructor",
-        on("reconstructor", "noisier"),
-        change=some_pool(0.1),
+        "noised_sum", "reconstructor", "noisier", change=some_pool(0.1)
     ),
     "reconstructor, label dropped": Mutant(
-        "noised_sum",
-        "reconstructor",
-        on("reconstructor", "noisier"),
-        change=LABEL_DROPPED,
+        "noised_sum", "reconstructor", "noisier", change=LABEL_DROPPED
     ),
     "reconstructor, stale standardisation": Mutant(
-        "noised_sum",
-        "reconstructor",
-        on("reconstructor", "noisier"),
-        change=fitted(stale),
+        "noised_sum", "reconstructor", "noisier", change=fitted(stale)
     ),
     "reconstructor, half the epochs, trained models": Mutant(
         "shadow_models",
         "reconstructor",
-        on("reconstructor", "sgd", "perturbed"),
-        words=("attack.reconstructor.epochs=3",),
+        "sgd perturbed",
+        words="attack.reconstructor.epochs=3",
     ),
     "reconstructor, a tenth of the shadows, trained models": Mutant(
-        "shadow_models",
-        "reconstructor",
-        on("reconstructor", "sgd", "perturbed"),
-        change=some_pool(0.1),
+        "shadow_models", "reconstructor", "sgd perturbed", change=some_pool(0.1)
     ),
     "class_mean, label dropped": Mutant(
-        "noised_sum",
-        "class_mean",
-        on("class_mean", "noisy_sum"),
-        change=LABEL_DROPPED,
+        "noised_sum", "class_mean", "noisy_sum", change=LABEL_DROPPED
     ),
     "mean_image, half of the image": Mutant(
         "gradient_inversion",
         "mean_image",
-        on("mean_image", "dpsgd"),
+        "dpsgd",
         change=saying(lambda x: x.at[: x.shape[0] // 2].set(0)),
     ),
     "nearest_neighbour, a tenth of the pool": Mutant(
-        "noised_sum",
-        "nearest_neighbour",
-        on("nearest_neighbour", "noisy_sum"),
-        change=some_pool(0.1),
+        "noised_sum", "nearest_neighbour", "noisy_sum", change=some_pool(0.1)
     ),
     "sum_inversion, wrong clip": Mutant(
         "noised_sum",
         "sum_inversion",
-        on("sum_inversion", "noisy_sum", "noisier"),
-        words=("attack.sum_inversion.clip_norm=10.0",),
+        "noisy_sum noisier",
+        words="attack.sum_inversion.clip_norm=10.0",
     ),
     "sum_inversion, a record forgotten": Mutant(
         "noised_sum",
         "sum_inversion",
-        on("sum_inversion", "noisy_sum", "noisier"),
+        "noisy_sum noisier",
         change=knowing(one_forgotten),
     ),
     "sum_inversion, a sixth of the halvings": Mutant(
-        "noised_sum",
-        "sum_inversion",
-        on("sum_inversion", "noisy_sum"),
-        patch=few_halvings(4),
+        "noised_sum", "sum_inversion", "noisy_sum", patch=few_halvings(4)
     ),
     "sum_inversion, half of the halvings": Mutant(
         "noised_sum",
         "sum_inversion",
-        on("sum_inversion", "noisy_sum", "noisier"),
+        "noisy_sum noisier",
         patch=few_halvings(12),
-        harmless="12 halvings find the norm to 30 / 2^12 = .007; the noise moves it "
-        "by .01 and by .1",
+        harmless="12 halvings find the norm to .007; the noise moves it by .01 and .1",
     ),
     "glm_attack, no ridge, intercept": Mutant(
-        "glm_intercept",
-        "glm_attack",
-        on("glm_attack", "noisier"),
-        change=seeing(no_ridge),
+        "glm_intercept", "glm_attack", "noisier", change=seeing(no_ridge)
     ),
     "glm_attack, label flipped": Mutant(
-        "glm_label",
-        "glm_attack",
-        on("glm_attack", "noisier"),
-        change=LABEL_FLIPPED,
+        "glm_label", "glm_attack", "noisier", change=LABEL_FLIPPED
     ),
     "glm_attack, one root": Mutant(
-        "glm_label",
-        "glm_attack",
-        on("glm_attack", "noisier"),
-        patch=longer_root,
+        "glm_label", "glm_attack", "noisier", patch=longer_root
     ),
     "glm_attack, label flipped, intercept": Mutant(
         "glm_intercept",
         "glm_attack",
-        on("glm_attack", "noisier"),
+        "noisier",
         change=LABEL_FLIPPED,
         harmless="with an intercept the slope is read off its own coordinate",
     ),
     "glm_attack_clamped, no clamp": Mutant(
         "glm_label",
         "glm_attack_clamped",
-        on("glm_attack_clamped", "noisier"),
-        patch=other_attack(glm_attack)("glm_attack_clamped"),
+        "noisier",
+        patch=other_attack(glm_attack, "glm_attack_clamped"),
     ),
     "glm_attack_clamped, label flipped": Mutant(
-        "glm_intercept",
-        "glm_attack_clamped",
-        on("glm_attack_clamped", "noisier"),
-        change=LABEL_FLIPPED,
+        "glm_intercept", "glm_attack_clamped", "noisier", change=LABEL_FLIPPED
     ),
     # attributes
     "whitebox_inverter, a quarter of the weights": Mutant(
         "attributes",
         "whitebox_inverter",
-        on("whitebox_inverter", "noise", "high_noise"),
+        "noise high_noise",
         change=seeing(quarter_of_weights),
     ),
     "whitebox_inverter, a quarter of the weights, classes": Mutant(
         "attributes_of_classes",
         "whitebox_inverter",
-        on("whitebox_inverter", "low_noise"),
+        "low_noise",
         change=seeing(quarter_of_weights),
     ),
     "fredrikson, label dropped": Mutant(
         "attributes",
         "fredrikson",
-        on("fredrikson", "noise", "high_noise"),
+        "noise high_noise",
         change=seeing(lambda seen: seen._replace(label=0 * seen.label)),
     ),
     "fredrikson, prior dropped": Mutant(
-        "attributes",
-        "fredrikson",
-        on("fredrikson", "noise", "high_noise"),
-        change=fitted(uniform_prior),
+        "attributes", "fredrikson", "noise high_noise", change=fitted(uniform_prior)
     ),
     "fredrikson, label flipped, classes": Mutant(
-        "attributes_of_classes",
-        "fredrikson",
-        on("fredrikson", "low_noise"),
-        change=LABEL_FLIPPED,
+        "attributes_of_classes", "fredrikson", "low_noise", change=LABEL_FLIPPED
     ),
     "prior_mode, rarest value": Mutant(
-        "attributes",
-        "prior_mode",
-        on("prior_mode", "noise"),
-        change=saying(jnp.negative),
+        "attributes", "prior_mode", "noise", change=saying(jnp.negative)
     ),
     "ideal_imputation, label dropped": Mutant(
         "attributes",
         "ideal_imputation",
-        on("ideal_imputation", "noise"),
+        "noise",
         change=seeing(lambda seen: seen._replace(label=0 * seen.label)),
     ),
     # membership
     "coin, a loaded one": Mutant(
         "membership",
         "coin",
-        on("coin", "sgd"),
+        "sgd",
         change=saying(lambda s: s + jnp.arange(len(s))),
         harmless="whoever scores records without looking is right half of the time",
     ),
     "loss_threshold, right or wrong": Mutant(
-        "membership",
-        "loss_threshold",
-        on("loss_threshold", "sgd"),
-        change=seeing(right_or_wrong),
+        "membership", "loss_threshold", "sgd", change=seeing(right_or_wrong)
     ),
     "attack_p, a population of one": Mutant(
-        "membership",
-        "attack_p",
-        on("attack_p", "sgd"),
-        change=some_population(1),
+        "membership", "attack_p", "sgd", change=some_population(1)
     ),
     "attack_p, a hundredth of the population": Mutant(
-        "membership",
-        "attack_p",
-        on("attack_p", "sgd"),
-        change=some_population(5),
+        "membership", "attack_p", "sgd", change=some_population(5)
     ),
     "attack_s, label dropped": Mutant(
-        "membership",
-        "attack_s",
-        on("attack_s", "sgd"),
-        change=LABEL_DROPPED,
+        "membership", "attack_s", "sgd", change=LABEL_DROPPED
     ),
     "attack_r, a tenth of the shadows": Mutant(
-        "membership", "attack_r", on("attack_r", "sgd"), words=FEW_SHADOWS
+        "membership", "attack_r", "sgd", words=FEW_SHADOWS
     ),
     "lira, a tenth of the shadows": Mutant(
-        "membership", "lira", on("lira", "sgd"), words=FEW_SHADOWS
+        "membership", "lira", "sgd", words=FEW_SHADOWS
     ),
     "lira offline, a tenth of the shadows": Mutant(
-        "membership", "lira", on("lira_offline", "sgd"), words=FEW_SHADOWS
+        "membership", "lira", "sgd", label="lira_offline", words=FEW_SHADOWS
     ),
     "rmia, a tenth of the shadows": Mutant(
-        "membership", "rmia", on("rmia", "sgd"), words=FEW_SHADOWS
+        "membership", "rmia", "sgd", words=FEW_SHADOWS
     ),
     "rmia offline, a tenth of the shadows": Mutant(
-        "membership", "rmia", on("rmia_offline", "sgd"), words=FEW_SHADOWS
+        "membership", "rmia", "sgd", label="rmia_offline", words=FEW_SHADOWS
     ),
     "gradient_llr, one bit": Mutant(
-        "transcript",
-        "gradient_llr",
-        on("gradient_llr", "epsilon_1", "epsilon_4", "epsilon_8"),
-        change=ONE_BIT,
+        "transcript", "gradient_llr", "epsilon_1 epsilon_4 epsilon_8", change=ONE_BIT
     ),
     "one_run, one bit": Mutant(
-        "one_run",
-        "one_run",
-        on("one_run", "epsilon_4", "epsilon_8"),
-        change=ONE_BIT,
+        "one_run", "one_run", "epsilon_4 epsilon_8", change=ONE_BIT
     ),
     "one_run, no start": Mutant(
         "one_run",
         "one_run",
-        on("one_run", "epsilon_4", "epsilon_8"),
+        "epsilon_4 epsilon_8",
         change=fitted(lambda start: jax.tree.map(jnp.zeros_like, start)),
         harmless="gradient canaries all start at a loss of 0",
     ),
@@ -312,31 +245,36 @@ MUTANTS = {
     "analytic, one unit": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("analytic", "dpsgd", "vmf_500"),
+        "dpsgd vmf_500",
+        label="analytic",
         patch=one_unit,
     ),
     "analytic, no prior": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("analytic", "dpsgd", "vmf_500"),
+        "dpsgd vmf_500",
+        label="analytic",
         change=fitted(flat_prior),
     ),
     "iga, half the steps": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("smooth", "vmf_500"),
-        words=("attack.smooth.steps=30",),
+        "vmf_500",
+        label="smooth",
+        words="attack.smooth.steps=30",
     ),
     "iga, label dropped": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("smooth", "vmf_500"),
+        "vmf_500",
+        label="smooth",
         change=LABEL_DROPPED,
     ),
     "iga, wrong sign of the total variation": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("smooth", "vmf_500"),
+        "vmf_500",
+        label="smooth",
         patch=wrong_smoothness(-1),
     ),
     # named dpsgd and vmf_500 first, which was wrong: noise leaves so little to find
@@ -344,33 +282,34 @@ MUTANTS = {
     "map, half the steps": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("map", "vmf_300k"),
-        words=("attack.map.steps=10",),
+        "vmf_300k",
+        label="map",
+        words="attack.map.steps=10",
     ),
     "map, label dropped": Mutant(
         "gradient_inversion",
         "gradient_inversion",
-        on("map", "dpsgd", "vmf_500"),
+        "dpsgd vmf_500",
+        label="map",
         change=LABEL_DROPPED,
     ),
     "dlg, half the steps": Mutant(
         "label_and_image",
         "gradient_inversion",
-        on("dlg", "sgd"),
-        words=("attack.dlg.steps=10",),
+        "sgd",
+        label="dlg",
+        words="attack.dlg.steps=10",
     ),
     "idlg, half the steps": Mutant(
         "label_and_image",
         "gradient_inversion",
-        on("idlg", "sgd"),
-        words=("attack.idlg.steps=10",),
+        "sgd",
+        label="idlg",
+        words="attack.idlg.steps=10",
     ),
     # named vmf_500 too, before it was run and before that cell went: there the search
     # fits the noise, whatever the label
     "idlg, wrong label": Mutant(
-        "label_and_image",
-        "gradient_inversion",
-        on("idlg", "sgd"),
-        patch=wrong_label,
+        "label_and_image", "gradient_inversion", "sgd", label="idlg", patch=wrong_label
     ),
 }

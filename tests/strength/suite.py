@@ -24,7 +24,7 @@ class Play(NamedTuple):
     """One scenario, run once a seed."""
 
     scenario: str
-    words: tuple[str, ...]  # as after `python -m audit run`
+    words: str  # as after `python -m audit run`
     cells: tuple[Cell, ...]
 
 
@@ -39,32 +39,18 @@ PLAYS = {
     # epochs are more than noiseless releases need: half of them went unnoticed.
     "shadow_models": Play(
         "binary_mnist",
-        (
-            "data=digits",
-            "runs=8",
-            "accounting_runs=1",
-            "training.optimizer=sgd",
-            "training.learning_rate=2.0",
-            "training.steps=8",
-            "attack.reconstructor.epochs=6",
-            "defense.perturbed.use=output_perturbed_glm",
-            "defense.perturbed.loss=logistic",
-            "defense.perturbed.regularization=0.01",
-            "defense.perturbed.noise_stddev=0.003",
-        ),
+        "data=digits runs=8 accounting_runs=1 training.optimizer=sgd "
+        "training.learning_rate=2.0 training.steps=8 attack.reconstructor.epochs=6 "
+        "defense.perturbed.use=output_perturbed_glm "
+        "defense.perturbed.loss=logistic defense.perturbed.regularization=0.01 "
+        "defense.perturbed.noise_stddev=0.003",
         cells("ssim", "reconstructor", "perturbed sgd"),
     ),
     "noised_sum": Play(
         "calibration",
-        (
-            "data=digits",
-            "runs=8",
-            "sets.digits.splits.augment=2000",
-            "attack.reconstructor.epochs=12",
-            "defense.noisier.use=noisy_sum",
-            "defense.noisier.clip_norm=20.0",
-            "defense.noisier.noise_stddev=0.1",
-        ),
+        "data=digits runs=8 sets.digits.splits.augment=2000 "
+        "attack.reconstructor.epochs=12 defense.noisier.use=noisy_sum "
+        "defense.noisier.clip_norm=20.0 defense.noisier.noise_stddev=0.1",
         (
             *cells("mse", "sum_inversion", "noisy_sum noisier"),
             *cells("mse", "reconstructor", "noisier"),  # of less noise 7% wide
@@ -76,12 +62,8 @@ PLAYS = {
     # wide, with 1,000 those of `glm_label` 5.2%.
     "glm_intercept": Play(
         "glm_reconstruction",
-        (
-            "data=digits",
-            "runs=2000",
-            "defense.noisier.use=output_perturbed_glm",
-            "defense.noisier.noise_stddev=3.0e-4",
-        ),
+        "data=digits runs=2000 defense.noisier.use=output_perturbed_glm "
+        "defense.noisier.noise_stddev=3.0e-4",
         (
             *cells("mse_typical", "glm_attack", "noisier"),
             *cells("mse", "glm_attack_clamped", "noisier"),
@@ -89,12 +71,8 @@ PLAYS = {
     ),
     "glm_label": Play(
         "glm_output_perturbation",
-        (
-            "data=digits",
-            "runs=2000",
-            "defense.noisier.use=output_perturbed_glm",
-            "defense.noisier.noise_stddev=3.0e-4",
-        ),
+        "data=digits runs=2000 defense.noisier.use=output_perturbed_glm "
+        "defense.noisier.noise_stddev=3.0e-4",
         cells("mse", "glm_attack glm_attack_clamped", "noisier"),
     ),
     # A pool of 50 has either value as often as the records do, 27 to 23. That of 100
@@ -102,7 +80,7 @@ PLAYS = {
     # 100, a fit by a quarter of the weights went unnoticed under much noise.
     "attributes": Play(
         "glm_attributes",
-        ("data=diabetes", "sets.diabetes.splits.test=50", "runs=400"),
+        "data=diabetes sets.diabetes.splits.test=50 runs=400",
         (
             *cells("success", "whitebox_inverter", "noise high_noise"),
             *cells("success", "fredrikson", "noise high_noise"),
@@ -111,7 +89,7 @@ PLAYS = {
     ),
     "attributes_of_classes": Play(
         "glm_adult",
-        ("data=breast_cancer",),
+        "data=breast_cancer",
         (
             *cells("success", "whitebox_inverter", "low_noise"),
             *cells("success", "fredrikson", "low_noise"),
@@ -122,13 +100,8 @@ PLAYS = {
     # steps: the little that losses alone tell moves less once training has converged.
     "membership": Play(
         "mia_mnist5k",
-        (
-            "data=digits",
-            "runs=96",
-            "sets.digits.training.steps=420",
-            "membership.shadows=32",
-            "membership.calibration=2",
-        ),
+        "data=digits runs=96 sets.digits.training.steps=420 membership.shadows=32 "
+        "membership.calibration=2",
         (
             *cells("gini", "loss_threshold attack_p attack_s rmia rmia_offline", "sgd"),
             *cells("gini", "attack_r lira lira_offline", "sgd"),
@@ -138,12 +111,12 @@ PLAYS = {
     # 8,000 runs: with 2,000, the one bit of `mutants` went unnoticed at epsilon 1
     "transcript": Play(
         "epsilon_audit",
-        ("runs=8000", "lanes.tile=4000"),
+        "runs=8000 lanes.tile=4000",
         cells("auc", "gradient_llr", "epsilon_1 epsilon_4 epsilon_8"),
     ),
     "one_run": Play(
         "epsilon_one_run",
-        ("canaries.audits=1", "canaries.count=2000"),
+        "canaries.audits=1 canaries.count=2000",
         cells("auc", "one_run", "epsilon_4 epsilon_8"),
     ),
     # 96 targets: with 32, noise moved the errors by 5% between seeds. `smooth` is iga
@@ -152,16 +125,9 @@ PLAYS = {
     # `map` is there in 3 steps; under that of `vmf_300k`, 20 are on the way.
     "gradient_inversion": Play(
         "dirdp_mnist5k",
-        (
-            "data=digits",
-            "sets.digits.splits.targets=96",
-            "training.steps=45",
-            "attack.smooth.use=gradient_inversion",
-            "attack.smooth.preset=iga",
-            "attack.smooth.steps=60",
-            "attack.smooth.smoothness=0.05",
-            "attack.map.steps=20",
-        ),
+        "data=digits sets.digits.splits.targets=96 training.steps=45 "
+        "attack.smooth.use=gradient_inversion attack.smooth.preset=iga "
+        "attack.smooth.steps=60 attack.smooth.smoothness=0.05 attack.map.steps=20",
         (
             *cells("mse", "analytic map", "dpsgd vmf_500"),
             *cells("ssim", "map", "vmf_300k"),
@@ -174,18 +140,11 @@ PLAYS = {
     # both searches fit the noise, and are further off with every iteration.
     "label_and_image": Play(
         "dirdp_mnist5k",
-        (
-            "data=digits",
-            "sets.digits.splits.targets=64",
-            "training.steps=45",
-            "task.settings.hidden=16",
-            "attack.dlg.use=gradient_inversion",
-            "attack.dlg.preset=dlg",
-            "attack.dlg.steps=20",
-            "attack.idlg.use=gradient_inversion",
-            "attack.idlg.preset=idlg",
-            "attack.idlg.steps=20",
-        ),
+        "data=digits sets.digits.splits.targets=64 training.steps=45 "
+        "task.settings.hidden=16 attack.dlg.use=gradient_inversion "
+        "attack.dlg.preset=dlg attack.dlg.steps=20 "
+        "attack.idlg.use=gradient_inversion attack.idlg.preset=idlg "
+        "attack.idlg.steps=20",
         cells("ssim", "dlg idlg", "sgd"),
     ),
 }
@@ -200,7 +159,7 @@ def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
     defenses = ",".join(dict.fromkeys(c.defense for c in asked))
     attacks = ",".join(dict.fromkeys(c.attack for c in asked))
     line_up = [f"defenses=[{defenses}]", f"attacks=[{attacks}]"]
-    return [f"scenario={play.scenario}", *play.words, *line_up]
+    return [f"scenario={play.scenario}", *play.words.split(), *line_up]
 
 
 def golden(name: str) -> Golden:

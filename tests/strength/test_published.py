@@ -50,22 +50,22 @@ def committed(folder):
 
 
 def words(card, wanted):
-    given = shlex.split(card.provenance["command"])
+    given = shlex.split(card.provenance.command)
     assert given[:4] == ["python", "-m", "audit", "run"]
     defenses = ",".join(dict.fromkeys(c.defense for c in wanted))
     attacks = ",".join(dict.fromkeys(c.attack for c in wanted))
     line_up = [f"defenses=[{defenses}]", f"attacks=[{attacks}]"]
     kept = [w for w in given[4:] if not w.startswith((*OURS, "seed="))]
-    return [*kept, f"data={card.data['name']}", *line_up]
+    return [*kept, f"data={card.data.name}", *line_up]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("folder", PUBLISHED)
 def test_as_strong_as_the_committed_card(folder, request):
     card, wanted = committed(folder), PUBLISHED[folder]
-    if card.data["name"] == "mnist":
+    if card.data.name == "mnist":
         request.getfixturevalue("full_data")
-    [now] = strength.play(words(card, wanted), [card.scenario["seed"]])
+    [now] = strength.play(words(card, wanted), [card.scenario.seed])
     said = {}
     for cell in wanted:
         was, found = strength.value(card, cell), strength.value(now, cell)

@@ -6,7 +6,6 @@ Either a change of the attack (Attack -> Attack), or a patch of what attacks sha
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,47 +18,46 @@ from audit.mechanisms.glm import stationarity
 from audit.types import Attack, Examples
 
 
-def knowing(alter: Callable) -> Callable:
-    """Change what the attacker holds before the release."""
+def weakened(known=None, state=None, seen=None, guess=None) -> Callable:
+    """Change what the attacker holds, has made of it, sees of the release, or says.
+
+    Args:
+      known: Knowledge -> Knowledge, before the release.
+      state: changes what `fit` returns.
+      seen: Observation -> Observation.
+      guess: changes the guess.
+    """
+    known, state, seen, guess = (
+        f or (lambda unchanged: unchanged) for f in (known, state, seen, guess)
+    )
 
     def change(attack: Attack) -> Attack:
-        fit = lambda key, known: attack.fit(key, alter(known))  # noqa: E731
-        return attack._replace(fit=fit)
+        def fit(key: Any, knowledge: Any) -> tuple:
+            fitted, info = attack.fit(key, known(knowledge))
+            return state(fitted), info
+
+        def guesses(fitted: Any, key: Any, observation: Any) -> Any:
+            return guess(attack.guess(fitted, key, seen(observation)))
+
+        return attack._replace(fit=fit, guess=guesses)
 
     return change
+
+
+def knowing(alter: Callable) -> Callable:
+    return weakened(known=alter)
 
 
 def fitted(alter: Callable) -> Callable:
-    """Change what the attack has made of it."""
-
-    def change(attack: Attack) -> Attack:
-        def fit(key: Any, known: Any) -> tuple:
-            state, info = attack.fit(key, known)
-            return alter(state), info
-
-        return attack._replace(fit=fit)
-
-    return change
+    return weakened(state=alter)
 
 
 def seeing(alter: Callable) -> Callable:
-    """Change what the attacker sees of the release."""
-
-    def change(attack: Attack) -> Attack:
-        guess = lambda state, key, seen: attack.guess(state, key, alter(seen))  # noqa: E731
-        return attack._replace(guess=guess)
-
-    return change
+    return weakened(seen=alter)
 
 
 def saying(alter: Callable) -> Callable:
-    """Change the guess."""
-
-    def change(attack: Attack) -> Attack:
-        guess = lambda *given: alter(attack.guess(*given))  # noqa: E731
-        return attack._replace(guess=guess)
-
-    return change
+    return weakened(guess=alter)
 
 
 def some_pool(share: float) -> Callable:
@@ -119,18 +117,10 @@ def right_or_wrong(seen: Any) -> Any:
     return seen._replace(signals=seen.signals._replace(candidates=candidates))
 
 
-def other_attack(factory: Callable) -> Callable:
+def other_attack(factory: Callable, name: str) -> Callable:
     """Put another attack's method behind the name."""
-
-    def patch(name: str) -> Callable:
-        def apply(monkeypatch: Any) -> None:
-            module = importlib.import_module(f"attacks.{name}")
-            plain = lambda task, **settings: factory(task)  # noqa: E731
-            monkeypatch.setattr(module, name, plain)
-
-        return apply
-
-    return patch
+    plain = lambda task, **settings: factory(task)  # noqa: E731
+    return lambda monkeypatch: monkeypatch.setattr(f"attacks.{name}.{name}", plain)
 
 
 def longer_root(monkeypatch: Any) -> None:

@@ -1,18 +1,21 @@
 """Golden bands of attack strength, and the fixtures third parties get."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
 import pytest
 
 from audit.errors import UserError
-from audit.scorecard import flags
-from audit.scorecard.card import Scorecard
+from audit.scorecard.schema import RaisedFlag
 from audit.testing import strength
 from audit.testing.strength import Band, Cell, Golden
-from tests import ROOT
+from tests import ROOT, pages
+from tests.commands import composed
 from tests.strength.suite import PLAYS, words
 
 pytest_plugins = ["pytester"]
@@ -29,8 +32,8 @@ def card(**told):
         {**one, "attack": "oracle", "result": {**result, "oracle": True}},
         {**one, "attack": "glm", "status": "skipped", "reason": "no", "result": None},
     ]
-    own = {"bounds": [{"name": "cramer_rao", "ranked": True}], "epsilon": None}
-    return Scorecard({}, {}, {}, {}, {"sgd": own}, trials, {})
+    defenses = {"sgd": {"bounds": [{"name": "cramer_rao"}]}}
+    return pages.typed(defenses=defenses, trials=trials)
 
 
 # Cells and bands ----------------------------------------------------------------------
@@ -131,14 +134,9 @@ def test_bad_words_are_refused_without_an_exit(asked, said):
 
 @pytest.mark.parametrize("name", PLAYS)
 def test_every_play_can_be_composed(name):
-    from audit.config import hydra_app
-
-    found = []
-    hydra_app.launch(words(PLAYS[name]), lambda s, _: found.append(s))
-    labels = {e.label for e in found[0].attacks}
+    scenario, _ = composed(*words(PLAYS[name]))
+    labels = {e.label for e in scenario.attacks}
     assert {c.attack for c in PLAYS[name].cells} == labels
-    names = [c.name for c in PLAYS[name].cells]
-    assert len(names) == len(set(names))
 
 
 # Theorems -----------------------------------------------------------------------------
@@ -146,22 +144,17 @@ def test_every_play_can_be_composed(name):
 
 def flagged(name):
     held = card()
-    held.trials[0]["flags"] = [{"name": name, "level": "error", "text": "too good"}]
+    held.trials[0].flags = [RaisedFlag(name=name, level="error", text="too good")]
     return held
 
 
 def test_what_contradicts_a_theorem_is_told():
+    page = (ROOT / "docs" / "flags.md").read_text()
+    assert all(f"### `{name}`" in page for name in strength.BROKEN)
     assert strength.broken(card(), "sgd") == []
     assert strength.broken(flagged("few-runs"), "sgd") == []
     for name in strength.BROKEN:
         assert strength.broken(flagged(name), "sgd") == ["net on sgd: too good"]
-
-
-def test_flags_that_break_a_theorem_have_a_page():
-    text = (ROOT / "docs" / "flags.md").read_text()
-    for name in strength.BROKEN:
-        assert f"`{name}`" in text
-    assert flags.FLAGS
 
 
 @pytest.mark.parametrize(
@@ -253,10 +246,22 @@ def test_the_plug_in_is_declared_under_its_own_name():
     assert declared == {"audit.testing.pytest_plugin": "audit.testing.pytest_plugin"}
 
 
-def test_the_golden_file_is_never_changed_without_a_reason(pytester):
-    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
-    pytester.makepyfile("def test_nothing(): pass")
-    run = pytester.runpytest_subprocess
-    assert run("--update-golden").ret == pytest.ExitCode.USAGE_ERROR
-    assert run("--reason", "because").ret == pytest.ExitCode.USAGE_ERROR
-    assert run("--update-golden", "--reason", "because").ret == 0
+NO_COST = """
+import sys
+import pytest
+pytest.main(["-p", "audit.testing.pytest_plugin", "-p", "no:cacheprovider"])
+assert "audit.testing.pytest_plugin" in sys.modules
+assert not {"jax", "numpy", "audit.config", "audit.testing.laws"} & set(sys.modules)
+"""
+
+
+def test_a_run_of_tests_that_does_not_use_it_pays_nothing(tmp_path):
+    """pytest loads the plug-in wherever the suite is installed."""
+    (tmp_path / "test_one.py").write_text("def test_one():\n    pass\n")
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        [sys.executable, "-c", NO_COST],
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | alone,
+    )

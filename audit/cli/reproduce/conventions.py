@@ -45,3 +45,6 @@ def edmunds_epsilon(
     shift = EDMUNDS_OVERSHOOT / noise_multiplier
     curve = rdp.poisson_gaussian(rdp.EDMUNDS_ORDERS, q, shift, "add_remove")
     return rdp.epsilon(rdp.EDMUNDS_ORDERS, steps * curve, delta)
+
+
+FORMULAS = {"edmunds_epsilon": edmunds_epsilon}  # by the name a source's file uses

@@ -9,16 +9,22 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zipfile import BadZipFile
 
-from audit.cli.reproduce import published
+from audit.cli.reproduce import figures
+from audit.cli.reproduce import verdicts as pages
+from audit.cli.reproduce.conventions import FORMULAS
 from audit.cli.reproduce.plan import Job, Plan
-from audit.cli.reproduce.published import Listed
+from audit.cli.reproduce.published import STRONGEST, PublishedNumber
+from audit.cli.reproduce.verdicts import ComparedNumber, Page, RunRecord
 from audit.config import workspace
 from audit.config.compose import Scenario
 from audit.errors import UserError
-from audit.scorecard import path as places
+from audit.report import columns
+from audit.scorecard import card as cards
+from audit.scorecard import path
+from audit.scorecard.card import Scorecard, plain
 
 Audit = Callable[[Scenario, str], int]  # runs one scenario into its folder; failures
 
@@ -26,8 +32,8 @@ Audit = Callable[[Scenario, str], int]  # runs one scenario into its folder; fai
 class Outcome(NamedTuple):
     """What there is of one run."""
 
-    cards: tuple[dict[str, Any], ...]  # plain data, one a seed
-    facts: list[dict[str, Any]]  # one line a seed of the table of runs
+    cards: list[Scorecard]  # one per seed; none where the run failed or did not start
+    records: list[RunRecord]  # one per seed
     missing: str | None = None  # why its numbers have none to be compared with
     failed: str | None = None
 
@@ -41,7 +47,7 @@ def carry_out(
       plan: of one source.
       audit: does one run, as `python -m audit run` would.
       runs: the folder of run folders.
-      say: told, in words, what happens.
+      say: prints what happens, in words.
     """
     return {run: _outcome(plan, run, audit, runs, say) for run in plan.jobs}
 
@@ -50,37 +56,35 @@ def _outcome(
     plan: Plan, run: str, audit: Audit, runs: Path, say: Callable[[str], None]
 ) -> Outcome:
     jobs, missing = plan.jobs[run][plan.budget], None
-    found = [_finished(job.scenario, runs) for job in jobs]
-    if None in found:
-        missing = _no_data(jobs[0].scenario)
-        if missing is not None:
-            say(f"not run: {run}: {missing}")
-            return Outcome(
-                (), [_fact(run, jobs[0], f"not run: {missing}", None)], missing
-            )
-        if getattr(plan.expected.runs[run], plan.budget).device == "gpu" and not _gpu():
-            # what stands in proves that the path works, and is compared with nothing
-            missing, jobs = "no GPU; a smoke run stood in", plan.jobs[run]["smoke"]
-            found = [_finished(job.scenario, runs) for job in jobs]
-            say(f"not run in full: {run}: no GPU; a smoke run stands in")
-    cards, facts = [], []
-    for job, before in zip(jobs, found, strict=True):
-        card, failed = before, None
-        if before is not None:
+    done = [_finished(job.scenario, runs) for job in jobs]
+    if None in done and (missing := _no_data(jobs[0].scenario)):
+        say(f"not run: {run}: {missing}")
+        return Outcome([], [_record(run, jobs[0], f"not run: {missing}")], missing)
+    device = getattr(plan.expected.runs[run], plan.budget).device
+    if None in done and device == "gpu" and not _gpu():
+        # what stands in proves that the path works, and is compared with nothing
+        missing, jobs = "no GPU; a smoke run stood in", plan.jobs[run]["smoke"]
+        done = [_finished(job.scenario, runs) for job in jobs]
+        say(f"not run in full: {run}: no GPU; a smoke run stands in")
+    outcome = Outcome([], [], missing)
+    for job, card in zip(jobs, done, strict=True):
+        failed = None
+        if card is not None:
             say(f"finished before: {job.command}")
         else:
             card, failed = _one(job, audit, runs, say)
-        facts.append(_fact(run, job, failed or missing or "finished", card))
+        status = failed or missing or "finished"
+        outcome.records.append(_record(run, job, status, card))
         if card is None:
-            return Outcome((), facts, missing, failed)
-        cards.append(card)
-    return Outcome(tuple(cards), facts, missing)
+            return outcome._replace(cards=[], failed=failed)
+        outcome.cards.append(card)
+    return outcome
 
 
 def _one(
     job: Job, audit: Audit, runs: Path, say: Callable[[str], None]
-) -> tuple[dict[str, Any] | None, str | None]:
-    """Do one run; return its card, or why there is none."""
+) -> tuple[Scorecard | None, str | None]:
+    """Do one run; return its scorecard, or why there is none."""
     say(f"\n{job.command}")
     try:
         failures = audit(job.scenario, job.command)
@@ -95,31 +99,19 @@ def _one(
     return card, None if card else "failed: it left no scorecard"
 
 
-def _finished(scenario: Scenario, runs: Path) -> dict[str, Any] | None:
-    """Return the card of a whole run of this scenario by this code.
-
-    With it what places may read beside the file: `strongest` and `shared`.
+def _finished(scenario: Scenario, runs: Path) -> Scorecard | None:
+    """Return the scorecard of a whole run of this scenario by this code.
 
     A run with failed trials is not finished: the same command tries them again.
     """
-    from audit.report import columns
-    from audit.scorecard import card as cards
-
     folder, digest = workspace.place(scenario, runs)
     try:
         card = cards.load(folder)
-    except (OSError, ValueError, TypeError, BadZipFile):
+    except (OSError, ValueError, TypeError, BadZipFile, UserError):
         return None
-    mine = (digest, workspace.code_version(scenario))
-    held = tuple(card.provenance.get(k) for k in ("scenario_digest", "code"))
-    if held != mine or any(t["status"] == "failed" for t in card.trials):
-        return None
-    best = [columns.strongest(card, label) for label in card.defenses]
-    return {
-        **card._asdict(),
-        "strongest": [trial for trial in best if trial],
-        "shared": columns.shared(card),
-    }
+    expected = {"scenario_digest": digest, "code": workspace.code_version(scenario)}
+    same = expected.items() <= {k: card.provenance.get(k) for k in expected}.items()
+    return card if same and all(t["status"] != "failed" for t in card.trials) else None
 
 
 def _no_data(scenario: Scenario) -> str | None:
@@ -141,86 +133,111 @@ def _gpu() -> bool:
     return jax.default_backend() != "cpu"
 
 
-def _fact(
-    run: str, job: Job, status: str, card: dict[str, Any] | None
-) -> dict[str, Any]:
-    where = card["provenance"] if card else {}
-    git = where.get("git") or {}
-    commit = (git.get("commit") or "")[:12] + (" (dirty)" if git.get("dirty") else "")
-    return {
-        "run": run,
-        "command": job.command,
-        "status": status,
-        "device": where.get("device", ""),
-        "commit": commit,
-        "code": where.get("code", ""),
-        "seconds": where.get("seconds", ""),
-    }
+def _record(
+    run: str, job: Job, status: str, card: Scorecard | None = None
+) -> RunRecord:
+    provenance = plain(card.provenance) if card else {}
+    git = provenance.get("git") or {}
+    return RunRecord(
+        run=run,
+        command=job.command,
+        status=status,
+        device=provenance.get("device", ""),
+        commit=(git.get("commit") or "")[:12]
+        + (" (dirty)" if git.get("dirty") else ""),
+        code=provenance.get("code", ""),
+        seconds=provenance.get("seconds", ""),
+    )
 
 
 # Verdicts -----------------------------------------------------------------------------
 
 
-def verdicts(plan: Plan, outcomes: dict[str, Outcome]) -> list[Any]:
+def verdicts(plan: Plan, outcomes: dict[str, Outcome]) -> list[ComparedNumber]:
     """Return the verdict on every listed number, in order."""
-    from audit.cli.reproduce.verdicts import judge
-
-    return [judge(n, _reading(n, outcomes), plan.budget) for n in plan.numbers]
+    return [_verdict(n, plan.budget, outcomes) for n in plan.numbers]
 
 
-def _reading(number: Listed, outcomes: dict[str, Outcome]) -> Any:
-    from audit.cli.reproduce.verdicts import Reading
-
+def _verdict(
+    number: PublishedNumber, budget: str, outcomes: dict[str, Outcome]
+) -> ComparedNumber:
     if number.formula is not None:
-        formula = published.formulas()[number.formula]
-        return Reading((float(formula(**number.settings)),))
+        value = float(FORMULAS[number.formula](**number.settings))
+        return pages.judge(number, budget, [value])
     if number.run is None:
-        return Reading((), number.reason)
-    assert number.at is not None
+        return pages.judge(number, budget)
     outcome = outcomes[number.run]
     if outcome.failed is not None:
-        return Reading((), f"its run {outcome.failed}", broken=True)
+        return pages.judge(number, budget, (), f"its run {outcome.failed}", broken=True)
     try:
-        values = tuple(places.read(card, number.at) for card in outcome.cards)
+        values = [read(card, number) for card in outcome.cards]
     except LookupError as error:
-        return Reading((), str(error), broken=True)
-    return Reading((), outcome.missing) if outcome.missing else Reading(values)
+        return pages.judge(number, budget, (), str(error), broken=True)
+    missing = outcome.missing
+    return pages.judge(number, budget, () if missing else values, missing)
+
+
+def read(card: Scorecard, number: PublishedNumber) -> float:
+    """Return a number's counterpart in a scorecard.
+
+    A number without an attack is read in the part of its defense, where `floor` (the
+    attacker who ignores the release) and `shared` (with each other defense: how many of
+    the 100 records with the largest eta are among the other's) stand as well.
+
+    Raises:
+      LookupError: if nothing, or no finite number, is there.
+    """
+
+    def one(defense: str) -> float:
+        if number.attack is None:
+            shared = columns.shared(card).get(defense, {})
+            row = plain(card.defenses[defense])
+            part = row | {"floor": card.floor, "shared": shared}
+        elif number.attack == STRONGEST:
+            best = columns.strongest(card, defense)
+            part = best.result if best else {}
+        else:
+            part = path.trial(card, defense, number.attack).result
+        return path.read(part, str(number.key))
+
+    value = one(str(number.defense))
+    return value - one(number.minus) if number.minus else value
 
 
 def write(
-    plan: Plan, held: list[Any], outcomes: dict[str, Outcome], folder: Path
+    plan: Plan,
+    numbers: list[ComparedNumber],
+    outcomes: dict[str, Outcome],
+    folder: Path,
 ) -> list[Path]:
     """Write NAME.md, its figures and NAME.json, and the table of all sources.
 
     Args:
       plan: of the source.
-      held: the verdicts on its numbers.
+      numbers: of the source, with their verdicts.
       outcomes: of its runs.
       folder: of the sources' pages; REPRODUCTION.md stands beside it.
 
     Returns:
       The paths written.
     """
-    from audit.cli.reproduce import overview, redrawn
-    from audit.cli.reproduce import verdicts as pages
-    from audit.scorecard.card import replacing
-
     folder.mkdir(parents=True, exist_ok=True)
-    facts = [fact for outcome in outcomes.values() for fact in outcome.facts]
-    told = (plan.expected.title, plan.expected.source, held, facts)
-    drawn = plan.expected.figures
-    figures = {f"{plan.name}_figure_{one.figure}.png": one for one in drawn}
-    for name, figure in figures.items():
-        with replacing(folder / name) as path:
-            redrawn.draw(figure, held, path)
-    texts = {
-        f"{plan.name}.md": pages.markdown(*told, figures) + "\n",
-        f"{plan.name}.json": pages.to_json(*told),
-    }
-    for name, text in texts.items():
-        with replacing(folder / name) as path:
-            path.write_text(text)
+    records = [record for outcome in outcomes.values() for record in outcome.records]
+    source = plan.expected
+    page = Page(title=source.title, source=source.source, numbers=numbers, runs=records)
+    drawn = {f"{plan.name}_figure_{one.figure}.png": one for one in source.figures}
+    for name, figure in drawn.items():
+        with cards.replacing(folder / name) as temporary:
+            figures.draw(figure, numbers, temporary)
+    file = folder / f"{plan.name}.md"
+    _write(file, pages.markdown(page, drawn))
+    _write(file.with_suffix(".json"), pages.to_json(page))
     summary = folder.parent / "REPRODUCTION.md"
-    with replacing(summary) as path:
-        path.write_text(overview.render(overview.sources(folder)))
-    return [*(folder / name for name in (*texts, *figures)), summary]
+    _write(summary, pages.overview(pages.read_pages(folder)))
+    names = [file, file.with_suffix(".json"), *(folder / name for name in drawn)]
+    return [*names, summary]
+
+
+def _write(file: Path, text: str) -> None:
+    with cards.replacing(file) as temporary:
+        temporary.write_text(text)

@@ -1,120 +1,151 @@
-"""`python -m audit scale CARDS`: noises of different laws at equal Renyi divergence.
+"""Figures of published numbers, and `python -m audit scale RUN RUN ...`.
 
-Cards of the game `exposed` know the divergence of one update under each defense; cards
-of a membership game with defenses of the same names and noise add what it hides of who
-was trained on. One figure, one table; seeds are what intervals are over.
+`draw` sets a source's tables against each other, with our numbers beside them.
+
+`scale` compares noises of different laws at equal Renyi divergence. Scorecards of
+gradient inversion know the divergence of one update under each defense; scorecards of a
+membership game with defenses of the same names and noise add what the noise hides of
+who was trained on. Intervals are over seeds.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from audit.cli.reproduce.published import Panel, PublishedFigure
+from audit.cli.reproduce.verdicts import ComparedNumber
 from audit.errors import UserError
-from audit.report import markdown
 from audit.report.columns import number
+from audit.report.figures import common
+from audit.report.figures import gradient_inversion as inversion
+from audit.report.markdown import grid
+from audit.scorecard.card import Scorecard, replacing
 
 NOT_NOISE = ("steps", "batch_size", "sampling", "optimizer", "learning_rate")
 CONFIDENCE = 0.95
 
 
-class Asked(NamedTuple):
-    """The words of the command."""
+def draw(figure: PublishedFigure, numbers: list[ComparedNumber], path: Path) -> None:
+    """Draw every panel: published hollow, ours filled where both of its numbers exist.
 
-    cards: list[dict[str, Any]]
-    out: Path
+    Args:
+      figure: which tables stand against which.
+      numbers: of the source, those of the figure's tables among them.
+      path: of the image.
+    """
+    series = dict.fromkeys(_series(n) for n in numbers)  # one colour in all panels
+    colours = dict(zip(series, cycle(common.COLOURS), strict=False))
+    quantity = {n.table: n.quantity for n in numbers}
+    size, up = (3.3, 3.3), figure.panels[0].up
+    drawn, axes = common.panels(len(figure.panels), size, quantity[up])
+    handles: dict[str, Any] = {}
+    for axis, panel in zip(axes, figure.panels, strict=True):
+        count = listed = 0
+        for name, lines in points(panel, numbers).items():
+            ours = lines[~np.isnan(lines).any(1), 2:]
+            count, listed = count + len(ours), listed + len(lines)
+            style: dict[str, Any] = {"ms": 4, "color": colours[name]}
+            (handles[f"{name}, published"],) = axis.plot(
+                *lines[:, :2].T, "o-", lw=0.7, mfc="white", **style
+            )
+            if len(ours):
+                (handles[f"{name}, ours"],) = axis.plot(*ours.T, "s", **style)
+        axis.set_title(f"{panel.title}\nours: {count} of {listed}", fontsize=9)
+        axis.set_xlabel(quantity[panel.across], fontsize=8)
+        axis.grid(color=common.MUTED, alpha=0.25)
+    axes[0].legend(handles.values(), handles, fontsize=7, frameon=False)
+    common.save(drawn, path)
 
 
-class Point(NamedTuple):
-    """One defense on the scale."""
+def points(panel: Panel, numbers: list[ComparedNumber]) -> dict[str, np.ndarray]:
+    """Return series -> [n, (across, up, ours across, ours up)].
 
-    label: str
-    use: str
-    divergence: float  # of order 2, one update, one record replaced
-    values: dict[str, list[float]]  # quantity -> one a seed
+    Ours are means over seeds, and nan where there is none.
+    """
+    across, up = (
+        [n for n in numbers if n.table == t] for t in (panel.across, panel.up)
+    )
+    series: dict[str, list[list[float | None]]] = {}
+    for x, y in zip(across, up, strict=True):
+        line = [x.published, y.published, x.ours, y.ours]
+        series.setdefault(_series(x), []).append(line)
+    return {name: np.array(lines, float) for name, lines in series.items()}
 
 
-def words(given: list[str]) -> Asked:
-    """Return the cards and the folder the words name.
+def _series(number: ComparedNumber) -> str:
+    """Return what a row's name says before its first comma."""
+    return number.row.split(",")[0]
+
+
+# Scale --------------------------------------------------------------------------------
+
+
+def read_cards(folders: list[Path]) -> list[Scorecard]:
+    """Return the cards of runs.
 
     Raises:
-      UserError: naming the word that is wrong.
+      UserError: if none is named, or one has no scorecard.
     """
-    out, folders = Path("results/scale"), []
-    for word in given:
-        if word.startswith("out="):
-            out = Path(word.removeprefix("out="))
-        elif "=" in word:
-            raise UserError(f"scale takes folders of runs and out=DIR, not {word!r}")
-        else:
-            folders.append(Path(word))
     if not folders:
         raise UserError("scale which? give folders of runs, each with scorecard.json")
-    return Asked([_card(folder) for folder in folders], out)
+    return [_card(folder) for folder in folders]
 
 
-def _card(folder: Path) -> dict[str, Any]:
+def _card(folder: Path) -> Scorecard:
     from audit.scorecard import schema
 
     file = folder / "scorecard.json"
     if not file.is_file():
         raise UserError(f"{file}: no such file")
-    return schema.load(file)._asdict()
+    return schema.load(file)
 
 
-def points(cards: list[dict[str, Any]]) -> list[Point]:
-    """Return every defense that has a place on the scale, weakest divergence first.
+def over_seeds(cards: list[Scorecard]) -> list[inversion.Point]:
+    """Return the defenses that have a place on the scale, least divergence first.
+
+    Their readings are means over the seeds of all cards, with half a 95% interval.
 
     Raises:
-      UserError: if no card has one, or two cards mean different noise by one name.
+      UserError: if there is none, or two cards mean different noise by one name.
     """
-    exposed = [c for c in cards if c["scenario"]["game"] == "exposed"]
-    places = {
-        label: (own["use"], own["rdp2"], _noise(own))
-        for card in exposed
-        for label, own in card["defenses"].items()
-        if own["rdp2"] is not None
+    placed = {point.label: point for card in cards for point in inversion.points(card)}
+    if not placed:
+        raise UserError("scale: no card of exposed updates has a Renyi divergence")
+    values: dict[str, dict[str, list[float]]] = {
+        label: defaultdict(list) for label in placed
     }
-    if not places:
-        raise UserError("scale: no card of the game exposed has a Renyi divergence")
-    found = []
-    for label, (use, divergence, noise) in places.items():
-        values: dict[str, list[float]] = {}
-        for card in cards:
-            own = card["defenses"].get(label)
-            if own is None:
-                continue
-            if _noise(own) != noise:
-                raise UserError(
-                    f"scale: {label} is {noise} in one card, {_noise(own)} in another"
-                )
-            for quantity, value in _read(card, label).items():
-                values.setdefault(quantity, []).append(value)
-        found.append(Point(label, use, float(divergence), values))
+    noises: dict[str, Any] = {}
+    for card in cards:
+        readings = {point.label: point.readings for point in inversion.points(card)}
+        for label in placed.keys() & card.defenses:
+            settings = card.defenses[label]["settings"]
+            noise = {k: v for k, v in settings.items() if k not in NOT_NOISE}
+            if noises.setdefault(label, noise) != noise:
+                text = f"{label} is {noises[label]} in one card, {noise} in another"
+                raise UserError(f"scale: {text}")
+            means = {name: mean for name, (mean, _) in readings.get(label, {}).items()}
+            for name, value in (means | _aucs(card, label)).items():
+                values[label][name].append(value)
+    points = [
+        point._replace(readings={q: interval(v) for q, v in values[label].items()})
+        for label, point in placed.items()
+    ]
     # equal to the digits shown: the last bits of divergences do not decide who is first
-    return sorted(found, key=lambda p: (float(f"{p.divergence:.4g}"), p.use))
+    return sorted(points, key=lambda p: (float(f"{p.divergence:.4g}"), p.use))
 
 
-def _noise(own: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in own["settings"].items() if k not in NOT_NOISE}
-
-
-def _read(card: dict[str, Any], label: str) -> dict[str, float]:
-    """Return what one card says of one defense; accuracy of the exposed models only."""
-    held = {}
-    if card["scenario"]["game"] == "exposed":
-        held["accuracy"] = float(card["defenses"][label]["utility"]["accuracy"])
-    for trial in card["trials"]:
-        if trial["defense"] != label or trial["status"] != "ok":
-            continue
-        if trial["use"] == "gradient_inversion":
-            held[f"MSE of {trial['attack']}"] = float(trial["result"]["mse"])
-        elif "auc" in trial["result"] and trial["use"] != "coin":
-            auc = float(trial["result"]["auc"]["value"])
-            held[f"AUC of {trial['attack']}"] = auc
-    return held
+def _aucs(card: Scorecard, label: str) -> dict[str, float]:
+    return {
+        f"AUC of {t['attack']}": float(t["result"]["auc"]["value"])
+        for t in card.trials
+        if t["defense"] == label and t["status"] == "ok" and t["use"] != "coin"
+        if "auc" in t["result"]
+    }
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -128,40 +159,40 @@ def interval(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(width * np.std(values, ddof=1))
 
 
-def floors(cards: list[dict[str, Any]]) -> dict[str, float]:
+def floors(cards: list[Scorecard]) -> dict[str, float]:
     """Return what each kind of quantity is where nothing leaks."""
-    errors = [
-        float(c["floor"]["mse"]) for c in cards if c["scenario"]["game"] == "exposed"
-    ]
+    errors = [float(card.floor["mse"]) for card in cards if inversion.points(card)]
     return {"MSE": float(np.mean(errors)), "AUC": 0.5}
 
 
-def write(asked: Asked) -> list[Path]:
-    """Write scale.png and scale.md; return their paths."""
-    from audit.scorecard.card import replacing
+def write(cards: list[Scorecard], out: Path) -> list[Path]:
+    """Write scale.png and scale.md into a folder; return their paths."""
+    points, floor = over_seeds(cards), floors(cards)
+    out.mkdir(parents=True, exist_ok=True)
+    page, image = out / "scale.md", out / "scale.png"
+    with replacing(page) as path:
+        path.write_text(table(points, cards) + "\n")
+    figure, axes = inversion.panels(points, 3.9, "Rényi divergence, one update")
+    for axis, quantity in zip(axes, inversion.quantities(points), strict=True):
+        kind = quantity.split()[0]
+        if kind in floor:
+            line = axis.axhline(floor[kind], color=common.INK, lw=1, ls=":")
+            axis.legend([line], ["nothing leaks"], frameon=False)
+    axes[0].legend(frameon=False)
+    common.save(figure, image)
+    return [page, image]
 
-    found = points(asked.cards)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with replacing(asked.out / "scale.md") as path:
-        path.write_text(table(found, asked.cards) + "\n")
-    _draw(found, floors(asked.cards), asked.out / "scale.png")
-    return [asked.out / "scale.md", asked.out / "scale.png"]
 
-
-def table(found: list[Point], cards: list[dict[str, Any]]) -> str:
-    """Return the page: one row a defense, and which runs it is made of."""
-    quantities = _quantities(found)
+def table(points: list[inversion.Point], cards: list[Scorecard]) -> str:
+    """Return the page: one row per defense, and which runs it is made of."""
+    names = inversion.quantities(points)
     rows = [
-        [p.label, p.use, f"{p.divergence:.4g}", *(_cell(p, q) for q in quantities)]
-        for p in found
+        [p.label, p.use, f"{p.divergence:.4g}", *(_cell(p, name) for name in names)]
+        for p in points
     ]
-    header = ["defense", "", "Rényi divergence of order 2", *quantities]
-    made = dict.fromkeys(
-        (c["provenance"]["command"], (c["provenance"].get("git") or {}).get("commit"))
+    commands = dict.fromkeys(
+        (c.provenance["command"], (c.provenance.get("git") or {}).get("commit"))
         for c in cards
-    )
-    runs = markdown.grid(
-        ["command", "commit"], ([c, (git or "")[:12]] for c, git in made)
     )
     floor = ", ".join(f"{k} {number(v)}" for k, v in floors(cards).items())
     return "\n\n".join(
@@ -170,44 +201,16 @@ def table(found: list[Point], cards: list[dict[str, Any]]) -> str:
             "The divergence is that of one update when one record is replaced. ± is "
             f"half a {CONFIDENCE:.0%} interval of Student's t over seeds, where there "
             f"are two or more. Where nothing leaks: {floor}.",
-            markdown.grid(header, rows),
+            grid(["defense", "", "Rényi divergence of order 2", *names], rows),
             "![The same as a figure](scale.png)",
             "## Runs",
-            runs,
+            grid(["command", "commit"], ([c, (git or "")[:12]] for c, git in commands)),
         ]
     )
 
 
-def _quantities(found: list[Point]) -> list[str]:
-    return list(dict.fromkeys(q for p in found for q in p.values))
-
-
-def _cell(point: Point, quantity: str) -> str:
-    if quantity not in point.values:
+def _cell(point: inversion.Point, quantity: str) -> str:
+    if quantity not in point.readings:
         return "-"
-    mean, half = interval(point.values[quantity])
+    mean, half = point.readings[quantity]
     return number(mean) if np.isnan(half) else f"{number(mean)} ± {number(half)}"
-
-
-def _draw(found: list[Point], floor: dict[str, float], path: Path) -> None:
-    from audit.report.figures import common
-
-    plt, quantities = common.pyplot(), _quantities(found)
-    figure, axes = plt.subplots(
-        1, len(quantities), figsize=(3.9 * len(quantities), 3.8), squeeze=False
-    )
-    uses = sorted({p.use for p in found})
-    for axis, quantity in zip(axes[0], quantities, strict=True):
-        for use, colour in zip(uses, common.COLOURS, strict=False):
-            own = [p for p in found if p.use == use and quantity in p.values]
-            each = [(p.divergence, *interval(p.values[quantity])) for p in own]
-            shown = [(at, mean, np.nan_to_num(half)) for at, mean, half in each]
-            common.means(axis, shown, use, colour)
-        kind = quantity.split()[0]
-        if kind in floor:
-            line = axis.axhline(floor[kind], color=common.INK, lw=1, ls=":")
-            axis.legend([line], ["nothing leaks"], frameon=False)
-        axis.set(xscale="log", xlabel="Rényi divergence, one update", ylabel=quantity)
-        axis.grid(color=common.MUTED, alpha=0.25)
-    axes[0, 0].legend(frameon=False)
-    common.save(figure, path)

@@ -6,23 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from audit.cli.reproduce import published
-from audit.cli.reproduce.published import BUDGETS, Budget, Expected, Listed
+from audit.cli.reproduce.published import BUDGETS, Budget, PublishedNumber, Source
 from audit.config import hydra_app
 from audit.config.compose import Scenario
 from audit.errors import UserError, did_you_mean
-from audit.scorecard import path
-
-
-class Asked(NamedTuple):
-    """The words of the command."""
-
-    sources: dict[str, Path]
-    budget: str
-    config_dir: str | None
 
 
 class Job(NamedTuple):
-    """One run of one seed."""
+    """One run with one seed."""
 
     scenario: Scenario
     command: str
@@ -32,40 +23,32 @@ class Plan(NamedTuple):
     """One source, composed and checked; nothing has run."""
 
     name: str
-    expected: Expected
-    numbers: list[Listed]
+    expected: Source
+    numbers: list[PublishedNumber]
     budget: str
-    jobs: dict[str, dict[str, list[Job]]]  # run -> budget -> one a seed
+    jobs: dict[str, dict[str, list[Job]]]  # run -> budget -> one job per seed
 
 
-def parse(words: list[str]) -> Asked:
-    """Return what `reproduce SOURCE [budget=...] [--config-dir DIR]` asks for.
+def sources(names: list[str], config_dir: str | None) -> dict[str, Path]:
+    """Return the files of published numbers by their names.
+
+    Args:
+      names: the one that was typed; "all" = every one there is.
+      config_dir: a folder of the user's own scenarios, and of published numbers.
 
     Raises:
-      UserError: naming the word that is wrong.
+      UserError: unless there is one name, of a file that exists.
     """
-    names, config_dir, budget = [], None, "full"
-    stream = iter(words)
-    for word in stream:
-        if word == "--config-dir":
-            config_dir = hydra_app.existing_folder(next(stream, None))
-        elif word.startswith("budget="):
-            budget = word.removeprefix("budget=")
-        elif "=" in word or word.startswith("-"):
-            raise UserError(f"reproduce takes SOURCE and budget=, not {word!r}")
-        else:
-            names.append(word)
-    if budget not in BUDGETS:
-        raise UserError(f"unknown budget {budget!r}{did_you_mean(budget, BUDGETS)}")
-    known = published.files(hydra_app.folders(config_dir))
+    files = published.files(hydra_app.folders(config_dir))
     if len(names) != 1:
-        raise UserError(f"reproduce which? one of {', '.join([*known, 'all'])}")
-    if names[0] == "all":
-        return Asked(known, budget, config_dir)
-    if names[0] not in known:
-        hint = did_you_mean(names[0], [*known, "all"])
-        raise UserError(f"unknown source {names[0]!r}{hint}")
-    return Asked({names[0]: known[names[0]]}, budget, config_dir)
+        raise UserError(f"reproduce which? one of {', '.join([*files, 'all'])}")
+    [name] = names
+    if name == "all":
+        return files
+    if name not in files:
+        hint = did_you_mean(name, [*files, "all"])
+        raise UserError(f"unknown source {name!r}{hint}")
+    return {name: files[name]}
 
 
 def plan(name: str, file: Path, budget: str, config_dir: str | None) -> Plan:
@@ -74,51 +57,45 @@ def plan(name: str, file: Path, budget: str, config_dir: str | None) -> Plan:
     Raises:
       UserError: if the file, or a scenario it names, cannot work.
     """
-    held, numbers = published.load(file)
+    source, numbers = published.load(file)
     jobs: dict[str, dict[str, list[Job]]] = {}
-    for run, spec in held.runs.items():
-        budgets = {"full": spec.full, "smoke": spec.smoke}
+    for run, spec in source.runs.items():
         try:
             jobs[run] = {
-                word: _compose(spec.scenario, of, config_dir)
-                for word, of in budgets.items()
+                word: _jobs(spec.scenario, getattr(spec, word), config_dir)
+                for word in BUDGETS
             }
-        except (UserError, hydra_app.Refused) as error:
+        except UserError as error:
             raise UserError(f"{file}: runs.{run}: {error}") from None
     for number in numbers:
-        if number.run is not None and number.at is not None:
-            for word in BUDGETS:
-                _in_the_line_up(file, number, jobs[number.run][word][0].scenario)
-    return Plan(name, held, numbers, budget, jobs)
+        if number.run is not None:
+            for first, *_ in jobs[number.run].values():
+                _check_line_up(file, number, first.scenario)
+    return Plan(name, source, numbers, budget, jobs)
 
 
-def _compose(scenario: str, budget: Budget, config_dir: str | None) -> list[Job]:
-    found: list[Job] = []
+def _jobs(name: str, budget: Budget, config_dir: str | None) -> list[Job]:
+    """Compose one scenario; return one job per seed of the budget."""
     place = ["--config-dir", config_dir] if config_dir else []
-
-    def job(scenario: Scenario, replay: str) -> None:
-        found.append(Job(scenario, f"python -m audit run {replay}"))
-
-    words = [f"scenario={scenario}", f"data={budget.data}", *budget.words, *place]
-    first, *others = budget.seeds
-    hydra_app.launch([*words, f"seed={first}"], job)
-    one = found[0]
-    for seed in others:  # composing is slow, and a seed changes nothing else
-        spec = one.scenario.spec.model_copy(update={"seed": seed})
-        command = one.command.replace(f" seed={first}", f" seed={seed}")
-        found.append(Job(one.scenario._replace(spec=spec), command))
-    return found
+    words = [f"scenario={name}", f"data={budget.data}", *budget.words, *place]
+    first = budget.seeds[0]
+    scenario, replay = hydra_app.composed([*words, f"seed={first}"])
+    return [  # composing is slow, and a seed changes nothing else
+        Job(
+            scenario._replace(spec=scenario.spec.model_copy(update={"seed": seed})),
+            f"python -m audit run {replay}".replace(f" seed={first}", f" seed={seed}"),
+        )
+        for seed in budget.seeds
+    ]
 
 
-def _in_the_line_up(file: Path, number: Listed, scenario: Scenario) -> None:
-    assert number.at is not None
-    asked = zip(
-        ("defense", "attack"),
-        path.labels(number.at),
-        (scenario.defenses, scenario.attacks),
-        strict=True,
-    )
-    for kind, label, line_up in asked:
+def _check_line_up(file: Path, number: PublishedNumber, scenario: Scenario) -> None:
+    attack = None if number.attack == published.STRONGEST else number.attack
+    for kind, label, line_up in (
+        ("defense", number.defense, scenario.defenses),
+        ("defense", number.minus, scenario.defenses),
+        ("attack", attack, scenario.attacks),
+    ):
         labels = [entry.label for entry in line_up]
         if label is not None and label not in labels:
             raise UserError(

@@ -1,36 +1,40 @@
 """What a paper printed, and how near ours must come: `scenarios/expected/NAME.yaml`.
 
 A file lists runs (ordinary scenarios with words), bands with the reason for their
-width, and tables of numbers, each with the place in a scorecard it is read at. All of
-it is checked before anything runs, without JAX.
+width, and tables of numbers. A number has the fields of its table, its column, its row
+and its own, the last of these first: usually the row names the defense, the column the
+key at which the number's counterpart stands in the run's scorecard. Everything is
+checked before anything runs, without JAX.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Len
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from audit.config import registry
 from audit.errors import UserError, did_you_mean
-from audit.scorecard import path as places
-from audit.types import (
-    Seed,
-)
+from audit.scorecard.path import KEY
+from audit.types import Seed
 
 Words = Annotated[str, Len(1)]
-Claim = Literal["reproduced", "differs", "not run"]
+Fields = dict[str, Any]
 BUDGETS = ("full", "smoke")
+STRONGEST = "strongest"  # in place of an attack: whichever does best on the defense
 
 
-class _Model(BaseModel):
+class Strict(BaseModel):
+    """A part of a file: no other fields, no conversions, finite numbers."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Budget(_Model):
+class Budget(Strict):
     """How a run is done: on which data, how often."""
 
     data: Words  # a stand-in must be named: "auto" would compare other images
@@ -39,7 +43,7 @@ class Budget(_Model):
     device: Literal["any", "gpu"] = "any"
 
 
-class Run(_Model):
+class PublishedRun(Strict):
     """One scenario, which several tables may read."""
 
     scenario: Words
@@ -47,7 +51,7 @@ class Run(_Model):
     smoke: Budget
 
 
-class Band(_Model):
+class Tolerance(Strict):
     """How far the mean of ours may lie from the published value, edges included."""
 
     absolute: Annotated[float, Gt(0)] | None = None
@@ -55,46 +59,54 @@ class Band(_Model):
     why: Words  # committed before the runs it judges, and this is the reason
 
 
-class Column(_Model):
-    """One quantity of a table."""
+class PublishedNumber(Strict):
+    """One printed number, where its counterpart is read, and what we claim about it.
 
-    quantity: Words  # with its unit
-    band: Words
-    at: Words | None = None  # place in the scorecard; {label} is the row's
-
-
-class Number(_Model):
-    """One printed number, and what we say of it."""
-
-    published: float
-    sd: Annotated[float, Ge(0)] | None = None
-    band: Words | None = None  # where the column's does not fit
-    claim: Claim = "reproduced"  # the strictest: leaving the band is then an error
-    reason: Words | None = None
-
-
-class Row(_Model):
-    """One line of a table."""
-
-    row: Words
-    label: str | None = None  # in the scenario's line-up
-    settings: dict[str, Any] = {}  # of the table's formula
-    numbers: Annotated[dict[str, Number], Len(1)]  # by column
-
-
-class Table(_Model):
-    """A table of the source: read from one run, computed by one formula, or absent."""
+    It is read from a run, computed by a formula, or neither: then it is absent.
+    """
 
     table: Words
-    title: Words
+    title: Words  # of the table
+    row: Words
+    quantity: Words  # with its unit
+    published: float
+    sd: Annotated[float, Ge(0)] | None = None
+    band: Tolerance  # in a file: its name
+    claim: Literal["reproduced", "differs", "not run"] = "reproduced"
+    reason: Words | None = None
     run: str | None = None
-    formula: str | None = None  # a function of `audit.cli.reproduce.conventions`
-    absent: Words | None = None  # why nothing here gives these numbers
-    columns: Annotated[dict[str, Column], Len(1)]
-    rows: Annotated[list[Row], Len(1)]
+    defense: Words | None = None  # a label in the run's line-up
+    minus: Words | None = None  # another label, whose number is subtracted
+    attack: Words | None = None  # a label, or `STRONGEST`; none: the defense's own part
+    key: Annotated[str, StringConstraints(pattern=KEY)] | None = None
+    formula: str | None = None  # one of `conventions.FORMULAS`
+    settings: Fields = {}  # the formula's arguments
+    absent: Words | None = Field(None, exclude=True)  # why nothing here gives it
+
+    @property
+    def name(self) -> str:
+        """Return what errors and messages call it."""
+        return f"table {self.table}, {self.row}, {self.quantity}"
 
 
-class Panel(_Model):
+class PublishedRow(BaseModel):
+    """One line of a table; more fields are those of its numbers."""
+
+    model_config = ConfigDict(extra="allow")
+    row: Words
+    numbers: Annotated[dict[str, Fields], Len(1)]  # by column
+
+
+class PublishedTable(BaseModel):
+    """A table of the source; more fields are those of its numbers."""
+
+    model_config = ConfigDict(extra="allow")
+    table: Words
+    columns: dict[str, Fields]
+    rows: Annotated[list[PublishedRow], Len(1)]
+
+
+class Panel(Strict):
     """Two tables of one column each, whose rows have the same names."""
 
     title: Words
@@ -102,7 +114,7 @@ class Panel(_Model):
     up: Words
 
 
-class Figure(_Model):
+class PublishedFigure(Strict):
     """A figure of the source that draws its tables against each other."""
 
     figure: Annotated[str, StringConstraints(pattern=r"^\w[\w.-]*$")]  # names a file
@@ -111,50 +123,27 @@ class Figure(_Model):
     panels: Annotated[list[Panel], Len(1)]
 
 
-class Expected(_Model):
+class Source(Strict):
     """A whole file."""
 
     title: Words
     source: Words
-    runs: dict[str, Run] = {}
-    bands: Annotated[dict[str, Band], Len(1)]
-    tables: Annotated[list[Table], Len(1)]
-    figures: list[Figure] = []
-
-
-class Listed(NamedTuple):
-    """One published number with everything that is known before a run."""
-
-    table: str
-    title: str
-    row: str
-    quantity: str
-    published: float
-    sd: float | None
-    band: Band
-    claim: Claim
-    reason: str | None
-    run: str | None
-    at: str | None  # place in that run's scorecard
-    formula: str | None  # neither a run nor a formula: absent, never compared
-    settings: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Return what errors and messages call it."""
-        return f"table {self.table}, {self.row}, {self.quantity}"
+    runs: dict[str, PublishedRun] = {}
+    bands: Annotated[dict[str, Tolerance], Len(1)]
+    tables: Annotated[list[PublishedTable], Len(1)]
+    figures: list[PublishedFigure] = []
 
 
 def files(folders: list[Path]) -> dict[str, Path]:
-    """Return name -> file of every source, the first folder's first."""
-    found: dict[str, Path] = {}
-    for folder in folders:
-        for file in sorted((folder / "expected").glob("*.yaml")):
-            found.setdefault(file.stem, file)
-    return found
+    """Return name -> file of every source; of two with one name, the first folder's."""
+    return {
+        file.stem: file
+        for folder in reversed(folders)
+        for file in sorted((folder / "expected").glob("*.yaml"))
+    }
 
 
-def load(path: Path) -> tuple[Expected, list[Listed]]:
+def load(path: Path) -> tuple[Source, list[PublishedNumber]]:
     """Read and check one file; return it and its numbers in order.
 
     Raises:
@@ -164,154 +153,127 @@ def load(path: Path) -> tuple[Expected, list[Listed]]:
     from yaml import YAMLError
 
     try:
-        held = OmegaConf.to_container(OmegaConf.load(path))
+        content = OmegaConf.to_container(OmegaConf.load(path))
+        _require(isinstance(content, dict), "not a mapping")
+        source = Source.model_validate(content)
+        return source, _checked(source)
     except (YAMLError, OSError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from None
-    try:
-        if not isinstance(held, dict):
-            raise UserError("not a mapping")
-        expected = Expected.model_validate(held)
-        return expected, _numbers(expected)
     except ValidationError as error:
         raise UserError(f"{path}: {registry.explain(error)}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _numbers(expected: Expected) -> list[Listed]:
-    for name, run in expected.runs.items():
-        _check_run(name, run)
-    for name, band in expected.bands.items():
-        if (band.absolute is None) == (band.relative is None):
-            raise UserError(f"bands.{name}: give one of absolute and relative")
-    found = [n for table in expected.tables for n in _of_table(expected, table)]
-    seen: set[str] = set()
-    for number in found:
-        if number.name in seen:
-            raise UserError(f"{number.name}: listed twice")
-        seen.add(number.name)
-    _check_figures(expected)
-    unused = set(expected.runs) - {n.run for n in found}
-    if unused:
-        raise UserError(f"runs.{min(unused)}: no table is read from it")
-    return found
+def _checked(source: Source) -> list[PublishedNumber]:
+    """Return every number of a source, after checking what refers to what."""
+    for name, run in source.runs.items():
+        _check_budget(f"runs.{name}.full", run.full)
+        _check_budget(f"runs.{name}.smoke", run.smoke)
+    for name, band in source.bands.items():
+        one = (band.absolute is None) != (band.relative is None)
+        _require(one, f"bands.{name}: give one of absolute and relative")
+    numbers = [
+        _number(source, table, row, name)
+        for table in source.tables
+        for row in table.rows
+        for name in row.numbers
+    ]
+    _check_once([number.name for number in numbers])
+    _check_figures(source.figures, numbers)
+    unused = set(source.runs) - {number.run for number in numbers}
+    _require(not unused, f"runs.{min(unused, default='')}: no table is read from it")
+    return numbers
 
 
-def _check_run(name: str, run: Run) -> None:
-    for budget, held in (("full", run.full), ("smoke", run.smoke)):
-        where = f"runs.{name}.{budget}"
-        if held.data == "auto":
-            raise UserError(f"{where}.data=auto: name the data set")
-        if len(set(held.seeds)) < len(held.seeds):
-            raise UserError(f"{where}.seeds={held.seeds}: a seed counts once")
-        for word in held.words:
-            key = word.split("=")[0]
-            if word.startswith("-") or key in ("seed", "data", "scenario", "out"):
-                raise UserError(f"{where}.words: {word!r} is not for words to say")
+def _check_budget(where: str, budget: Budget) -> None:
+    seeds = budget.seeds
+    _require(budget.data != "auto", f"{where}.data=auto: name the data set")
+    once = len(set(seeds)) == len(seeds)
+    _require(once, f"{where}.seeds={seeds}: a seed counts once")
+    for word in budget.words:
+        key = word.split("=")[0]
+        free = word[0] != "-" and key not in ("seed", "data", "scenario", "out")
+        _require(free, f"{where}.words: {word!r} does not belong in words")
 
 
-def _check_figures(expected: Expected) -> None:
-    tables = {table.table: table for table in expected.tables}
-    names: set[str] = set()
-    for figure in expected.figures:
-        where, up = f"figure {figure.figure}", set()
-        if figure.figure in names:
-            raise UserError(f"{where}: listed twice")
-        names.add(figure.figure)
+def _number(
+    source: Source, table: PublishedTable, row: PublishedRow, name: str
+) -> PublishedNumber:
+    """Return one number with the fields of its table, its column and its row."""
+    where = f"table {table.table}, {row.row}, {name}"
+    _check_known(f"table {table.table}, {row.row}: column", name, table.columns)
+    of_table = table.model_dump(exclude={"columns", "rows"})
+    of_row = row.model_dump(exclude={"numbers"})
+    fields = of_table | table.columns[name] | of_row | row.numbers[name]
+    _check_known(f"{where}: band", fields.get("band"), source.bands)
+    fields["band"] = source.bands[fields["band"]]
+    if fields.get("absent"):
+        fields = {"reason": fields["absent"]} | fields | {"claim": "not run"}
+    try:
+        number = PublishedNumber(**fields)
+    except ValidationError as error:
+        text = registry.explain(error, where, PublishedNumber)
+        raise UserError(text) from None
+    _check_number(where, number, source)
+    return number
+
+
+def _check_number(where: str, number: PublishedNumber, source: Source) -> None:
+    reasoned = number.claim == "reproduced" or number.reason is not None
+    _require(reasoned, f"{where}: the claim {number.claim!r} needs a reason")
+    wide = number.published != 0 or number.band.relative is None
+    _require(wide, f"{where}: nothing is near 0 by a relative band")
+    one = [number.run, number.formula, number.absent].count(None) == 2
+    _require(one, f"{where}: give one of run, formula and absent")
+    if number.formula is not None:
+        from audit.cli.reproduce.conventions import FORMULAS
+
+        _check_known(f"{where}: formula", number.formula, FORMULAS)
+        try:
+            inspect.signature(FORMULAS[number.formula]).bind(**number.settings)
+        except TypeError as error:
+            raise UserError(f"{where}: settings of {number.formula}: {error}") from None
+    if number.run is not None:
+        _check_known(f"{where}: run", number.run, source.runs)
+        read = number.key is not None and number.defense is not None
+        _require(read, f"{where}: a run is read at the key of a defense: give both")
+    else:
+        unread = number.key is number.attack is number.minus is None
+        _require(unread, f"{where}: key, attack and minus are where a run is read")
+
+
+def _check_figures(
+    figures: list[PublishedFigure], numbers: list[PublishedNumber]
+) -> None:
+    _check_once([f"figure {figure.figure}" for figure in figures])
+    tables: dict[str, list[PublishedNumber]] = {}
+    for number in numbers:
+        tables.setdefault(number.table, []).append(number)
+    for figure in figures:
+        where, upward = f"figure {figure.figure}", set()
         for panel in figure.panels:
             for name in (panel.across, panel.up):
-                _known(f"{where}: table", name, tables)
-                if len(tables[name].columns) > 1:
-                    raise UserError(f"{where}: table {name!r} has several columns")
-            across, own = tables[panel.across], tables[panel.up]
-            if [row.row for row in across.rows] != [row.row for row in own.rows]:
-                raise UserError(f"{where}, {panel.title}: its tables' rows differ")
-            up |= {column.quantity for column in own.columns.values()}
-        if len(up) > 1:
-            raise UserError(f"{where}: its panels have one quantity up, not {len(up)}")
+                _check_known(f"{where}: table", name, tables)
+                one = len({number.quantity for number in tables[name]}) == 1
+                _require(one, f"{where}: table {name!r} has several columns")
+            across, up = tables[panel.across], tables[panel.up]
+            same = [number.row for number in across] == [number.row for number in up]
+            _require(same, f"{where}, {panel.title}: its tables' rows differ")
+            upward.add(up[0].quantity)
+        one = len(upward) == 1
+        _require(one, f"{where}: its panels have one quantity up, not {len(upward)}")
 
 
-def _of_table(expected: Expected, table: Table) -> list[Listed]:
-    where = f"table {table.table}"
-    if [table.run, table.formula, table.absent].count(None) != 2:
-        raise UserError(f"{where}: give one of run, formula and absent")
-    if table.run is not None:
-        _known(f"{where}: run", table.run, expected.runs)
-    return [
-        _listed(expected, table, row, key, number, f"{where}, {row.row}")
-        for row in table.rows
-        for key, number in row.numbers.items()
-    ]
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
 
 
-def _listed(
-    expected: Expected, table: Table, row: Row, key: str, number: Number, where: str
-) -> Listed:
-    _known(f"{where}: column", key, table.columns)
-    column = table.columns[key]
-    band = number.band or column.band
-    _known(f"{where}, {key}: band", band, expected.bands)
-    claim, reason = number.claim, number.reason
-    if table.absent is not None:
-        claim, reason = "not run", reason or table.absent
-    if claim != "reproduced" and reason is None:
-        raise UserError(f"{where}, {key}: the claim {claim!r} needs a reason")
-    if number.published == 0 and expected.bands[band].relative is not None:
-        raise UserError(f"{where}, {key}: nothing is near 0 by a relative band")
-    if table.formula is not None:
-        _check_formula(table.formula, row.settings, where)
-    return Listed(
-        table=table.table,
-        title=table.title,
-        row=row.row,
-        quantity=column.quantity,
-        published=number.published,
-        sd=number.sd,
-        band=expected.bands[band],
-        claim=claim,
-        reason=reason,
-        run=table.run,
-        at=_place(table, row, column, f"{where}, {key}"),
-        formula=table.formula,
-        settings=row.settings,
-    )
+def _check_once(names: list[str]) -> None:
+    for name, count in Counter(names).items():
+        _require(count == 1, f"{name}: listed twice")
 
 
-def _place(table: Table, row: Row, column: Column, where: str) -> str | None:
-    if (column.at is None) == (table.run is not None):
-        raise UserError(f"{where}: `at` where there is a run, and nowhere else")
-    if column.at is None:
-        return None
-    if "{label}" in column.at and row.label is None:
-        raise UserError(f"{where}: at={column.at!r} needs the row's label")
-    at = column.at.replace("{label}", row.label or "")
-    try:
-        places.parse(at)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from None
-    return at
-
-
-def formulas() -> dict[str, Any]:
-    """Return the functions a table may be computed by."""
-    from audit.cli.reproduce import conventions
-
-    return {
-        name: held
-        for name, held in vars(conventions).items()
-        if inspect.isfunction(held) and held.__module__ == conventions.__name__
-    }
-
-
-def _check_formula(name: str, settings: dict[str, Any], where: str) -> None:
-    known = formulas()
-    _known(f"{where}: formula", name, known)
-    try:
-        inspect.signature(known[name]).bind(**settings)
-    except TypeError as error:
-        raise UserError(f"{where}: settings of {name}: {error}") from None
-
-
-def _known(what: str, word: str, words: Any) -> None:
-    if word not in words:
-        raise UserError(f"{what} {word!r} is unknown{did_you_mean(word, words)}")
+def _check_known(what: str, word: Any, words: Any) -> None:
+    _require(word in words, f"{what} {word!r} is unknown{did_you_mean(word, words)}")

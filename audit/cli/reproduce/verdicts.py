@@ -1,48 +1,72 @@
-"""Published beside ours: the verdict on each number, as table, markdown and JSON."""
+"""Published beside ours: the verdict on each number, and the pages that list them."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
 from rich import box
 from rich.table import Table
 
-from audit.cli.reproduce.published import Band, Figure, Listed
+from audit.cli.reproduce.published import (
+    Fields,
+    PublishedFigure,
+    PublishedNumber,
+    Tolerance,
+)
 from audit.report import terminal
-from audit.report.columns import number
+from audit.report.columns import number as decimal
 from audit.report.markdown import grid
 
 SMOKE = (
     "SMOKE: tiny budgets, to see that every place can be read. These runs reproduce\n"
     "nothing: none of their numbers was compared, no page was written."
 )
-KINDS = ("reproduced", "differs", "not run", "smoke")
+COMPARED = ("reproduced", "differs", "not run")
+KINDS = (*COMPARED, "smoke")
 
 
-class Reading(NamedTuple):
-    """What our side has to say on one number."""
-
-    values: tuple[float, ...]  # one a seed; none where there is nothing to compare
-    why: str | None = None  # there is nothing
-    broken: bool = False  # and there should be
-
-
-class Verdict(NamedTuple):
+class ComparedNumber(PublishedNumber):
     """One published number beside ours."""
 
-    listed: Listed
-    values: tuple[float, ...]
-    verdict: str  # of KINDS
-    reason: str
-    broken: bool  # the command fails over this one
-    stale: bool  # what the file claims is not what was found, and no failure
+    ours: float | None  # mean over seeds
+    values: list[float]  # one per seed
+    verdict: Literal["reproduced", "differs", "not run", "smoke"]
+    verdict_reason: str
+    broken: bool = Field(False, exclude=True)  # the command fails over this one
+    stale: bool = Field(False, exclude=True)  # the file's claim is not what came out
 
 
-def within(band: Band, published: float, ours: float) -> bool:
+class RunRecord(BaseModel):
+    """How one run with one seed was made."""
+
+    run: str
+    command: str
+    status: str
+    device: str = ""
+    commit: str = ""
+    code: str = ""
+    seconds: float | Literal[""] = ""
+
+
+class Page(BaseModel):
+    """Everything that `NAME.json` says of one source."""
+
+    title: str
+    source: str
+    numbers: list[ComparedNumber]
+    runs: list[RunRecord]
+
+
+# Judging ------------------------------------------------------------------------------
+
+
+def within(band: Tolerance, published: float, ours: float) -> bool:
     """Return whether ours lies in the band round the published value, edges included.
 
     The edges are what the file's decimals say, hence the allowance for binary rounding.
@@ -55,59 +79,73 @@ def within(band: Band, published: float, ours: float) -> bool:
     return abs(ours - published) <= width * (1 + 1e-9)
 
 
-def judge(listed: Listed, reading: Reading, budget: str) -> Verdict:
+def judge(
+    number: PublishedNumber,
+    budget: str,
+    values: Sequence[float] = (),
+    why: str | None = None,
+    broken: bool = False,
+) -> ComparedNumber:
     """Return the verdict on one number.
 
     It is `reproduced` only where the mean over seeds is in the band and the file does
-    not say otherwise: what is explained as different is not counted because it happens
-    to be near. A smoke run says only that there is something to read.
+    not claim otherwise: a number that is explained as different is not counted because
+    it happens to be near. A smoke run shows only that there is something to read.
+
+    Args:
+      number: as published.
+      budget: of the run, one of `BUDGETS`.
+      values: of ours, one per seed; none where there is nothing to compare.
+      why: there is nothing; by default the number's own reason.
+      broken: whether there should have been something.
     """
-
-    def verdict(
-        word: str, reason: str, broken: bool = False, stale: bool = False
-    ) -> Any:
-        return Verdict(listed, reading.values, word, reason, broken, stale)
-
-    claimed = listed.reason or ""
-    if not reading.values:
-        why = reading.why or claimed
-        return verdict("not run", why, broken=reading.broken)
-    if budget == "smoke" and listed.formula is None:
-        return verdict("smoke", "a smoke run is not compared")
-    near = within(listed.band, listed.published, float(np.mean(reading.values)))
-    if listed.claim == "differs":
-        extra = "in the band all the same; " if near else ""
-        return verdict("differs", extra + claimed, stale=near)
-    if listed.claim == "not run":
-        return verdict("reproduced" if near else "differs", "not claimed", stale=True)
-    if near:
-        return verdict("reproduced", "")
-    return verdict("differs", "claimed reproduced and outside its band", broken=True)
+    mean = float(np.mean(values)) if values else None
+    near = mean is not None and within(number.band, number.published, mean)
+    word, reason, stale = "differs", number.reason or "", False
+    if mean is None:
+        word, reason = "not run", why or reason
+    elif budget == "smoke" and number.formula is None:
+        word, reason = "smoke", "a smoke run is not compared"
+    elif number.claim == "differs":
+        reason, stale = ("in the band all the same; " if near else "") + reason, near
+    elif number.claim == "not run":
+        word, reason, stale = "reproduced" if near else word, "not claimed", True
+    elif near:
+        word, reason = "reproduced", ""
+    else:
+        reason, broken = "claimed reproduced and outside its band", True
+    outcome: Fields = {"verdict": word, "verdict_reason": reason, "ours": mean}
+    outcome |= {"values": list(values), "broken": broken, "stale": stale}
+    return ComparedNumber.model_validate(dict(number) | outcome)
 
 
-# Words --------------------------------------------------------------------------------
+# In words -----------------------------------------------------------------------------
 
 
-def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+def counts(verdicts: Iterable[ComparedNumber]) -> dict[str, int]:
     """Return how many numbers have each verdict, `listed` first."""
-    seen = Counter(v.verdict for v in verdicts)
-    return {"listed": seen.total(), **{kind: seen[kind] for kind in KINDS}}
+    tally = Counter[str](v.verdict for v in verdicts)
+    return {"listed": tally.total(), **{kind: tally[kind] for kind in KINDS}}
 
 
-def headline(verdicts: list[Verdict]) -> str:
+def share(tally: Mapping[str, int]) -> float:
+    """Return which share of all listed numbers is reproduced."""
+    return tally["reproduced"] / max(tally["listed"], 1)
+
+
+def headline(verdicts: list[ComparedNumber]) -> str:
     """Return how many numbers are listed and which share is reproduced."""
-    held = counts(verdicts)
-    share = f"{held['reproduced'] / held['listed']:.0%}"
+    tally = counts(verdicts)
     return (
-        f"{held['listed']} published numbers listed: {held['reproduced']} reproduced "
-        f"({share}), {held['differs']} differ, {held['not run']} not run"
+        f"{tally['listed']} published numbers listed: {tally['reproduced']} reproduced "
+        f"({share(tally):.0%}), {tally['differs']} differ, {tally['not run']} not run"
     )
 
 
 def short(value: float) -> str:
     """Return a number as the tables print it, a count without decimals."""
     count = float(value).is_integer() and value != 1 and abs(value) < 1e4
-    return str(int(value)) if count else number(value)
+    return str(int(value)) if count else decimal(value)
 
 
 def printed(value: float, sd: float | None) -> str:
@@ -117,17 +155,17 @@ def printed(value: float, sd: float | None) -> str:
     return f"{short(value)} ± {f'{sd:.4f}'.removeprefix('0')}"
 
 
-def ours(values: tuple[float, ...]) -> str:
+def mean_and_sd(values: list[float]) -> str:
     """Return the mean over seeds with the s.d. over them, or a dash."""
     if not values:
         return "-"
     mean = short(float(np.mean(values)))
     if len(values) == 1:
         return mean
-    return f"{mean} ± {number(float(np.std(values, ddof=1)))}"
+    return f"{mean} ± {decimal(float(np.std(values, ddof=1)))}"
 
 
-def band_text(band: Band) -> str:
+def band_text(band: Tolerance) -> str:
     """Return the width of a band."""
     if band.relative is not None:
         return f"± {100 * band.relative:.3g}%"
@@ -135,145 +173,167 @@ def band_text(band: Band) -> str:
     return f"± {short(band.absolute)}"
 
 
-def table(verdicts: list[Verdict]) -> str:
-    """Return the terminal's short form: one line a table of the source."""
-    kinds = [kind for kind in KINDS if any(v.verdict == kind for v in verdicts)]
+def notes(verdicts: list[ComparedNumber]) -> list[str]:
+    """Return one line per number that breaks its claim, then per outdated claim."""
+    broken = [f"failed: {_sentence(v)}" for v in verdicts if v.broken]
+    stale = [f"claim {v.claim!r}: {_sentence(v)}" for v in verdicts if v.stale]
+    return [*broken, *stale]
+
+
+def _sentence(v: ComparedNumber) -> str:
+    if not v.values:
+        return f"{v.name}: {v.verdict_reason}"
+    both = f"published {printed(v.published, v.sd)}, ours {mean_and_sd(v.values)}"
+    return f"{v.name}: {both}, {v.verdict}: {v.verdict_reason}"
+
+
+# Tables and pages ---------------------------------------------------------------------
+
+
+def table(verdicts: list[ComparedNumber]) -> str:
+    """Return the terminal's short form: one line per table of the source."""
+    kinds = [kind for kind in KINDS if counts(verdicts)[kind]]
     out = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
     )
     for header in ("", "listed", *kinds):
         out.add_column(header, justify="right" if header else "left", no_wrap=True)
     out.add_column("of what", overflow="fold")
-    for (name, title), group in _tables(verdicts).items():
-        held = counts(group)
-        cells = (str(held[kind]) for kind in ("listed", *kinds))
-        out.add_row(_heading(name), *cells, title)
+    for (heading, title), group in _tables(verdicts).items():
+        tally = counts(group)
+        cells = (str(tally[kind]) for kind in ("listed", *kinds))
+        out.add_row(heading, *cells, title)
     return terminal.render(out)
 
 
-def notes(verdicts: list[Verdict]) -> list[str]:
-    """Return one line on each number that breaks a claim, then on each claim behind."""
-    broken = [f"failed: {_said(v)}" for v in verdicts if v.broken]
-    stale = [f"claim {v.listed.claim!r}: {_said(v)}" for v in verdicts if v.stale]
-    return [*broken, *stale]
+def _tables(
+    numbers: list[ComparedNumber],
+) -> dict[tuple[str, str], list[ComparedNumber]]:
+    """Return (heading, title) -> numbers of every table, in order."""
+    groups: dict[tuple[str, str], list[ComparedNumber]] = {}
+    for n in numbers:
+        heading = n.table if " " in n.table else f"Table {n.table}"
+        groups.setdefault((heading, n.title), []).append(n)
+    return groups
 
 
-def _said(v: Verdict) -> str:
-    if not v.values:
-        return f"{v.listed.name}: {v.reason}"
-    beside = (
-        f"published {printed(v.listed.published, v.listed.sd)}, ours {ours(v.values)}"
-    )
-    return f"{v.listed.name}: {beside}, {v.verdict}: {v.reason}"
+def _grid(verdicts: list[ComparedNumber], *columns: str) -> str:
+    """Return one line per number, with the columns that are asked for."""
+    cells = [
+        {
+            "table": v.table,
+            "": v.row,
+            "quantity": v.quantity,
+            "published": printed(v.published, v.sd),
+            "ours": mean_and_sd(v.values),
+            "seeds": str(len(v.values)) if v.run and v.values else "",
+            "band": band_text(v.band),
+            "verdict": v.verdict,
+            "reason": v.verdict_reason,
+        }
+        for v in verdicts
+    ]
+    return grid([*columns], ([row[column] for column in columns] for row in cells))
 
 
-# Files --------------------------------------------------------------------------------
-
-
-def markdown(
-    title: str,
-    source: str,
-    verdicts: list[Verdict],
-    runs: list[dict[str, Any]],
-    figures: Mapping[str, Figure] | None = None,
-) -> str:
+def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
     """Return every published number beside ours, tables in the source's order.
 
     Args:
-      title: of the page.
-      source: of the published numbers.
-      verdicts: one a number.
-      runs: replay command, device, commit, code and seconds of every run; see
-        `reproduce`.
-      figures: by the name of each one's file, beside the page.
+      page: of the source.
+      figures: of the source, by the name of each one's file beside the page.
     """
-    said = [
-        f"# {title}",
-        f"**{headline(verdicts)}.**",
-        source,
+    parts = [
+        f"# {page.title}",
+        f"**{headline(page.numbers)}.**",
+        page.source,
         "± is one s.d. over runs: theirs as printed, ours over our seeds. The mean "
         "over our seeds is compared with the band, edges included. How to read this "
         "page: `docs/reproduction.md`.",
     ]
-    for (table, title_of), group in _tables(verdicts).items():
-        said += [f"## {_heading(table)}: {title_of}", _rows(group)]
-    for file, figure in (figures or {}).items():
-        said += [
+    columns = ("", "quantity", "published", "ours", "seeds", "band", "verdict")
+    for (heading, title), group in _tables(page.numbers).items():
+        parts += [f"## {heading}: {title}", _grid(group, *columns, "reason")]
+    for file, figure in figures.items():
+        parts += [
             f"## Figure {figure.figure}: {figure.title}",
             f"![published and ours]({file})",
             *([figure.note] if figure.note else []),
         ]
-    return "\n\n".join([*said, "## Bands", _bands(verdicts), "## Runs", _runs(runs)])
-
-
-def _heading(table: str) -> str:
-    return table if " " in table else f"Table {table}"
-
-
-def _tables(verdicts: list[Verdict]) -> dict[tuple[str, str], list[Verdict]]:
-    groups: dict[tuple[str, str], list[Verdict]] = {}
-    for v in verdicts:
-        groups.setdefault((v.listed.table, v.listed.title), []).append(v)
-    return groups
-
-
-def _rows(group: list[Verdict]) -> str:
-    header = ["", "quantity", "published", "ours", "seeds", "band", "verdict", "reason"]
-    return grid(
-        header,
-        (
-            [
-                v.listed.row,
-                v.listed.quantity,
-                printed(v.listed.published, v.listed.sd),
-                ours(v.values),
-                str(len(v.values)) if v.listed.run and v.values else "",
-                band_text(v.listed.band),
-                v.verdict,
-                v.reason,
-            ]
-            for v in group
+    bands = dict.fromkeys((band_text(v.band), v.band.why) for v in page.numbers)
+    fields = ["run", "command", "status", "device", "commit", "seconds"]
+    parts += [
+        "## Bands",
+        "Committed before the runs they judge, each for this reason:",
+        grid(["band", "because"], bands),
+        "## Runs",
+        grid(
+            fields, ([str(getattr(run, word)) for word in fields] for run in page.runs)
         ),
-    )
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _bands(verdicts: list[Verdict]) -> str:
-    reasons = dict.fromkeys(
-        (band_text(b), b.why) for b in (v.listed.band for v in verdicts)
-    )
-    said = "Committed before the runs they judge, each for this reason:"
-    return f"{said}\n\n{grid(['band', 'because'], reasons)}"
-
-
-def _runs(runs: list[dict[str, Any]]) -> str:
-    header = ["run", "command", "status", "device", "commit", "seconds"]
-    return grid(header, ([str(run[word]) for word in header] for run in runs))
-
-
-def to_json(
-    title: str, source: str, verdicts: list[Verdict], runs: list[dict[str, Any]]
-) -> str:
-    """Return the facts of the markdown page as JSON."""
-    held = counts(verdicts)
+def to_json(page: Page) -> str:
+    """Return a page as JSON, with how many numbers have each verdict."""
+    tally = counts(page.numbers)
     facts = {
-        "schema": 1,
-        "title": title,
-        "source": source,
-        **held,
-        "share_reproduced": held["reproduced"] / held["listed"],
-        "numbers": [_fact(v) for v in verdicts],
-        "runs": runs,
+        "schema": 2,
+        "title": page.title,
+        "source": page.source,
+        **tally,
+        "share_reproduced": share(tally),
+        "numbers": [
+            v.model_dump() | {"band": v.band.model_dump(exclude_none=True)}
+            for v in page.numbers
+        ],
+        "runs": [run.model_dump() for run in page.runs],
     }
     return json.dumps(facts, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _fact(v: Verdict) -> dict[str, Any]:
-    listed = v.listed._asdict() | {"band": v.listed.band.model_dump(exclude_none=True)}
-    mean = float(np.mean(v.values)) if v.values else None
-    return {
-        **listed,
-        "ours": mean,
-        "values": list(v.values),
-        "verdict": v.verdict,
-        "verdict_reason": v.reason,
-    }
+def read_pages(folder: Path) -> dict[str, Page]:
+    """Return source -> page, of every `SOURCE.json` of a folder.
+
+    Raises:
+      ValueError: naming a file that is not such a page.
+    """
+    pages = {}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            pages[file.stem] = Page.model_validate(json.loads(file.read_text()))
+        except (ValueError, ValidationError) as error:
+            raise ValueError(f"{file}: not a page of `reproduce`: {error}") from None
+    return pages
+
+
+def overview(pages: Mapping[str, Page]) -> str:
+    """Return `REPRODUCTION.md`: the share reproduced, every source, every number."""
+    links = {name: f"reproduction/{name}.md" for name in pages}
+    tallies = {name: counts(page.numbers) for name, page in pages.items()}
+    total = counts(v for page in pages.values() for v in page.numbers)
+    heads = ("listed", *COMPARED)
+    lines = (
+        [f"[{name}]({links[name]})", pages[name].title]
+        + [str(tally[head]) for head in heads]
+        + [f"{share(tally):.0%}"]
+        for name, tally in tallies.items()
+    )
+    parts = [
+        "# Published numbers beside ours",
+        f"**Of {total['listed']} published numbers, {total['reproduced']} are "
+        f"reproduced ({share(total):.0%}), {total['differs']} differ, "
+        f"{total['not run']} were not run.** The share is of all that are listed: what "
+        "was not run counts against it.",
+        "Each number's band was committed before the run that judges it; where our "
+        "number was known by then, the source's page says so. What differs does so for "
+        "a reason, given there, as are the commands, devices and commits. "
+        "`python -m audit reproduce all` makes this page; "
+        "[how to read it](../docs/reproduction.md).",
+        grid(["source", "", *heads, "share"], lines),
+    ]
+    columns = ("table", "", "quantity", "published", "ours", "band", "verdict")
+    for name, page in pages.items():
+        table = _grid(page.numbers, *columns)
+        parts += [f"## {page.title}", f"[Reasons]({links[name]}).", table]
+    return "\n\n".join(parts) + "\n"

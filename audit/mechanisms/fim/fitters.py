@@ -27,7 +27,7 @@ SPREAD = 0.1
 
 
 class Ground(NamedTuple):
-    """What phi is fitted on."""
+    """Parameters and records that phi is fitted on."""
 
     params: Any  # of one trajectory
     mask: Any
@@ -38,11 +38,11 @@ class Ground(NamedTuple):
 class Fitter(NamedTuple):
     """One parametrisation under one objective."""
 
-    look: Callable  # (key, Ground) -> held: what does not depend on phi
-    loss: Callable  # (Ground, held, phi, rows, lambda, key) -> value []
+    look: Callable  # (key, Ground) -> view: what does not depend on phi
+    loss: Callable  # (Ground, view, phi, rows, lambda, key) -> value []
     init: Callable  # (key, Ground) -> phi
-    settle: Callable  # (Ground, held, phi) -> (offset, aside) the query needs
-    perturb: Callable | None  # for `query.gradient`; None where an offset says it all
+    settle: Callable  # (Ground, view, phi) -> (offset, aside) that the query needs
+    perturb: Callable | None  # for `query.gradient`; None where the offset is enough
 
 
 def constant(
@@ -57,10 +57,10 @@ def constant(
     Args:
       task: whose gradients are perturbed.
       clip: of the query.
-      objective: see `fim_fit`.
+      objective: see `fim.objectives`.
       make: K -> module () -> [K], from `audit.mechanisms.fim.networks`.
-      from_mean: (mean public gradient [K]) -> where the module's parameters start; None
-        = where it says itself.
+      from_mean: (mean public gradient [K]) -> the module's first parameters; None =
+        the module's own initialisation.
     """
     prepare, measure = shifted_gradients.reader(task)
 
@@ -71,14 +71,18 @@ def constant(
         vector = make(on.places.size).apply(phi)
         return scatter(on.places, vector, on.params)
 
-    def loss(on: Ground, held: Any, phi: Any, rows: Any, weight: Any, key: Any) -> Any:
+    def loss(
+        on: Ground, shifted: Any, phi: Any, rows: Any, weight: Any, key: Any
+    ) -> Any:
         del key
         c = made(on, phi)
         cost = optax.tree.norm(c, squared=True)
         if objective == "replacement":  # a constant has no Jacobian to penalise
-            return cost - 2 * optax.tree.vdot(c, held.mean)
-        own = penalty(objective, clip, measure(on.params, held, on.public, c, rows))
-        return cost + weight * own.mean()
+            return cost - 2 * optax.tree.vdot(c, shifted.mean)
+        leakage = penalty(
+            objective, clip, measure(on.params, shifted, on.public, c, rows)
+        )
+        return cost + weight * leakage.mean()
 
     def init(key: Any, on: Ground) -> Any:
         if from_mean is None:
@@ -89,7 +93,7 @@ def constant(
         del params, side, z
         return jax.tree.map(jnp.negative, base)
 
-    settle = lambda on, held, phi: (made(on, phi), None)  # noqa: E731
+    settle = lambda on, shifted, phi: (made(on, phi), None)  # noqa: E731
     perturb = replaced if objective == "replacement" else None
     return Fitter(look, loss, init, settle, perturb)
 
@@ -102,39 +106,41 @@ def network(
     Args:
       task: whose gradients are perturbed.
       clip: of the query.
-      objective: see `fim_fit`; only `snr_gradient` shows g_phi the gradient.
+      objective: see `fim.objectives`; only `snr_gradient` shows g_phi the gradient.
       make: K -> module Inputs -> [K], from `audit.mechanisms.fim.networks`.
-      static: inputs are standardised by public means and deviations, weights not shown
-        (Edmunds 2024, appendix A.4); otherwise the module normalises.
+      static: whether inputs are standardised by public means and deviations and
+        weights are not shown (Edmunds 2024, appendix A.4); otherwise the module
+        normalises.
     """
 
     def base_of(on: Ground, z: Examples) -> Any:
         return masked(on.mask, jax.grad(task.loss)(on.params, z))
 
-    def inputs(on: Ground, held: dict, z: Examples, base: Any) -> Inputs:
-        own, weights = gather(on.places, base), gather(on.places, on.params)
+    def inputs(on: Ground, scaling: dict, z: Examples, base: Any) -> Inputs:
+        slope, weights = gather(on.places, base), gather(on.places, on.params)
         if static:
-            own, weights = (own - held["mean"]) / held["spread"], weights[:0]
-        label = jax.nn.one_hot(z.y, task.classes, dtype=own.dtype)
+            slope = (slope - scaling["mean"]) / scaling["spread"]
+            weights = weights[:0]
+        label = jax.nn.one_hot(z.y, task.classes, dtype=slope.dtype)
         shown = objective == "snr_gradient"
-        return Inputs(z.x, label, weights, own if shown else own[:0])
+        return Inputs(z.x, label, weights, slope if shown else slope[:0])
 
-    def added(on: Ground, held: dict, phi: Any, z: Examples, base: Any) -> Any:
+    def added(on: Ground, scaling: dict, phi: Any, z: Examples, base: Any) -> Any:
         """Return what is added to the gradient `base`, a pytree like the parameters."""
         module = make(on.places.size)
-        own = module.apply(phi, inputs(on, held, z, base))
-        out = scatter(on.places, own, base)
+        vector = module.apply(phi, inputs(on, scaling, z, base))
+        out = scatter(on.places, vector, base)
         if objective == "replacement":
             return jax.tree.map(jnp.subtract, out, base)
         return out
 
-    def one(on: Ground, held: dict, phi: Any, weight: Any, z: Any, key: Any) -> Any:
+    def one(on: Ground, scaling: dict, phi: Any, weight: Any, z: Any, key: Any) -> Any:
         """Return one example's loss; the trace by Gaussian probes."""
 
         def see(x: Any) -> tuple:
             here = z._replace(x=x)
             base = base_of(on, here)
-            extra = added(on, held, phi, here, base)
+            extra = added(on, scaling, phi, here, base)
             total = jax.tree.map(jnp.add, base, extra)
             if objective not in ("replacement", "perturbation"):
                 total = clip_tree(clip, total)
@@ -154,28 +160,30 @@ def network(
         del key
         if not static:
             return {}
-        own = jax.vmap(lambda z: gather(on.places, base_of(on, z)))(on.public)
-        spread = own.std(0)
+        slopes = jax.vmap(lambda z: gather(on.places, base_of(on, z)))(on.public)
+        spread = slopes.std(0)
         least = SPREAD * jnp.sqrt((spread**2).mean())
-        return {"mean": own.mean(0), "spread": jnp.maximum(spread, least)}
+        return {"mean": slopes.mean(0), "spread": jnp.maximum(spread, least)}
 
-    def loss(on: Ground, held: dict, phi: Any, rows: Any, weight: Any, key: Any) -> Any:
+    def loss(
+        on: Ground, scaling: dict, phi: Any, rows: Any, weight: Any, key: Any
+    ) -> Any:
         z = on.public
         z = z if rows is None else jax.tree.map(lambda a: a[rows], z)
         keys = jax.random.split(key, len(z.y))
         each = jax.vmap(one, (None, None, None, None, 0, 0))(
-            on, held, phi, weight, z, keys
+            on, scaling, phi, weight, z, keys
         )
         return each.mean()
 
     def init(key: Any, on: Ground) -> Any:
         z = jax.tree.map(lambda a: a[0], on.public)
-        seen = inputs(on, look(key, on), z, base_of(on, z))
-        return dict(make(on.places.size).init(key, seen))
+        example = inputs(on, look(key, on), z, base_of(on, z))
+        return dict(make(on.places.size).init(key, example))
 
-    def settle(on: Ground, held: dict, phi: Any) -> tuple:
+    def settle(on: Ground, scaling: dict, phi: Any) -> tuple:
         del on, phi
-        return None, held
+        return None, scaling
 
     def perturb(params: Any, side: Side, z: Examples, base: Any) -> Any:
         on = Ground(params, side.mask, side.learnt.places, None)

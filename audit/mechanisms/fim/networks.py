@@ -76,13 +76,13 @@ class _Network(nn.Module):
     norm: str
 
     @nn.compact
-    def __call__(self, seen: Inputs) -> jax.Array:
-        norm, image = NORMS[self.norm], seen.x
+    def __call__(self, inputs: Inputs) -> jax.Array:
+        norm, image = NORMS[self.norm], inputs.x
         if self.architecture == "cnn":
             image = nn.avg_pool(nn.gelu(_conv(16, 8, "SAME")(image)), (2, 2))
             image = nn.avg_pool(nn.gelu(_conv(32, 4, "VALID")(image)), (2, 2))
-        image = image.reshape(*seen.label.shape[:-1], -1)
-        groups = norm([image, seen.label, seen.weights, seen.gradient])
+        image = image.reshape(*inputs.label.shape[:-1], -1)
+        groups = norm([image, inputs.label, inputs.weights, inputs.gradient])
         first = LAST[self.architecture][0]
         v = nn.gelu(_dense(first)(jnp.concatenate(groups, -1)))
         v = nn.gelu(_dense(256)(norm([v])[0]))

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import optax
 
 from audit.clipping import Clip
-from audit.mechanisms.fim.shifted_gradients import Measured, clipped_trace
+from audit.mechanisms.fim.shifted_gradients import ShiftedNorms, clipped_trace
 from audit.models import optimizers
 from audit.models.pretrain import permuted
 
@@ -62,8 +62,8 @@ class Learnt(NamedTuple):
     table: Any = None  # (offset, phi, aside) of every step, where they are fixed
 
 
-def penalty(objective: Objective, clip: Clip, at: Measured) -> Any:
-    """Return what lambda multiplies, one entry an example [m]."""
+def penalty(objective: Objective, clip: Clip, at: ShiftedNorms) -> Any:
+    """Return what lambda multiplies, one entry per example [m]."""
     trace, signal = clipped_trace(clip, at)
     return {
         "perturbation": at.raw,

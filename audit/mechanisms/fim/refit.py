@@ -1,12 +1,11 @@
-"""Before every private step: g_phi, fitted to the parameters of now on public data.
+"""Before every private step: g_phi, fitted on public data to the current parameters.
 
-Parameters are releases of the steps before, so that everything here is post-processing
-of what is public by then. phi is fitted in float32 also where accounting is float64.
+Parameters are releases of earlier steps, so that everything here is post-processing of
+what is public by then. phi is fitted in float32 even where accounting is in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from audit.mechanisms.fim.networks import places
 from audit.mechanisms.fim.objectives import Learnt, Schedule, adam_of, fit
 from audit.mechanisms.query import Side
 from audit.rng import stream
-from audit.types import Defense, Public, State, TrainingSet
+from audit.types import Defense, Iterative, Public, Refresh, State, TrainingSet
 
 
 def begin(
@@ -42,7 +41,7 @@ def begin(
     return jax.jit(partial(_fitted, fitter, schedule))(params, side, 0)
 
 
-def refresher(fitter: Fitter, schedule: Schedule) -> Callable:
+def refresher(fitter: Fitter, schedule: Schedule) -> Refresh:
     """Return `refresh` for `noisy_sgd`: fit again before every step but the first."""
 
     def refresh(params: Any, side: Side, t: Any) -> Side:
@@ -77,15 +76,15 @@ def _fitted_to_all(
         (bundle, side.mask, learnt.public, learnt.phi, learnt.optimizer)
     )
     ground = Ground(None, mask, learnt.places, public)
-    see = lambda p: fitter.look(stream(key, "look"), ground._replace(params=p))  # noqa: E731
-    held = jax.vmap(see)(bundle)
-    params, first = jax.tree.map(lambda a: a[0], (bundle, held))
+    look = lambda p: fitter.look(stream(key, "look"), ground._replace(params=p))  # noqa: E731
+    views = jax.vmap(look)(bundle)
+    params, first = jax.tree.map(lambda a: a[0], (bundle, views))
 
     def loss(phi: Any, rows: Any, weight: Any, key: Any) -> jax.Array:
-        own = lambda p, held: fitter.loss(  # noqa: E731
-            ground._replace(params=p), held, phi, rows, weight, key
+        one = lambda p, view: fitter.loss(  # noqa: E731
+            ground._replace(params=p), view, phi, rows, weight, key
         )
-        return jax.vmap(own)(bundle, held).mean()
+        return jax.vmap(one)(bundle, views).mean()
 
     if not schedule.warm:
         phi = fitter.init(stream(key, "phi"), ground._replace(params=params))
@@ -107,7 +106,7 @@ def _single(tree: Any) -> Any:
     return jax.tree.map(cast, tree)
 
 
-# One phi a step for all runs ----------------------------------------------------------
+# One phi per step, for all runs -------------------------------------------------------
 
 
 def share(
@@ -134,9 +133,8 @@ def share(
       runs: trajectories in the bundle.
       steps: of a run.
     """
-    assert pilot.init is not None
-    assert pilot.step is not None
-    move, data = pilot.step, TrainingSet(side.learnt.public, None)
+    assert isinstance(pilot.mechanism, Iterative)
+    move, data = pilot.mechanism.step, TrainingSet(side.learnt.public, None)
     keys = jax.random.split(key, runs)
 
     @jax.jit
@@ -150,7 +148,7 @@ def share(
     def again(bundle: State, side: Side, t: Any) -> Side:
         return _fitted_to_all(fitter, schedule, bundle.params, side, t)
 
-    state = pilot.init(key, side)._replace(side=None)
+    state = pilot.mechanism.init(key, side)._replace(side=None)
     bundle = jax.tree.map(lambda a: jnp.broadcast_to(a, (runs, *a.shape)), state)
     used = []
     for t in range(steps):

@@ -1,13 +1,12 @@
-"""Gradients shifted by one vector c, looked at as functions of c alone.
+"""Gradients shifted by one vector c, as functions of c alone.
 
 With g the gradient of one example, J = d g / d x, and c the same for all examples,
 
     s^2 = ||g + c||^2,   raw = ||J||_F^2,   q = ||J^T (g + c)||^2
 
 are all that a clip's Fisher information and its signal depend on (`models.affine`).
-Neither g nor J depends on c: what does not is computed once, and each evaluation then
-costs one product with the records, not one pass through the model. That is what makes
-it cheap to search for c.
+Neither g nor J depends on c. Both are computed once, and each evaluation then costs one
+product with the records instead of a pass through the model: a search for c is cheap.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from audit.models import affine
 from audit.models.affine import Head
 from audit.types import Examples, Task
 
-PROBES = 2  # Gaussian probes an example where no closed form exists, as in the thesis
+PROBES = 2  # Gaussian probes per example where no closed form exists, as in the thesis
 TOGETHER = 64  # examples whose gradients are taken at a time
 
 
@@ -36,15 +35,15 @@ class Shifted(NamedTuple):
     mean: Any  # pytree: the mean gradient
 
 
-class Measured(NamedTuple):
-    """Of g + c, one entry an example [m]."""
+class ShiftedNorms(NamedTuple):
+    """Squared norms of g + c and of its Jacobian, one entry per example [m]."""
 
     square: Any  # s^2
     raw: Any
     leak: Any  # q
 
 
-def clipped_trace(clip: Clip, at: Measured) -> Any:
+def clipped_trace(clip: Clip, at: ShiftedNorms) -> Any:
     """Return ||d CLIP(g + c) / d x||_F^2 and ||CLIP(g + c)||^2, each [m]."""
     s = jnp.sqrt(jnp.maximum(at.square, 1e-30))
     phi, slope = clip.scale(s), clip.slope(s)
@@ -71,10 +70,10 @@ def reader(task: Task) -> tuple[Callable, Callable]:
         return Shifted(fixed, from_head(mean))
 
     def measure(
-        params: Any, held: Shifted, z: Examples, c: Any, rows: Any = None
-    ) -> Measured:
-        own, x = _rows((held.fixed, z.x.reshape(len(z.y), -1)), rows)
-        return _affine_measure(to_head(params), own, x, to_head(c))
+        params: Any, shifted: Shifted, z: Examples, c: Any, rows: Any = None
+    ) -> ShiftedNorms:
+        fixed, x = _rows((shifted.fixed, z.x.reshape(len(z.y), -1)), rows)
+        return _affine_measure(to_head(params), fixed, x, to_head(c))
 
     return prepare, measure
 
@@ -123,31 +122,31 @@ def _affine_parts(
     return fixed, mean
 
 
-def _affine_measure(head: Head, own: dict[str, Any], x: Any, c: Head) -> Measured:
+def _affine_measure(head: Head, fixed: dict[str, Any], x: Any, c: Head) -> ShiftedNorms:
     """Evaluate at c, which lies inside the mask.
 
     J^T c = C_W e + W k with k = S u, u = C_W^T x + c_b, so that ||J^T (g + c)||^2 needs
     only products of x, C and W with each other.
     """
-    e, w = own["e"], head.kernel
+    e, w = fixed["e"], head.kernel
     xc = x @ c.kernel
     u = xc if c.bias is None else xc + c.bias
-    # not einsum: products of k x k matrices, one an example, are slow on CPU
-    k = (own["cov"] * u[:, None, :]).sum(-1)
+    # not einsum: products of k x k matrices, one per example, are slow on CPU
+    k = (fixed["cov"] * u[:, None, :]).sum(-1)
     wc, cc, gram = w.T @ c.kernel, c.kernel.T @ c.kernel, w.T @ w
-    if own["across"] is None:
-        v = own["same"][:, None] * xc + _times(own["h"], wc)
+    if fixed["across"] is None:
+        v = fixed["same"][:, None] * xc + _times(fixed["h"], wc)
     else:
-        v = own["across"] @ c.kernel
-    square = own["square"] + 2 * (u * e).sum(-1) + optax.tree.norm(c, squared=True)
+        v = fixed["across"] @ c.kernel
+    square = fixed["square"] + 2 * (u * e).sum(-1) + optax.tree.norm(c, squared=True)
     signal = 2 * v + _times(e, cc) + 2 * _times(k, wc)
-    leak = own["leak"] + (signal * e).sum(-1)
-    leak = leak + ((2 * own["gw"] + _times(k, gram)) * k).sum(-1)
-    return Measured(square, own["raw"], leak)
+    leak = fixed["leak"] + (signal * e).sum(-1)
+    leak = leak + ((2 * fixed["gw"] + _times(k, gram)) * k).sum(-1)
+    return ShiftedNorms(square, fixed["raw"], leak)
 
 
 def _times(rows: Any, matrix: Any) -> Any:
-    """Return rows @ matrix; one number a row needs no matrix product."""
+    """Return rows @ matrix; one number per row needs no matrix product."""
     return rows * matrix[0, 0] if matrix.size == 1 else rows @ matrix
 
 
@@ -162,9 +161,10 @@ def _probed(task: Task) -> tuple[Callable, Callable]:
             key, example = pair
 
             def gradient(x: Any) -> Any:
-                own = jax.grad(task.loss)(params, example._replace(x=x))
-                own = own if mask is None else jax.tree.map(jnp.multiply, mask, own)
-                return ravel_pytree(own)[0]
+                slope = jax.grad(task.loss)(params, example._replace(x=x))
+                if mask is not None:
+                    slope = jax.tree.map(jnp.multiply, mask, slope)
+                return ravel_pytree(slope)[0]
 
             probes = jax.random.normal(key, (PROBES, *example.x.shape), example.x.dtype)
             push = lambda u: jax.jvp(gradient, (example.x,), (u,))[1]  # noqa: E731
@@ -180,12 +180,12 @@ def _probed(task: Task) -> tuple[Callable, Callable]:
         return Shifted(fixed, unravel(g.mean(0)))
 
     def measure(
-        params: Any, held: Shifted, z: Examples, c: Any, rows: Any = None
-    ) -> Measured:
+        params: Any, shifted: Shifted, z: Examples, c: Any, rows: Any = None
+    ) -> ShiftedNorms:
         del params, z
-        own, flat = _rows(held.fixed, rows), ravel_pytree(c)[0]
-        square = own["square"] + 2 * own["g"] @ flat + flat @ flat
-        leak = ((own["gj"] + own["j"] @ flat) ** 2).mean(1)
-        return Measured(square, own["raw"], leak)
+        fixed, flat = _rows(shifted.fixed, rows), ravel_pytree(c)[0]
+        square = fixed["square"] + 2 * fixed["g"] @ flat + flat @ flat
+        leak = ((fixed["gj"] + fixed["j"] @ flat) ** 2).mean(1)
+        return ShiftedNorms(square, fixed["raw"], leak)
 
     return prepare, measure

@@ -17,8 +17,17 @@ import numpy as np
 
 from audit.mechanisms.glm import information_loss, losses, solvability
 from audit.mechanisms.output_perturbation import output_perturbation
-from audit.rng import stream
-from audit.types import Defense, Examples, Noise, Objective, Release, Task, TrainingSet
+from audit.types import (
+    Defense,
+    Examples,
+    Minimiser,
+    Noise,
+    Objective,
+    Release,
+    Task,
+    TrainingSet,
+    Trait,
+)
 
 
 def fitted_glm(
@@ -43,9 +52,9 @@ def fitted_glm(
       reweigh: (weight -> eta, labels) -> Reweighted; None = all weights are one.
 
     Returns:
-      A Defense with the traits `stationary`, `glm` and `exact` (runs in float64). Its
-      Renyi reading is None for `linear`, whose slope is unbounded, with `reweigh`,
-      whose weights depend on every record, and where records may have any length.
+      A Defense with the traits `stationary`, `glm` and `exact` (runs in float64). It
+      has no Renyi reading for `linear`, whose slope is unbounded; with `reweigh`,
+      whose weights depend on every record; and where records may have any length.
 
     Raises:
       ValueError: a task the loss cannot fit.
@@ -58,79 +67,75 @@ def fitted_glm(
         longest = solvability.longest(task, max_norm, intercept)
         return slope * longest / fits.ridge(n)
 
-    def predict(side: Any, release: Release, x: jax.Array) -> jax.Array:
-        del side
-        u = losses.design(x, intercept) @ release.params
-        return jnp.stack([jnp.zeros_like(u), u], -1) if task.classes else u[:, None]
-
     known_length = max_norm is not None or np.isfinite(task.domain).all()
     bounded = reweigh is None and np.isfinite(slope) and known_length
     noisy = noise.precision is not None
-    noiseless = set() if noisy else {"noiseless"}  # the same release every time
+    traits: set[Trait] = {"stationary", "glm", "exact"}
     built = output_perturbation(
         fits.solve,
         noise,
         norm_bound=moves if bounded else None,
         sensitivity=(lambda n: 2 * moves(n)) if bounded else None,
-        predict=predict,
+        predict=fits.predict,
         trace=lambda side, data, rows: information_loss.trace(fits.about(data, rows)),
         likelihood=reweigh is None,
-        traits=frozenset({"stationary", "glm", "exact"} | noiseless),
+        traits=frozenset(traits if noisy else traits | {"noiseless"}),
+    )
+    assert isinstance(built.mechanism, Minimiser)
+    return built._replace(
+        mechanism=built.mechanism._replace(
+            objective=fits.objective(loss),
+            fil=_information(fits, noise) if noisy else None,
+            check=lambda z: solvability.check(
+                z, task, fits.loss, regularization, intercept, max_norm
+            ),
+            anatomy=_anatomy(fits, noise) if noisy else None,
+        )
     )
 
-    def spectral(
+
+def _information(fits: _Fits, noise: Noise) -> Callable:
+    """Return `Minimiser.fil`."""
+
+    def fil(
         key: jax.Array, side: Any, data: TrainingSet, rows: Any, columns: Any = None
     ) -> tuple[jax.Array, jax.Array]:
         del key, side
         at = fits.about(data, rows)
         if columns is None:
-            norm = information_loss.example(at, label=task.label_private)
+            norm = information_loss.example(at, label=fits.task.label_private)
         else:
             norm = information_loss.attribute(at, columns)
         return noise.precision * information_loss.trace(at), noise.precision * norm
 
-    def anatomy(side: Any, data: TrainingSet) -> dict[str, jax.Array]:
-        """Return eta of the whole set and of each class, and by reweighting step."""
-        del side
-        z, scale, seen = _joined(data), jnp.sqrt(noise.precision), {}
-        weight = jnp.ones(len(z.y), jnp.result_type(float))
-        if reweigh is not None:
-            done = fits.reweighted(z)
-            weight = done.weight
-            seen = {"eta_mean": done.eta_mean, "eta_sd": done.eta_sd}
-        at = fits.fit(z, weight)
-        groups = [jnp.ones_like(weight), *(z.y == c for c in range(task.classes))]
-        seen["eta_of_groups"] = jnp.sqrt(
-            jnp.stack(
-                [
-                    information_loss.group(
-                        at._replace(weight=at.weight * own), label=task.label_private
-                    )
-                    for own in groups
-                ]
-            )
-        )
-        return {name: scale * value for name, value in seen.items()}
+    return fil
 
-    return built._replace(
-        objective=Objective(
-            fits.gradient,
-            fits.total,
-            fits.ridge,
-            lambda side, z: fits.weights(z),
-            fits.solve,
-            lambda key, w: noise.sample(stream(key, "noise"), w),
-            fits.known,
-            fits.refit,
-            loss,
-            intercept,
-        ),
-        fil=spectral if noisy else None,
-        check=lambda z: solvability.check(
-            z, task, fits.loss, regularization, intercept, max_norm
-        ),
-        anatomy=anatomy if noisy else None,
-    )
+
+def _anatomy(fits: _Fits, noise: Noise) -> Callable:
+    """Return `Minimiser.anatomy`: eta of the whole set, of each class, over time."""
+
+    def anatomy(side: Any, data: TrainingSet) -> dict[str, jax.Array]:
+        del side
+        z, scale = _joined(data), jnp.sqrt(noise.precision)
+        weight = jnp.ones(len(z.y), jnp.result_type(float))
+        arrays = {}
+        if fits.reweigh is not None:
+            reweighted = fits.reweighted(z)
+            weight = reweighted.weight
+            arrays = {"eta_mean": reweighted.eta_mean, "eta_sd": reweighted.eta_sd}
+        at = fits.fit(z, weight)
+        classes = range(fits.task.classes)
+        groups = [jnp.ones_like(weight), *(z.y == c for c in classes)]
+        squares = [
+            information_loss.group(
+                at._replace(weight=at.weight * member), label=fits.task.label_private
+            )
+            for member in groups
+        ]
+        arrays["eta_of_groups"] = jnp.sqrt(jnp.stack(squares))
+        return {name: scale * value for name, value in arrays.items()}
+
+    return anatomy
 
 
 class _Fits(NamedTuple):
@@ -142,9 +147,29 @@ class _Fits(NamedTuple):
     intercept: bool
     reweigh: Callable | None
 
+    def objective(self, loss: Literal["linear", "logistic"]) -> Objective:
+        """Return what is minimised, in the words of the contract."""
+        return Objective(
+            self.gradient,
+            self.total,
+            self.ridge,
+            lambda side, z: self.weights(z),
+            self.known,
+            self.refit,
+            loss,
+            self.intercept,
+        )
+
     def ridge(self, n: int) -> Any:
         """Return n lambda."""
         return n * self.regularization
+
+    def predict(self, side: Any, release: Release, x: jax.Array) -> jax.Array:
+        """Return logits [n, 2] of two classes, or [n, 1] numbers."""
+        del side
+        u = losses.design(x, self.intercept) @ release.params
+        logits = [jnp.zeros_like(u), u]
+        return jnp.stack(logits, -1) if self.task.classes else u[:, None]
 
     def records(self, z: Examples) -> tuple[jax.Array, jax.Array]:
         """Return the design [n, D] and the encoded labels [n]."""

@@ -89,9 +89,9 @@ def example(at: Fitted, *, label: bool) -> jax.Array:
     wide, w, v, z = _parts(at)
     square, basis = jnp.linalg.eigh(wide @ wide.T)
     square = jnp.maximum(square, 0)
-    own = at.curvature**2 * (w @ w) + label
+    c = at.curvature**2 * (w @ w) + label
     largest = _largest(
-        square, basis.T @ v, z @ basis, at.slope, at.curvature * at.slope, own
+        square, basis.T @ v, z @ basis, at.slope, at.curvature * at.slope, c
     )
     return at.weight**2 * largest
 
@@ -144,10 +144,10 @@ def group(at: Fitted, rows: Any = None, *, label: bool) -> jax.Array:
     wide, w, v, _ = _parts(at)
     a, b, square = at.slope, at.curvature, at.weight**2
     mixed = at.inverse @ (at.x.T @ (square * a * b))
-    own = (at.x * (square * (b**2 * (w @ w) + label))[:, None]).T @ at.x
+    outer = (at.x * (square * (b**2 * (w @ w) + label))[:, None]).T @ at.x
     total = (square * a**2).sum() * (wide @ wide.T)
     total += jnp.outer(v, mixed) + jnp.outer(mixed, v)
-    return jnp.linalg.eigvalsh(total + at.inverse @ own @ at.inverse)[-1]
+    return jnp.linalg.eigvalsh(total + at.inverse @ outer @ at.inverse)[-1]
 
 
 def _parts(at: Fitted) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -156,9 +156,7 @@ def _parts(at: Fitted) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     return wide, w, wide @ w, at.x @ at.inverse
 
 
-def _largest(
-    square: Any, v: Any, z: Any, slope: Any, mixed: Any, own: Any
-) -> jax.Array:
+def _largest(square: Any, v: Any, z: Any, slope: Any, mixed: Any, c: Any) -> jax.Array:
     """Return the largest eigenvalue of a^2 diag(g) + ab (v z^T + z v^T) + c z z^T [n].
 
     With D = a^2 diag(g), U = [v, z] and S = [[0, ab], [ab, c]] it is that of D + U S
@@ -177,7 +175,7 @@ def _largest(
       z: [n, D] in the eigenbasis.
       slope: [n] a.
       mixed: [n] ab.
-      own: [n] c.
+      c: [n] c.
     """
 
     def one(z: jax.Array, a: jax.Array, ab: jax.Array, c: jax.Array) -> jax.Array:
@@ -204,5 +202,5 @@ def _largest(
         low, high = jax.lax.fori_loop(0, HALVINGS, halve, (least, most))
         return (low + high) / 2
 
-    each = (z, slope, mixed, own)
+    each = (z, slope, mixed, c)
     return jax.lax.map(lambda r: one(*r), each, batch_size=BLOCK)

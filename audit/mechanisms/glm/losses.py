@@ -139,15 +139,15 @@ def refit(loss: Loss, shared: Known, x: Any, y: Any, weight: Any, out: Any) -> A
         return (kept * loss.value(shared.x @ w, shared.y)).sum() + mine
 
     def direction(w: jax.Array) -> tuple[jax.Array, jax.Array]:
-        u, own = shared.x @ w, x @ w
+        u, u_new = shared.x @ w, x @ w
         gradient = shared.x.T @ (kept * loss.slope(u, shared.y))
-        gradient += weight * loss.slope(own, y) * x + shared.ridge * w
+        gradient += weight * loss.slope(u_new, y) * x + shared.ridge * w
         curved = kept * loss.curvature(u, shared.y)
-        curved_own = weight * loss.curvature(own, y)
+        curved_new = weight * loss.curvature(u_new, y)
 
         def product(v: jax.Array) -> jax.Array:
             across = shared.x.T @ (curved * (shared.x @ v))
-            return across + curved_own * (x @ v) * x + shared.ridge * v
+            return across + curved_new * (x @ v) * x + shared.ridge * v
 
         return gradient, _conjugate_gradients(product, gradient, shared.inverse)
 

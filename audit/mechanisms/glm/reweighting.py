@@ -1,7 +1,7 @@
-"""IRFIL: weigh records until all have one Fisher information loss.
+"""IRFIL: weigh records until all have the same Fisher information loss.
 
-Hannun et al. (2021), Algorithm 1: fit, measure every record's eta, divide its weight by
-it, scale the weights to mean one, repeat.
+Hannun et al. (2021), Algorithm 1: fit, measure every record's eta, divide each weight
+by its record's eta, scale the weights to mean one, repeat.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def reweigh(
       labels: [n] integers; used by the methods that look at classes.
       classes: how many there are; 0 = labels are no classes.
       iterations: how often weights change; 0 leaves them at one.
-      method: `sample`, a weight a record; `class`, the mean of its class; `hybrid`, the
-        product of both.
+      method: `sample`, one weight per record; `class`, the mean over a record's class;
+        `hybrid`, the product of both.
       least: clamp after scaling.
       most: clamp after scaling.
 
@@ -53,18 +53,18 @@ def reweigh(
 
     def step(weight: jax.Array, _: None) -> tuple[jax.Array, tuple]:
         now = eta(weight)
-        own = _scaled(weight / now)
+        scaled = _scaled(weight / now)
         if method != "sample":
-            hot = jax.nn.one_hot(labels, classes, dtype=own.dtype)
-            means = (hot.T @ own) / jnp.maximum(hot.sum(0), 1)
-            own = _scaled(means[labels] * (own if method == "hybrid" else 1))
-        return jnp.clip(own, least, most), (now.mean(), now.std())
+            hot = jax.nn.one_hot(labels, classes, dtype=scaled.dtype)
+            means = (hot.T @ scaled) / jnp.maximum(hot.sum(0), 1)
+            scaled = _scaled(means[labels] * (scaled if method == "hybrid" else 1))
+        return jnp.clip(scaled, least, most), (now.mean(), now.std())
 
     start = jnp.ones(len(labels), jnp.result_type(float))
-    weight, seen = jax.lax.scan(step, start, length=iterations)
+    weight, etas = jax.lax.scan(step, start, length=iterations)
     last = eta(weight)
     mean, sd = (
-        jnp.append(a, b) for a, b in zip(seen, (last.mean(), last.std()), strict=True)
+        jnp.append(a, b) for a, b in zip(etas, (last.mean(), last.std()), strict=True)
     )
     return Reweighted(weight, mean, sd)
 

@@ -82,14 +82,14 @@ def check(
 
 
 def _check_labels(y: np.ndarray, classes: int) -> None:
-    found = np.unique(y)
-    outside = [v for v in found.tolist() if v not in range(classes)]
+    labels = np.unique(y)
+    outside = [v for v in labels.tolist() if v not in range(classes)]
     if outside:
         words = ", ".join(f"{v:g}" for v in outside[:5])
         raise ValueError(f"labels {words} are outside 0 .. {classes - 1}")
-    if len(found) < 2:
+    if len(labels) < 2:
         raise ValueError(
-            f"all {len(y)} records have label {found[0]}: a classifier needs both "
+            f"all {len(y)} records have label {labels[0]}: a classifier needs both "
             f"classes; take more records or other task.classes"
         )
 
@@ -106,12 +106,12 @@ def _check_rank(x: np.ndarray, intercept: bool) -> None:
     square = np.linalg.eigvalsh(x.T @ x)
     if square[0] > square[-1] * d * np.finfo(float).eps:
         return
-    said = f"features {', '.join(map(str, constant[:5]))} are constant" * bool(
+    problem = f"features {', '.join(map(str, constant[:5]))} are constant" * bool(
         len(constant)
     )
-    said += f" (and {len(constant) - 5} more)" * (len(constant) > 5)
-    said = said or "some features are combinations of others"
-    raise ValueError(f"{said}: singular at regularization=0; {remedy}")
+    problem += f" (and {len(constant) - 5} more)" * (len(constant) > 5)
+    problem = problem or "some features are combinations of others"
+    raise ValueError(f"{problem}: singular at regularization=0; {remedy}")
 
 
 def _check_overlap(x: np.ndarray, y: np.ndarray) -> None:

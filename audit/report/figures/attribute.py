@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from audit.report import columns
-from audit.report.figures.common import COLOURS, MUTED, pyplot, save
+from audit.report.figures import common
 from audit.scorecard.card import Scorecard
 
 DECILES = 10
@@ -19,36 +19,29 @@ def by_decile(success: np.ndarray, eta: np.ndarray) -> np.ndarray:
     return np.array([part.mean() for part in np.array_split(success[order], DECILES)])
 
 
-def success_by_eta(card: Scorecard, path: Path) -> None:
+def success_by_eta(card: Scorecard) -> Any:
     """Draw how often the strongest attack is right, by tenths of the records."""
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(5.4, 3.6))
-    tenths = np.arange(1, DECILES + 1)
-    for name, colour in zip(_told(card), COLOURS, strict=False):
-        best = columns.strongest(card, name)
-        assert best is not None
-        right = 1 - card.arrays[f"{name}/{best['attack']}/wrong"]
-        each = by_decile(right, card.arrays[f"{name}/eta"])
-        axis.plot(tenths, each, color=colour, marker="o", markersize=3, label=name)
-    floor = 1 - card.floor["mse"]
-    axis.axhline(floor, color=MUTED, linestyle="--", linewidth=1, label="floor")
-    axis.set(xlabel="tenth of the records by η (10: largest)", ylim=(None, 1.02))
-    axis.set_ylabel("told right by the strongest attack")
-    axis.set_xticks(tenths)
-    axis.legend(frameon=False, fontsize=8)
-    axis.grid(visible=True, color="#eeeeee")
-    save(figure, path)
+    label = "told right by the strongest attack"
+    x = f"tenth of the records by η ({DECILES}: largest)"
+    figure, (axis,) = common.panels(1, (5.4, 3.6), label, x)
+    tenths, look = np.arange(1, DECILES + 1), common.looks(card.defenses)
+    for name, attack in _attacked(card).items():
+        right = 1 - card.arrays[f"{name}/{attack}/wrong"]
+        success = by_decile(right, card.arrays[f"{name}/eta"])
+        axis.plot(tenths, success, label=name, **look[name].line())
+    axis.axhline(1 - card.floor["mse"], label="floor", **common.FLOOR)
+    axis.set(ylim=(None, 1.02), xticks=tenths)
+    axis.legend(**common.LEGEND)
+    return figure
 
 
-def _told(card: Scorecard) -> list[str]:
-    """Return the defenses of an attribute game with eta and an attack."""
+def _attacked(card: Scorecard) -> dict[str, str]:
+    """Return the defenses of an attribute game with eta -> their strongest attack."""
     if card.scenario["game"] != "attribute":
-        return []
-    return [
-        d
-        for d in card.defenses
-        if f"{d}/eta" in card.arrays and columns.strongest(card, d) is not None
-    ]
+        return {}
+    best = {d: columns.strongest(card, d) for d in card.defenses}
+    with_eta = {d: t for d, t in best.items() if f"{d}/eta" in card.arrays}
+    return {d: t["attack"] for d, t in with_eta.items() if t is not None}
 
 
-FIGURES = {"success_by_eta.png": (lambda c: bool(_told(c)), success_by_eta)}
+FIGURES = {"success_by_eta.png": (_attacked, success_by_eta)}

@@ -1,20 +1,67 @@
-"""Figures of one scorecard."""
+"""What all figures share: colours, panels, legends, error bars, and the files."""
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
-from audit.report import columns as cells
-from audit.scorecard.card import Scorecard
-
-INK, MUTED = "#222222", "#888888"
+INK, MUTED, GRID = "#222222", "#888888", "#eeeeee"
 # Okabe-Ito, told apart with any colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-
+HATCHES = ("", "////", "....", "----", "xxxx", "++++")
+LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 3)))
+MARKERS = "os^Dv*"
 PANELS_A_ROW = 4  # as many as a page shows legibly
+LEGEND = {"frameon": False, "fontsize": 8}
+TITLE = {"fontsize": 9}
+FLOOR = {"color": MUTED, "linestyle": "--", "linewidth": 1}
+STYLE: dict[Any, Any] = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "grid.color": GRID,
+    **{f"{x}tick.color": MUTED for x in "xy"},
+    **{f"{x}tick.labelcolor": INK for x in "xy"},
+}
+
+
+class Look(NamedTuple):
+    """How one of several series is drawn: told apart by colour, and without it."""
+
+    color: str
+    hatch: str
+    linestyle: Any
+    marker: str
+
+    def line(self) -> dict[str, Any]:
+        """Return the arguments of `Axes.plot`."""
+        line = {"color": self.color, "linestyle": self.linestyle}
+        return {**line, "marker": self.marker, "markersize": 4}
+
+    def bars(self, label: str) -> dict[str, Any]:
+        """Return the arguments of `Axes.hist`."""
+        fill = {"color": self.color, "hatch": self.hatch, "alpha": 0.6, "label": label}
+        return {**fill, "histtype": "stepfilled", "edgecolor": INK, "linewidth": 0.3}
+
+
+def looks(names: Iterable[Hashable]) -> dict[Any, Look]:
+    """Return a look for every name: the first 36 differ from each other.
+
+    Called with `card.defenses`, it gives a defense the same look in every figure.
+    """
+    places = {name: divmod(i, len(COLOURS)) for i, name in enumerate(names)}
+    out = {}
+    for name, (turn, i) in places.items():
+        other = (turn + i) % len(COLOURS)  # the second round pairs them anew
+        out[name] = Look(COLOURS[i], HATCHES[other], LINES[other], MARKERS[other])
+    return out
 
 
 def pyplot() -> Any:
@@ -27,104 +74,57 @@ def pyplot() -> Any:
     return plt
 
 
-def reconstructions(card: Scorecard, path: Path) -> None:
-    """Draw targets, then one row a defense (its strongest attack), the floor last.
-
-    The layout of Edmunds (2024), Figure 3.3. Guesses are the first run's.
-    """
-    plt = pyplot()
-    shown = targets_to_draw(card)
-    rows = [("target", "", card.arrays["target"])]
-    for label in card.defenses:
-        best = cells.strongest(card, label)
-        if best is None:
-            continue
-        guesses = card.arrays[f"{label}/{best['attack']}/guess"]
-        said = f"{best['attack']}\nMSE {best['result']['mse']:.4f}"
-        rows.append((label, said, guesses))
-    rows.append(
-        (
-            "floor",
-            f"class mean\nMSE {card.floor['mse']:.4f}",
-            card.arrays["floor_guess"],
-        )
-    )
-    size = (1.9 + 0.8 * len(shown), 0.85 * len(rows) + 0.4)
-    figure, axes = plt.subplots(len(rows), len(shown), figsize=size, squeeze=False)
-    for line, (label, said, images) in zip(axes, rows, strict=True):
-        for axis, i in zip(line, shown, strict=True):
-            image(axis, images[i])
-        text = f"{label}\n{said}".strip()
-        line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8)
-    figure.subplots_adjust(
-        left=1.8 / size[0], right=0.995, top=0.99, bottom=0.01, wspace=0.06, hspace=0.06
-    )
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Lay a figure out, write it and forget it."""
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    pyplot().close(figure)
-
-
 def panels(
     count: int,
     size: tuple[float, float],
-    ylabel: str,
+    ylabel: str = "",
+    xlabel: str = "",
     a_row: int = PANELS_A_ROW,
     **given: Any,
 ) -> tuple[Any, Any]:
-    """Return a figure and its panels, [count].
+    """Return a figure and its panels, [count], in the style of the suite.
 
     Args:
-      count: of panels.
-      size: of one, in inches.
-      ylabel: of the first panel of each row.
-      a_row: at most, beside each other.
-      **given: as `pyplot.subplots` takes it.
+      count: number of panels, at least 1.
+      size: width and height of one panel, in inches.
+      ylabel: label of the first panel of each row.
+      xlabel: label of every panel.
+      a_row: largest number of panels side by side.
+      **given: arguments of `Figure.subplots`.
     """
     columns = min(count, a_row)
     rows = -(-count // columns)
-    figure, axes = pyplot().subplots(
-        rows,
-        columns,
-        figsize=(size[0] * columns, size[1] * rows),
-        squeeze=False,
-        **given,
-    )
+    figure, axes = grid(rows, columns, (size[0] * columns, size[1] * rows), **given)
     for axis in axes.flat[count:]:
         axis.remove()
+    for axis in axes.flat[:count]:
+        axis.set_xlabel(xlabel)
     for axis in axes[:, 0]:
         axis.set_ylabel(ylabel)
     return figure, axes.flat[:count]
 
 
-def few_labels(axis: Any) -> None:
-    """Label a logarithmic x axis so that labels do not run into each other."""
-    from matplotlib import ticker
+def grid(rows: int, columns: int, size: tuple[float, float], **given: Any) -> Any:
+    """Return a figure of `size` inches and its panels, [rows, columns]."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    place: ticker.Locator
-    low, high = axis.get_xlim()
-    if high < 10 * low:
-        near = ticker.MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-        place = ticker.FixedLocator([tick for tick in near if low <= tick <= high])
-    elif high < 100 * low:
-        place = ticker.LogLocator(subs=(1, 2, 5))
-    else:
-        place = ticker.LogLocator(numticks=6)
-    axis.xaxis.set_major_locator(place)
-    if high < 100 * low:  # powers of ten would be one or none
-        axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_formatter(ticker.NullFormatter())
+    with rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False, **given)
 
 
-def means(axis: Any, points: Any, label: str, colour: str) -> None:
-    """Draw means, in order of x, with their intervals; points: [n, (x, mean, half)]."""
-    held = np.asarray(sorted(points), float).reshape(-1, 3)
-    axis.errorbar(*held.T, fmt="o-", ms=4, capsize=3, color=colour, label=label)
+def image_rows(texts: list[str], count: int) -> tuple[Any, Iterator[Any]]:
+    """Return a figure and its rows of `count` empty panels, a text left of each row."""
+    size = (1.6 + 0.75 * count, 0.9 * len(texts) + 0.2)
+    figure, axes = grid(len(texts), count, size)
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
+    for axis in axes.flat:
+        axis.axis("off")
+    place = {"xycoords": "axes fraction", "ha": "right", "va": "center", "fontsize": 8}
+    for line, text in zip(axes, texts, strict=True):
+        line[0].annotate(text, (-0.15, 0.5), **place)
+    return figure, iter(axes)
 
 
 def image(axis: Any, pixels: np.ndarray) -> None:
@@ -138,134 +138,99 @@ def image(axis: Any, pixels: np.ndarray) -> None:
         spine.set_visible(False)
 
 
-def mse_vs_bound(card: Scorecard, path: Path) -> None:
-    """Scatter every target's error against its bounds, log-log, with the floor drawn.
+def few_labels(axis: Any) -> None:
+    """Label a logarithmic axis (`panel.xaxis`) so that its labels keep apart."""
+    from matplotlib import ticker
 
-    One panel a bound. Targets whose bound is below the panel stand at its left edge; a
-    bound too small for any axis is named instead.
-    """
-    plt = pyplot()
-    known = cells.bound_names(card)
-    names = [n for n in known if any(_has(card, d, n) for d in card.defenses)]
-    width = 4.0 * max(1, len(names))
-    figure, axes = plt.subplots(
-        1, max(1, len(names)), figsize=(width, 4.2), squeeze=False
-    )
+    place: ticker.Locator
+    low, high = axis.get_view_interval()
+    if high < 10 * low:
+        near = ticker.MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        place = ticker.FixedLocator([tick for tick in near if low <= tick <= high])
+    elif high < 100 * low:
+        place = ticker.LogLocator(subs=(1, 2, 5))
+    else:
+        place = ticker.LogLocator(numticks=6)
+    axis.set_major_locator(place)
+    if high < 100 * low:  # powers of ten would be one or none
+        axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def means(axis: Any, points: Any, label: str, colour: str) -> None:
+    """Draw means, in order of x, with their intervals; points: [n, (x, mean, half)]."""
+    table = np.asarray(sorted(points), float).reshape(-1, 3)
+    axis.errorbar(*table.T, fmt="o-", ms=4, capsize=3, color=colour, label=label)
+
+
+def legend(place: Any, axes: Any, **look: Any) -> None:
+    """Put one legend of all panels on one of them or on the figure."""
     handles: dict[str, Any] = {}
-    for axis, name in zip(axes[0], names, strict=False):
-        handles |= _panel(axis, card, name)
-    if not names:
-        axes[0, 0].text(0.5, 0.5, "no defense here has a bound", ha="center")
-        axes[0, 0].axis("off")
-    figure.legend(
-        handles.values(),
-        handles,
-        loc="lower center",
-        ncols=6,
-        frameon=False,
-        fontsize=8,
-    )
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    for axis in axes:
+        handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+    if handles:
+        place.legend(handles.values(), handles, **{**LEGEND, **look})
 
 
-LEAST = 1e-5  # the smallest bound a panel shows in its place
+def legend_below(figure: Any, columns: int = 4, **look: Any) -> None:
+    """Put one legend of all panels under the figure, never over data."""
+    legend(figure, figure.axes, loc="outside lower center", ncols=columns, **look)
 
 
-def _has(card: Scorecard, defense: str, bound: str) -> bool:
-    return f"{defense}/{bound}" in card.arrays
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as a PNG file."""
+    figure.savefig(path, dpi=150, bbox_inches="tight", format="png")
 
 
-def _points(card: Scorecard, name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return defense -> (bound, error of the strongest attack), each [targets]."""
-    out = {}
-    for label in card.defenses:
-        best = cells.strongest(card, label)
-        if best is not None and _has(card, label, name):
-            mse = card.arrays[f"{label}/{best['attack']}/mse"]
-            out[label] = np.broadcast_to(card.arrays[f"{label}/{name}"], mse.shape), mse
-    return out
-
-
-def _panel(axis: Any, card: Scorecard, name: str) -> dict[str, Any]:
-    handles: dict[str, Any] = {}
-    points = _points(card, name)
-    errors = np.concatenate(
-        [mse for _, mse in points.values()] or [card.arrays["floor"]]
-    )
-    low, high = errors.min() / 2, max(errors.max(), card.floor["mse"]) * 2
-    seen = np.concatenate([b for b, _ in points.values()] or [np.array([])])
-    seen = seen[(seen > LEAST) & np.isfinite(seen)]
-    left = seen.min() / 2 if len(seen) else low
-    right = max(seen.max() * 2 if len(seen) else high, 2 * left)
-    colours = dict(zip(card.defenses, _cycle(), strict=False))
-    for label, (bound, mse) in points.items():
-        if bound.max() <= LEAST:
-            _off_scale(axis, card, label, name, colours[label])
-            continue
-        handles[label] = axis.scatter(
-            np.maximum(bound, left),
-            mse,
-            s=8,
-            alpha=0.6,
-            color=colours[label],
-            linewidths=0,
-        )
-    axis.set(xscale="log", yscale="log", xlim=(left, right), ylim=(low, high))
-    few_labels(axis)
-    axis.set_ylabel("MSE of the strongest attack")
-    axis.set_xlabel(f"{cells.SHORT.get(name, name)} (bound on MSE)")
-    bounds = [
-        b for d in card.defenses.values() for b in d["bounds"] if b["name"] == name
-    ]
-    axis.set_title(bounds[0]["holds_for"], fontsize=8, color=INK)
-    floor = axis.axhline(card.floor["mse"], color=MUTED, linestyle="--", linewidth=1)
-    handles["floor: ignores the release"] = floor
-    ends = [min(left, low), max(right, high)]
-    (line,) = axis.plot(ends, ends, color=INK, linewidth=1, scalex=False, scaley=False)
-    handles["MSE = bound"] = line
-    axis.grid(visible=True, which="major", color="#eeeeee")
-    axis.set_axisbelow(True)
-    return handles
-
-
-def _off_scale(axis: Any, card: Scorecard, label: str, name: str, colour: str) -> None:
-    """Name a bound that no axis can hold."""
-    bound = next(b for b in card.defenses[label]["bounds"] if b["name"] == name)
-    axis.text(
-        0.03,
-        0.95 - 0.07 * len(axis.texts),
-        f"{label}: {cells.bound_text(bound)}",
-        transform=axis.transAxes,
-        color=colour,
-        fontsize=8,
-        va="top",
-    )
-
-
-def _cycle() -> Any:
-    import itertools
-
-    return itertools.cycle(COLOURS)
-
-
-def _attacked(card: Scorecard) -> bool:
-    """Say if each run had one target, and what was rebuilt of it may be shown."""
-    return "floor_guess" in card.arrays
-
-
-FIGURES = {
-    "reconstructions.png": (_attacked, reconstructions),
-    "mse_vs_bound.png": (_attacked, mse_vs_bound),
+# what a page's style sheet calls each colour, so that plots follow the reader's theme
+THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line"} | {
+    colour.lower(): f"--c{i}" for i, colour in enumerate(COLOURS)
 }
+AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "audit"}
+HOVER = "title:"  # of an artist whose name a page shows where a reader points
 
 
-def targets_to_draw(card: Scorecard, most: int = 10) -> np.ndarray:
-    """Return which targets a figure shows: the first of each class in turn."""
-    labels = card.arrays["label"]
-    ranks = np.zeros(len(labels), int)
-    for label in np.unique(labels):
-        own = np.flatnonzero(labels == label)
-        ranks[own] = np.arange(len(own))
-    return np.lexsort((labels, ranks))[:most]
+def hover(artist: Any, text: str) -> None:
+    """Show `text` where a reader of the page points at `artist`."""
+    artist.set_gid(HOVER + text)
+
+
+def svg(figure: Any, title: str) -> Markup:
+    """Return a figure as one SVG element of a page: escaped, in the page's colours.
+
+    Clip paths and the style sheet are left out, as both reach beyond the element. So a
+    figure must draw nothing outside its panels.
+    """
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    for axis in (one for panel in figure.axes for one in (panel.xaxis, panel.yaxis)):
+        if axis.get_scale() == "log":
+            axis.set_major_formatter("{x:g}")
+    file = io.StringIO()
+    with rc_context(AS_TEXT):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Title": title})
+    drawn = file.getvalue()
+    drawn = re.sub(r".*?<svg [^>]*viewBox", '<svg class="plot" role="img" viewBox',
+                   drawn, count=1, flags=re.S)  # fmt: skip
+    for gone in ("metadata", "style", "clipPath"):  # a sheet styles the whole page
+        drawn = re.sub(f"<{gone}.*?</{gone}>", "", drawn, flags=re.S)
+    drawn = re.sub(r' clip-path="[^"]*"', "", drawn)
+    drawn = re.sub(f'<g id="{HOVER}([^"]*)">', r"<g><title>\1</title>", drawn)
+    drawn = re.sub(r'<g id="[^"]*">', "<g>", drawn)
+    drawn = re.sub(r"<g>\s*((?:<use [^>]*>\s*)+)</g>", _shorter, drawn)
+    for colour, name in THEME.items():
+        drawn = drawn.replace(colour, f"var({name})")
+    return Markup(re.sub(r">\s+<", "><", drawn))
+
+
+def _shorter(group: re.Match[str]) -> str:
+    """Return equal markers with their style said once, and places to .1 point."""
+    styles = set(re.findall(r' style="[^"]*"', group[1]))
+    if len(styles) != 1:
+        return group[0]
+    places = re.sub(r' style="[^"]*"', "", group[1])
+    places = re.sub(r'="(-?\d+\.\d)\d+"', r'="\1"', places)
+    return f"<g{styles.pop()}>{places}</g>"

@@ -2,86 +2,76 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from audit.report.figures.common import COLOURS, INK, MUTED, panels, pyplot, save
-from audit.scorecard.card import Scorecard
+from audit.report.figures import common
+from audit.scorecard.schema import Scorecard, TrialRow
 
 
-def _audits(card: Scorecard) -> list[dict[str, Any]]:
-    return [
-        t for t in card.trials if t["status"] == "ok" and "epsilon_lower" in t["result"]
-    ]
+def _audits(card: Scorecard) -> list[TrialRow]:
+    """Return the trials that prove an epsilon."""
+    return [t for t in card.trials if t.result and t.result.epsilon_lower is not None]
 
 
-def _audited(card: Scorecard) -> bool:
-    return bool(_audits(card))
-
-
-def roc(card: Scorecard, path: Path) -> None:
-    """Draw every trial's ROC, one panel a defense, with what theory allows at most."""
+def roc(card: Scorecard) -> Any:
+    """Draw every trial's ROC, one panel per trial, with what theory allows at most."""
     trials = _audits(card)
-    figure, axes = panels(len(trials), (3.4, 3.6), "true positives", sharey=True)
+    labels = "true positives", "false positives"
+    figure, axes = common.panels(len(trials), (3.4, 3.6), *labels, sharey=True)
     for axis, t in zip(axes, trials, strict=True):
         _panel(axis, card, t)
-    axes[-1].legend(fontsize=7, frameon=False, loc="lower right")
-    save(figure, path)
+    axes[-1].legend(loc="lower right", **common.LEGEND)
+    return figure
 
 
-def _panel(axis: Any, card: Scorecard, t: dict[str, Any]) -> None:
-    at = f"{t['defense']}/{t['attack']}"
-    fpr = card.arrays[f"{at}/fpr"]
-    for name, said, style in (
-        ("most_loss", "most: privacy loss", "-"),
-        ("most_epsilon", "most: (ε, δ)", ":"),
-    ):
-        if f"{at}/{name}" in card.arrays:
-            axis.plot(fpr, card.arrays[f"{at}/{name}"], style, color=INK, label=said)
-    tpr = card.arrays[f"{at}/tpr"]
-    axis.step(
-        fpr, np.where(tpr > 0, tpr, np.nan), where="post", color=COLOURS[0],
-        label=t["attack"],
-    )  # fmt: skip
-    axis.plot(fpr, fpr, "--", color=MUTED, linewidth=1, label="knows nothing")
+def _panel(axis: Any, card: Scorecard, t: TrialRow) -> None:
+    assert t.result is not None
+    name = f"{t['defense']}/{t['attack']}"
+    fpr, tpr = card.arrays[f"{name}/fpr"], card.arrays[f"{name}/tpr"]
+    limits = {"most_loss": "most: privacy loss", "most_epsilon": "most: (ε, δ)"}
+    for (limit, label), style in zip(limits.items(), "-:", strict=True):
+        if f"{name}/{limit}" in card.arrays:
+            most = card.arrays[f"{name}/{limit}"]
+            axis.plot(fpr, most, style, color=common.INK, label=label)
+    positive, line = np.where(tpr > 0, tpr, np.nan), {"color": common.COLOURS[0]}
+    axis.step(fpr, positive, where="post", label=t["attack"], **line)
+    axis.plot(fpr, fpr, label="knows nothing", **common.FLOOR)
     axis.set(xscale="log", yscale="log", xlim=(fpr[0], 1), ylim=(fpr[0], 1.05))
-    axis.set_xlabel("false positives")
     upper = t["result"]["upper"]
     claimed = "" if upper is None else f" ≤ {float(upper):.3g}"
     lower = float(t["result"]["epsilon_lower"])
-    axis.set_title(f"{t['defense']}: {lower:.3g} ≤ ε{claimed}", fontsize=8)
+    axis.set_title(f"{t['defense']}: {lower:.3g} ≤ ε{claimed}", **common.TITLE)
 
 
-def both_sides(card: Scorecard, path: Path) -> None:
+def both_sides(card: Scorecard) -> Any:
     """Draw lower ends against the upper one, every estimator, log-log."""
-    from audit.report.audit_cells import NAMES
+    from audit.games.epsilon_audit import NAMES  # imports JAX
 
-    trials = _audits(card)
-    figure, axis = pyplot().subplots(figsize=(4.6, 4.2))
-    seen: dict[str, list[tuple[float, float]]] = {}
-    for t in trials:
-        if t["result"]["upper"] is None:
+    labels = "ε lower: audit, 95%", "ε upper: accountant"
+    figure, (axis,) = common.panels(1, (4.6, 4.2), *labels)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for result in filter(None, (t.result for t in _audits(card))):
+        if result["upper"] is None:
             continue
-        for method, by in t["result"]["lower"].items():
-            shown = by[t["result"].get("headline", {}).get(method, "fixed")]
-            point = (float(t["result"]["upper"]), float(shown["epsilon"]))
-            seen.setdefault(method, []).append(point)
-    for (method, points), colour in zip(seen.items(), COLOURS, strict=False):
-        x, y = zip(*sorted(points), strict=True)
-        axis.plot(x, y, "o-", color=colour, label=NAMES[method], markersize=4)
-    uppers = [x for points in seen.values() for x, _ in points] or [1.0]
+        for method, estimates in result["lower"].items():
+            shown = estimates[result.get("selection", {}).get(method, "fixed")]
+            point = (float(result["upper"]), float(shown["epsilon"]))
+            points.setdefault(method, []).append(point)
+    for method, look in common.looks(points).items():
+        x, y = zip(*sorted(points[method]), strict=True)
+        line = {"color": look.color, "marker": look.marker, "markersize": 4}
+        axis.plot(x, y, label=NAMES[method], **line)
+    uppers = [x for pairs in points.values() for x, _ in pairs] or [1.0]
     ends = [min(uppers) / 1.5, max(uppers) * 1.5]
-    axis.plot(ends, ends, color=INK, linewidth=1, label="lower = upper")
+    axis.plot(ends, ends, color=common.INK, linewidth=1, label="lower = upper")
     axis.set(xscale="log", yscale="log", xlim=ends)
-    axis.set_xlabel("ε upper: accountant")
-    axis.set_ylabel("ε lower: audit, 95%")
-    axis.legend(fontsize=8, frameon=False)
-    save(figure, path)
+    axis.legend(**common.LEGEND)
+    return figure
 
 
 FIGURES = {
-    "audit_roc.png": (_audited, roc),
-    "both_sides.png": (_audited, both_sides),
+    "audit_roc.png": (_audits, roc),
+    "both_sides.png": (_audits, both_sides),
 }

@@ -5,19 +5,16 @@ After Figures 3.4 and A.1 to A.28 of Edmunds (2024), drawn from the card alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from audit.report.figures import common
-from audit.report.figures.common import COLOURS, INK, MUTED, pyplot
 from audit.scorecard.card import Scorecard
 
 BINS = 40
-LINES, MARKERS = ("-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 3))), "os^Dv*"
 PARTS = {  # array -> how figures call it
     "base_norm": "base: the record's masked gradient",
     "perturbation_norm": "perturbation: what is added to it",
@@ -28,8 +25,8 @@ PANELS = {
     "pca_before_noise": "base +\nperturbation",
     "pca_perturbation": "perturbation",
 }
-_rows = partial(common.panels, a_row=5)
 MOST = 10  # steps with a panel of their own
+A_ROW = 5  # panels side by side
 
 
 def _array(card: Scorecard, label: str, name: str) -> np.ndarray | None:
@@ -37,70 +34,62 @@ def _array(card: Scorecard, label: str, name: str) -> np.ndarray | None:
 
 
 def _having(card: Scorecard, name: str) -> list[str]:
-    return [d for d in card.defenses if _array(card, d, name) is not None]
+    """Return the defenses a card takes apart that have an array `name`."""
+    labels = card.defenses if card.scenario.get("game") == "anatomy" else ()
+    return [label for label in labels if _array(card, label, name) is not None]
 
 
 def _with_steps(card: Scorecard) -> list[str]:
-    return [d for d, own in card.defenses.items() if own.get("steps")]
+    return [label for label in card.defenses if card.defenses[label].get("steps")]
 
 
-def _looks(items: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield every item with a colour, a line and a marker, apart without colour too."""
-    for i, item in enumerate(items):
-        turn = i + i // len(COLOURS)  # the second round joins other lines to colours
-        yield (
-            item,
-            {
-                "color": COLOURS[i % len(COLOURS)],
-                "linestyle": LINES[turn % len(LINES)],
-                "marker": MARKERS[turn % len(MARKERS)],
-                "markersize": 4,
-            },
-        )
-
-
-def _legend_below(figure: Any, axis: Any, columns: int, **more: float) -> None:
-    """Put one legend of all panels under the figure, never over data."""
-    handles, texts = axis.get_legend_handles_labels()
-    look = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": columns}
-    figure.legend(handles, texts, frameon=False, fontsize=8, **look, **more)
-
-
-def _write(figure: Any, path: Path) -> None:
-    figure.tight_layout()
-    figure.savefig(path, dpi=150, bbox_inches="tight")
-    pyplot().close(figure)
+def _taken_apart(card: Scorecard) -> bool:
+    return card.scenario.get("game") == "anatomy" and bool(_with_steps(card))
 
 
 def _steps_axis(axis: Any, count: int) -> None:
     axis.set_xticks(range(1, count + 1) if count <= 12 else [1, count // 2, count])
-    axis.grid(visible=True, color="#eeeeee")
-    axis.set_axisbelow(True)
+    axis.set_xlabel("step")
 
 
-def norms(card: Scorecard, path: Path) -> None:
-    """Draw the norms of all three parts against the step, mean and sd over records."""
-    names = _having(card, "base_norm")
-    said = "2-norm, mean ± sd\nover records"
-    figure, axes = _rows(len(names), (3.2, 2.9), said, sharey=True)
-    least = np.inf
+def _bands(
+    card: Scorecard, parts: dict[str, str], needed: str, ylabel: str, low: float
+) -> tuple[Any, Any]:
+    """Return a figure of parts against the step, mean and sd over records.
+
+    Args:
+      card: of a game that takes steps apart.
+      parts: array [steps, records] -> what the legend calls it.
+      needed: the part without which a defense has no panel.
+      ylabel: of the first panel of each row.
+      low: least value drawn.
+    """
+    names, size = _having(card, needed), (3.2, 2.9)
+    figure, axes = common.panels(len(names), size, ylabel, a_row=A_ROW, sharey=True)
     for axis, name in zip(axes, names, strict=True):
-        for (part, said), look in _looks(PARTS.items()):
+        for part, look in common.looks(parts).items():
             values = _array(card, name, part)
-            at = np.arange(1, 1 + len(_array(card, name, "base_norm")))  # type: ignore[arg-type]
-            if values is None:
-                axis.plot([], [], label=said, **look)
-                continue
-            mean, sd = values.mean(1), values.std(1)
-            axis.plot(at, mean, label=said, **look)
-            low = np.maximum(mean - sd, 1e-9)  # below the axis, which is logarithmic
-            axis.fill_between(at, low, mean + sd, color=look["color"], alpha=0.2, lw=0)
-            least = min(least, float(np.min(mean[mean > 0], initial=np.inf)))
-        axis.set(yscale="log", xlabel="step", title=name)
-        _steps_axis(axis, len(at))
-    axes[0].set_ylim(bottom=least / 3 if np.isfinite(least) else None)
-    _legend_below(figure, axes[0], 3)
-    _write(figure, path)
+            values = np.zeros((0, 1)) if values is None else values
+            steps, mean, sd = np.arange(len(values)) + 1, values.mean(1), values.std(1)
+            axis.plot(steps, mean, label=parts[part], **look.line())
+            ends = np.maximum([mean - sd, mean + sd], low)
+            axis.fill_between(steps, *ends, color=look.color, alpha=0.2, lw=0)
+        axis.set_title(name, **common.TITLE)
+        _steps_axis(axis, len(card.arrays[f"{name}/anatomy/{needed}"]))
+    common.legend_below(figure, 3)
+    return figure, axes
+
+
+def norms(card: Scorecard) -> Any:
+    """Draw the norms of all three parts against the step, mean and sd over records."""
+    ylabel = "2-norm, mean ± sd\nover records"
+    figure, axes = _bands(card, PARTS, "base_norm", ylabel, 1e-9)
+    drawn = np.concatenate([line.get_ydata() for a in axes for line in a.lines])
+    # the axis is logarithmic: a band that reaches zero runs off the panel
+    for axis in axes:
+        axis.set_yscale("log")
+    axes[0].set_ylim(bottom=min(drawn[drawn > 0], default=3) / 3)
+    return figure
 
 
 CURVES = {
@@ -111,28 +100,36 @@ CURVES = {
 }
 
 
-def progress(card: Scorecard, path: Path) -> None:
+def progress(card: Scorecard) -> Any:
     """Draw accuracy and the square root of dFIL after each step."""
-    figure, axes = pyplot().subplots(1, len(CURVES), figsize=(13, 3.2))
-    for axis, (name, said) in zip(axes, CURVES.items(), strict=True):
-        count = 1
-        for label, look in _looks(_with_steps(card)):
-            values = [s.get(name) for s in card.defenses[label]["steps"]]
-            count = max(count, len(values))
-            if None in values:
-                axis.plot([], [], label=f"{label} (no dFIL)", **look)
-                continue
-            at = np.arange(1, 1 + len(values))
-            axis.plot(at, np.asarray(values, float), label=label, **look)
-        axis.set(xlabel="step", ylabel=said)
-        _steps_axis(axis, count)
-    note = {"xycoords": "axes fraction", "fontsize": 7, "color": MUTED}
-    for axis in axes[1:]:
-        if axis.lines and any(len(line.get_xdata()) for line in axis.lines):
-            axis.set_yscale("log")
-        axis.annotate("per unit of pixel value", (0.02, 1.02), **note)
-    _legend_below(figure, axes[1], 8)
-    _write(figure, path)
+    figure, axes = common.panels(len(CURVES), (3.25, 3.2))
+    note = {"xycoords": "axes fraction", "fontsize": 7, "color": common.MUTED}
+    for axis, name in zip(axes, CURVES, strict=True):
+        drawn = curves(axis, card, name)
+        for label, look in common.looks(card.defenses).items():
+            if label in set(_with_steps(card)) - drawn:
+                axis.plot([], [], label=f"{label} (no dFIL)", **look.line())
+        if name != "accuracy":
+            axis.set_yscale("log" if drawn else "linear")
+            axis.annotate("per unit of pixel value", (0.02, 1.02), **note)
+    common.legend(figure, axes[1:2], loc="outside lower center", ncols=8)
+    return figure
+
+
+def curves(axis: Any, card: Scorecard, name: str) -> set[str]:
+    """Draw one of `CURVES` against the step; return the defenses that have it."""
+    values = {
+        label: [s.get(name) for s in card.defenses[label]["steps"]]
+        for label in _with_steps(card)
+    }
+    look = common.looks(card.defenses)
+    drawn = {label: v for label, v in values.items() if None not in v}
+    for label, each in drawn.items():
+        steps = np.arange(1, 1 + len(each))
+        axis.plot(steps, np.asarray(each, float), label=label, **look[label].line())
+    axis.set_ylabel(CURVES[name])
+    _steps_axis(axis, max(map(len, values.values()), default=1))
+    return set(drawn)
 
 
 TOWARDS = {
@@ -142,25 +139,14 @@ TOWARDS = {
 }
 
 
-def alignment(card: Scorecard, path: Path) -> None:
+def alignment(card: Scorecard) -> Any:
     """Draw the cosine of the perturbation with what it may imitate, by step."""
-    names = _having(card, "cos_base")
-    said = "cosine with the perturbation,\nmean ± sd over records"
-    figure, axes = _rows(len(names), (3.2, 2.9), said, sharey=True)
-    for axis, name in zip(axes, names, strict=True):
-        for (part, said), look in _looks(TOWARDS.items()):
-            values = _array(card, name, part)
-            if values is None:
-                continue
-            at, mean, sd = np.arange(1, 1 + len(values)), values.mean(1), values.std(1)
-            axis.plot(at, mean, label=said, **look)
-            low, high = np.maximum(mean - sd, -1), np.minimum(mean + sd, 1)
-            axis.fill_between(at, low, high, color=look["color"], alpha=0.2, lw=0)
-        axis.axhline(0, color=MUTED, linewidth=0.8)
-        axis.set(xlabel="step", title=name, ylim=(-1.05, 1.05))
-        _steps_axis(axis, len(at))
-    _legend_below(figure, axes[0], 3)
-    _write(figure, path)
+    ylabel = "cosine with the perturbation,\nmean ± sd over records"
+    figure, axes = _bands(card, TOWARDS, "cos_base", ylabel, -1)
+    for axis in axes:
+        axis.axhline(0, color=common.MUTED, linewidth=0.8)
+        axis.set_ylim(-1.05, 1.05)
+    return figure
 
 
 def _shown(steps: int) -> np.ndarray:
@@ -168,106 +154,110 @@ def _shown(steps: int) -> np.ndarray:
     return np.unique(np.linspace(0, steps - 1, min(steps, MOST)).round().astype(int))
 
 
-def cosines(label: str, card: Scorecard, path: Path) -> None:
+def _per_step(count: int, ylabel: str, title: str, **given: Any) -> tuple[Any, dict]:
+    """Return a figure and step -> panel, for the steps of `count` that are shown."""
+    steps = _shown(count)
+    figure, axes = common.panels(len(steps), (2.8, 2.6), ylabel, a_row=A_ROW, **given)
+    figure.suptitle(title, fontsize=10)
+    for step, axis in zip(steps, axes, strict=True):
+        axis.set_title(f"step {step + 1}", **common.TITLE)
+    return figure, dict(zip(steps, axes, strict=True))
+
+
+def cosines(label: str, card: Scorecard) -> Any:
     """Draw the cosine of every record's gradient with its perturbation, by class."""
     values = card.arrays[f"{label}/anatomy/cos_base"]
     labels = card.arrays["label"]
-    shown = _shown(len(values))
-    figure, axes = _rows(len(shown), (2.8, 2.6), "records")
+    title = f"{label}: cosine of a record's gradient and its perturbation"
+    figure, axes = _per_step(len(values), "records", title)
     edges = np.linspace(-1, 1, BINS + 1)
-    for t, axis in zip(shown, axes, strict=True):
-        for i, own in enumerate(np.unique(labels)):
-            look: dict[str, Any] = {
-                "color": COLOURS[i % 6],
-                "hatch": ("", "////", "....")[i % 3],
-            }
-            look |= {"histtype": "stepfilled", "edgecolor": INK, "alpha": 0.6}
-            told = values[t][labels == own]
-            axis.hist(told[np.isfinite(told)], edges, label=f"class {own}", **look)
-        axis.set(title=f"step {t + 1}", xlim=(-1.02, 1.02))
-    figure.supxlabel(f"{label}: cosine of a record's gradient and its perturbation")
-    _legend_below(figure, axes[0], 10)
-    _write(figure, path)
+    for step, axis in axes.items():
+        for name, look in common.looks(np.unique(labels)).items():
+            members = values[step][labels == name]
+            shape = look.bars(label=f"class {name}")
+            axis.hist(members[np.isfinite(members)], edges, **shape)
+        axis.set_xlim(-1.02, 1.02)
+    common.legend_below(figure, 10)
+    return figure
 
 
-def panels(label: str, card: Scorecard, path: Path) -> None:
+def components_of_parts(label: str, card: Scorecard) -> Any:
     """Draw each step's records on the two leading components of each part."""
     rows = [name for name in PANELS if _array(card, label, name) is not None]
     labels = card.arrays["label"]
     shown = _shown(len(card.arrays[f"{label}/anatomy/{rows[0]}"]))
     size = (2.1 * len(shown) + 0.6, 2.2 * len(rows) + 0.3)
-    figure, axes = pyplot().subplots(len(rows), len(shown), figsize=size, squeeze=False)
+    figure, axes = common.grid(len(rows), len(shown), size)
     for line, name in zip(axes, rows, strict=True):
         place = card.arrays[f"{label}/anatomy/{name}"]
         share = card.arrays[f"{label}/anatomy/{name}_share"]
-        for t, axis in zip(shown, line, strict=True):
-            _panel(axis, place[t], share[t], labels)
+        for step, axis in zip(shown, line, strict=True):
+            _components(axis, place[step], share[step], labels)
         line[0].set_ylabel(f"{PANELS[name]}\nPC2", fontsize=8)
-    for t, axis in zip(shown, axes[0], strict=True):
-        axis.set_title(f"step {t + 1}", fontsize=9)
+    for step, axis in zip(shown, axes[0], strict=True):
+        axis.set_title(f"step {step + 1}", **common.TITLE)
     figure.suptitle(label, fontsize=10)
-    _legend_below(figure, axes[0, 0], 10, markerscale=2.5)
-    _write(figure, path)
+    common.legend_below(figure, 10, markerscale=2.5)
+    return figure
 
 
-def _panel(axis: Any, place: np.ndarray, share: np.ndarray, labels: Any) -> None:
+def _components(axis: Any, place: np.ndarray, share: np.ndarray, labels: Any) -> None:
+    """Scatter records [n, 2] by class; share: of the variance, [2]."""
+    from matplotlib.ticker import MaxNLocator
+
     axis.tick_params(labelsize=6)
+    axis.grid(visible=False)
     if not place.any():  # nothing moves between records
-        axis.plot([0], [0], "x", color=INK, markersize=7)
+        axis.plot([0], [0], "x", color=common.INK, markersize=7)
         axis.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[0], yticks=[0])
         axis.set_xlabel("one point: the same\nfor all records", fontsize=7)
         return
-    for i, own in enumerate(np.unique(labels)):
-        points = place[labels == own]
-        look = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "alpha": 0.6}
-        axis.scatter(*points.T, s=5, linewidths=0, label=f"class {own}", **look)
-    told = np.nan_to_num(share)
-    axis.set_xlabel(f"PC1 ({told[0]:.0%}; PC2 {told[1]:.0%})", fontsize=7)
+    for name, look in common.looks(np.unique(labels)).items():
+        points, label = place[labels == name], f"class {name}"
+        shape = {"color": look.color, "marker": look.marker, "alpha": 0.6}
+        axis.scatter(*points.T, s=5, linewidths=0, label=label, **shape)
+    first, second = np.nan_to_num(share)
+    axis.set_xlabel(f"PC1 ({first:.0%}; PC2 {second:.0%})", fontsize=7)
     axis.margins(0.1)
     for one in (axis.xaxis, axis.yaxis):  # no common factor beside the axis
-        one.set_major_locator(pyplot().MaxNLocator(3))
-        one.set_major_formatter(lambda value, at: f"{value:.2g}".replace("e+0", "e"))
+        one.set_major_locator(MaxNLocator(3))
+        one.set_major_formatter(lambda value, _: f"{value:.2g}".replace("e+0", "e"))
 
 
-def components(label: str, card: Scorecard, path: Path) -> None:
+def alignment_of_components(label: str, card: Scorecard) -> Any:
     """Draw the |cosine| of each leading component with the perturbation, by step."""
     cosine = card.arrays[f"{label}/anatomy/pc_cosine"]
     share = card.arrays[f"{label}/anatomy/pc_share"]
-    shown = _shown(len(cosine))
-    figure, axes = _rows(len(shown), (2.8, 2.6), "|cosine|, share", sharey=True)
-    at = np.arange(1, 1 + cosine.shape[1])
-    own = "|cosine| of the component with the first record's perturbation"
-    upto = "share of the gradients' variance up to the component"
-    for t, axis in zip(shown, axes, strict=True):
-        axis.bar(at, cosine[t], width=1, color=COLOURS[0], label=own)
-        axis.plot(at, np.cumsum(share[t]), color=COLOURS[1], linewidth=1.5, label=upto)
-        axis.set(title=f"step {t + 1}", ylim=(0, 1.03))
-    figure.supxlabel(f"{label}: principal component of the records' gradients")
-    _legend_below(figure, axes[0], 2)
-    _write(figure, path)
-
-
-def _if(names: Callable[[Scorecard], list[str]]) -> Callable[[Scorecard], bool]:
-    return lambda card: card.scenario.get("game") == "anatomy" and bool(names(card))
+    title = f"{label}: principal component of the records' gradients"
+    figure, axes = _per_step(len(cosine), "|cosine|, share", title, sharey=True)
+    ranks = np.arange(1, 1 + cosine.shape[1])
+    bars = "|cosine| of the component with the first record's perturbation"
+    line = "share of the gradients' variance up to the component"
+    for step, axis in axes.items():
+        axis.bar(ranks, cosine[step], width=1, color=common.COLOURS[0], label=bars)
+        total = np.cumsum(share[step])
+        axis.plot(ranks, total, color=common.COLOURS[1], linewidth=1.5, label=line)
+        axis.set_ylim(0, 1.03)
+    common.legend_below(figure, 2)
+    return figure
 
 
 FIGURES = {
-    "step_norms.png": (_if(partial(_having, name="base_norm")), norms),
-    "step_progress.png": (_if(_with_steps), progress),
-    "step_cosines.png": (_if(partial(_having, name="cos_base")), alignment),
+    "step_norms.png": (lambda card: _having(card, "base_norm"), norms),
+    "step_progress.png": (_taken_apart, progress),
+    "step_cosines.png": (lambda card: _having(card, "cos_base"), alignment),
 }
-OF_EACH = {  # one figure a defense: the array it needs, and who draws it
-    "step_pca": ("pca_base", panels),
+OF_EACH = {  # one figure per defense: the array it needs, and what draws it
+    "step_pca": ("pca_base", components_of_parts),
     "step_histogram": ("cos_base", cosines),
-    "step_components": ("pc_cosine", components),
+    "step_components": ("pc_cosine", alignment_of_components),
 }
 
 
-def of_each(card: Scorecard) -> dict[str, Callable[[Scorecard, Path], None]]:
+def of_each(card: Scorecard) -> dict[str, Callable[[Scorecard], Any]]:
     """Return file name -> drawing of the figures that show one defense each."""
     return {
         f"{word}_{label}.png": partial(draw, label)
         for word, (name, draw) in OF_EACH.items()
         for label in _having(card, name)
-        if card.scenario.get("game") == "anatomy"
     }

@@ -2,192 +2,155 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from audit.report import html_template, svg, terminal
-from audit.report.columns import MARKS, SHORT, Column, common_flags
+from audit.report import terminal
+from audit.report.columns import MARKS, common_flags
+from audit.report.figures import common
+from audit.report.figures.common import INK
+from audit.report.html import template
 from audit.report.leaderboard import comparisons, standings
-from audit.report.leaderboard.markdown import which
-from audit.report.leaderboard.standings import Held, Row, Table
+from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
 from audit.report.links import LINKS, figures, pick
+from audit.scorecard.schema import RaisedFlag
+from audit.scorecard.view import SHORT, Column
 
-WIDTHS = (900, 640, 400)  # of figures in pixels: the first at which all fit
+WIDTHS = (900, 640, 400)  # of figures, in pixels; the first at which all fit is used
 
 
-def render(cards: list[Held], folder: Path) -> str:
+def render(cards: list[CommittedCard], folder: Path) -> str:
     """Return the page.
 
     Args:
-      cards: what `markdown.find` returned.
-      folder: where their folders are, for the figures beside them.
+      cards: what `markdown.committed` returned.
+      folder: the results; each card's folder, with its figures, is in it.
     """
-    held, found = standings.tables(cards), []
+    tables, pictures = [_table(t) for t in standings.tables(cards)], []
     for width in WIDTHS:
-        album = html_template.Album()
-        found = [_table(t, folder, album, width) for t in held]
+        album = template.Album()
+        pictures = [_pictures(t["table"], folder, album, width) for t in tables]
         if not album.full:
             break
-    return html_template.render(
-        "leaderboard.html", "Breachmark leaderboard", tables=found
+    return template.render(
+        "leaderboard.html",
+        "Breachmark leaderboard",
+        tables=[{**t, "figures": p} for t, p in zip(tables, pictures, strict=True)],
+        links=partial(_links, folder=folder),
+        flags=flags,
+        marks=MARKS,
     )
 
 
-def _table(
-    table: Table, folder: Path, album: html_template.Album, width: int
-) -> dict[str, Any]:
-    cards = {h.folder: h for row in table.rows for h in row.entry.held}
-    pictures = [p for name in cards for p in _figures(folder, name, album, width)]
-    entries = {id(r.entry.card): r.entry.card for r in table.rows}
-    notes = [
-        line for card in entries.values() for line in terminal.notes(card).split("\n")
-    ]
+def _table(table: StandingsTable) -> dict[str, Any]:
+    cards = {id(row.group.card): row.group.card for row in table.rows}.values()
+    notes = [n for c in cards for n in terminal.notes(c).split("\n")]
     return {
-        "id": f"{table.scenario}-{table.data}",
-        "scenario": table.scenario,
-        "data": table.data,
-        "title": table.title,
-        "columns": [_header(c, table) for c in table.columns if c.narrow],
-        "rows": [_row(table, i, row, folder) for i, row in enumerate(table.rows)],
+        "table": table,
+        "holds": {c.header: _holds_for(c, table) for c in table.columns},
         "plot": pareto_plot(table),
         "compared": [
-            *_compared("equal noise", comparisons.at_equal_noise(table)),
-            *_compared("equal utility", comparisons.at_equal_utility(table)),
+            *_compared("equal noise", *comparisons.at_equal_noise(table)),
+            *_compared("equal utility", *comparisons.at_equal_utility(table)),
         ],
         "notes": "\n".join(dict.fromkeys(notes)),
-        "figures": pictures,
     }
 
 
-def _figures(
-    folder: Path, name: str, album: html_template.Album, width: int
+def _pictures(
+    table: StandingsTable, folder: Path, album: template.Album, width: int
 ) -> list[dict[str, Any]]:
+    """Return the figures in the folders of a table's cards, as the page shows them."""
+    names = dict.fromkeys(m.folder for row in table.rows for m in row.group.members)
     return [
         {
             "id": f"{name}/{figure}",
-            "said": f"{name}, {figure.removesuffix('.png').replace('_', ' ')}",
+            "text": f"{name}, {figure.removesuffix('.png').replace('_', ' ')}",
             "href": f"{quote(name)}/{quote(figure)}",
             "uri": album.picture(folder / name / figure, width),
         }
+        for name in names
         for figure in figures(folder / name)
     ]
 
 
-def _row(table: Table, index: int, row: Row, folder: Path) -> dict[str, Any]:
-    links = []
-    for held in row.entry.held:
-        names = figures(folder / held.folder)
-        for said, wanted in LINKS.items():
-            name = pick(names, wanted)
-            said = f"{which(row, held)}{said}"
-            links += [{"said": said, "id": f"{held.folder}/{name}"}] if name else []
-    commands = [h.card.provenance["command"] for h in row.entry.held]
-    return {
-        "front": index in table.front,
-        "cells": [_cell(c, row, table) for c in table.columns if c.narrow],
-        "links": links,
-        "settings": json.dumps(row.line.own["settings"], indent=1, ensure_ascii=False),
-        "commands": "\n".join(commands),
-    }
-
-
-def _header(column: Column, table: Table) -> dict[str, Any]:
-    """Return a column's head; under a bound's, for whom it holds."""
-    named = {short: name for name, short in SHORT.items()}
-    named |= dict.fromkeys(("least 1/dFIL", "median", "1/dFIL mean"), "cramer_rao")
-    holds = {
-        b["holds_for"].split(",")[0]
-        for row in table.rows
-        for b in row.line.own["bounds"]
-        if b["name"] == named.get(column.header, column.header)
-    }
-    return {**column._asdict(), "holds": ", ".join(sorted(holds))}
-
-
-def _cell(column: Column, row: Row, table: Table) -> dict[str, Any]:
-    text, holds = column.cell(row.line), _header(column, table)["holds"]
-    return {
-        "text": text,
-        "label": f"{column.header} ({holds})" if holds else column.header,
-        "right": column.right,
-        "sort": html_template.sort_value(text) if column.right else None,
-        "flags": flags(row) if column.header == "flags" else None,
-    }
-
-
-def flags(row: Row) -> list[dict[str, str]]:
-    """Return the flags of a row's strongest attack, but for those all rows share."""
-    if row.line.best is None:
-        return []
-    common = common_flags(row.line.card)
+def _links(row: Standing, folder: Path) -> list[tuple[str, str]]:
+    """Return (id, text) of the figures on the page that show a row's cards."""
+    runs = [(run, figures(folder / run.folder)) for run in row.group.members]
+    seed = "seed {}, " if len(runs) > 1 else ""
     return [
-        {**f, "mark": MARKS[f["level"]]}
-        for f in row.line.best["flags"]
-        if f["name"] not in common
+        (f"{run.folder}/{name}", seed.format(run.card.scenario["seed"]) + text)
+        for run, names in runs
+        for text, wanted in LINKS.items()
+        if (name := pick(names, wanted))
     ]
+
+
+def _holds_for(column: Column, table: StandingsTable) -> str:
+    """Return for whom a column's bound holds; "" for a column that is no bound."""
+    bounds = {short: name for name, short in SHORT.items()}
+    bounds |= dict.fromkeys(("least 1/dFIL", "median", "1/dFIL mean"), "cramer_rao")
+    holds = {
+        b.holds_for.split(",")[0]
+        for row in table.rows
+        for b in row.line.defense.bounds
+        if b.name == bounds.get(column.header, column.header)
+    }
+    return ", ".join(sorted(holds))
+
+
+def flags(row: Standing) -> list[RaisedFlag]:
+    """Return the flags of a row's strongest attack, less those all rows share."""
+    common = common_flags(row.line.card)
+    raised = row.line.best.flags if row.line.best else []
+    return [flag for flag in raised if flag.name not in common]
 
 
 def _compared(
-    what: str, of: tuple[list[comparisons.Comparison], str]
-) -> list[dict[str, str]]:
-    found, why = of
-    if not found:
-        return [{"what": what, "text": f"no comparison: {why}."}]
-    out = []
-    for c in found:
+    what: str, results: list[comparisons.Comparison], why: str
+) -> list[tuple[str, str]]:
+    """Return (what is equal, the rows) per comparison, or why there is none."""
+    lines = [] if results else [(what, f"no comparison: {why}.")]
+    for c in results:
         rows = "; ".join(f"{r.label} {comparisons.protection_text(r)}" for r in c.rows)
         less = f". Less useful: {c.left_out}" if c.left_out else ""
-        out.append({"what": what, "text": f"({c.what}): {rows}{less}."})
-    return out
+        lines.append((what, f"({c.why}): {rows}{less}."))
+    return lines
 
 
-def pareto_plot(table: Table) -> Markup | None:
-    """Return utility against protection, or None where no row has both."""
-    told = [
-        (i, r)
+def pareto_plot(table: StandingsTable) -> Markup | None:
+    """Return utility against protection; None where fewer than two rows have both."""
+    rows = {
+        i: (r.label, float(r.utility), table.sign * float(r.protection))
         for i, r in enumerate(table.rows)
         if r.utility is not None and r.protection is not None
-    ]
-    if len(told) < 2 or table.measure is None:
+    }
+    if len(rows) < 2 or table.measure is None:
         return None
-    value = {i: table.sign * float(r.protection or 0) for i, r in told}
-    useful = {i: float(r.utility or 0) for i, r in told}
-    first = told[0][1].line
-    name = "R²" if "r2" in (first.own["utility"] or {}) else "accuracy"
-    wide = min(value.values()) > 0 and max(value.values()) > 30 * min(value.values())
-    rules = []
-    floor = first.card.floor.get("mse")
-    if floor is not None and table.measure.startswith(("MSE", "share")):
-        level = float(floor) if table.sign > 0 else 1 - float(floor)
-        rules.append(svg.Rule("floor: ignores the release", y=level))
-    if table.measure.startswith("AUC"):
-        rules.append(svg.Rule("a coin", y=0.5))
-    reach = [*value.values(), *(r.y for r in rules if r.y is not None)]
-    front = sorted((i for i, _ in told if i in table.front), key=lambda i: useful[i])
-    series = [
-        svg.Series(
-            "",
-            [useful[i] for i in front],
-            [value[i] for i in front],
-            0,
-            line=True,
-            marked=False,
-        )
-    ]
-    for n, label in enumerate(dict.fromkeys(r.label for _, r in told)):
-        own = [i for i, r in told if r.label == label]  # one a line-up that has it
-        x, y = [useful[i] for i in own], [value[i] for i in own]
-        said = [f"{label}: {name} {a:.4g}, {b:.4g}" for a, b in zip(x, y, strict=True)]
-        series.append(svg.Series(label, x, y, n, titles=said))
+    line = table.rows[0].line
+    r2 = line.defense.utility is not None and line.defense.utility.r2 is not None
+    utility = "R²" if r2 else "accuracy"
     better = "higher" if table.sign > 0 else "lower"
-    return svg.plot(
-        svg.axis(f"{name} (right is better)", list(useful.values())),
-        svg.axis(f"{table.measure} ({better} is better)", reach, log=wide),
-        series,
-        rules,
-        title=f"{table.scenario} on {table.data}: utility against protection",
-    )
+    labels = f"{table.measure} ({better} is better)", f"{utility} (right is better)"
+    figure, (axis,) = common.panels(1, (5.6, 4.2), *labels)
+    floor = None if line.result is None else line.result.headline.floor
+    if floor is not None:
+        axis.axhline(float(floor), label="ignores the release", **common.FLOOR)
+    axis.plot(*zip(*sorted(rows[i][1:] for i in table.front), strict=True), color=INK)
+    cards = (row.group.card for row in table.rows)
+    looks = common.looks(dict.fromkeys(label for c in cards for label in c.defenses))
+    for label, x, y in rows.values():
+        shape = {"color": looks[label].color, "marker": looks[label].marker}
+        (marker,) = axis.plot(x, y, linestyle="", label=label, **shape)
+        common.hover(marker, f"{label}: {utility} {x:.4g}, {y:.4g}")
+    values = [y for _, _, y in rows.values()]
+    if min(values) > 0 and max(values) > 30 * min(values):
+        axis.set_yscale("log")
+        common.few_labels(axis.yaxis)
+    common.legend_below(figure)
+    title = f"{table.scenario} on {table.data}: utility against protection"
+    return common.svg(figure, title)

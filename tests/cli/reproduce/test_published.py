@@ -1,6 +1,4 @@
-"""Files of published numbers, and the places their numbers are read at."""
-
-import re
+"""Files of published numbers: what is read from them, and what is refused."""
 
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from audit.cli.reproduce import conventions, plan, published
 from audit.config import hydra_app, workspace
 from audit.config.compose import scenario_names
 from audit.errors import UserError
-from audit.scorecard import path
 
 BUILT_IN = published.files([hydra_app.BUILT_IN])
 
@@ -28,85 +25,20 @@ tables:
     title: sums
     run: a
     columns:
-      mse: {quantity: MSE, band: near, at: "strongest[defense={label}].result.mse"}
+      mse: {quantity: MSE, band: near, attack: strongest, key: mse}
     rows:
-      - {row: Sum, label: noisy_sum, numbers: {mse: {published: 0.5, sd: 0.1}}}
+      - {row: Sum, defense: noisy_sum, numbers: {mse: {published: 0.5, sd: 0.1}}}
 """
-
-
-def written(tmp_path, text, name="mine"):
-    (tmp_path / "expected").mkdir(exist_ok=True)
-    file = tmp_path / "expected" / f"{name}.yaml"
-    file.write_text(text)
-    return file
-
-
-def test_one_number(tmp_path):
-    held, [number] = published.load(written(tmp_path, FILE))
-    assert held.runs["a"].full.seeds == [0, 1]
-    assert number.at == "strongest[defense=noisy_sum].result.mse"
-    assert (number.published, number.sd, number.claim) == (0.5, 0.1, "reproduced")
-    assert number.name == "table 1, Sum, MSE"
-
-
-WRONG = [
-    ("full: {data: digits,", "full: {data: auto, ", "runs.a.full.data=auto"),
-    ("seeds: [0, 1]", "seeds: [0, 0]", "a seed counts once"),
-    ("data: digits, seeds: [0, 1]", "data: digits, seeds: []", "runs.a.full.seeds"),
-    ("seeds: [0, 1]}", "seeds: [0], device: tpu}", "'any' or 'gpu'"),
-    ("runs=1", "seed=1", "'seed=1' is not for words to say"),
-    ("relative: 0.1, why", "relative: 0.1, absolute: 0.1, why", "one of absolute"),
-    ("relative: 0.1, why: a test", "relative: 0.1", "bands.near.why: field required"),
-    ("relative: 0.1", "relative: -0.1", "bands.near.relative=-0.1"),
-    ("run: a\n", "run: b\n", "run 'b' is unknown; there is a"),
-    ("    run: a\n", "", "give one of run, formula and absent"),
-    ("run: a", "formula: edmunds_epsilom", "did you mean 'edmunds_epsilon'?"),
-    ("run: a", "run: a\n    formula: edmunds_epsilon", "one of run, formula and"),
-    ("band: near", "band: nea", "band 'nea' is unknown; did you mean 'near'?"),
-    ("numbers: {mse:", "numbers: {msee:", "did you mean 'mse'?"),
-    ("{label}].", "{label}.", "cannot be read from"),
-    (", label: noisy_sum", "", "needs the row's label"),
-    (', at: "strongest[defense={label}].result.mse"', "", "`at` where there is a run"),
-    ("published: 0.5", "published: 0", "nothing is near 0 by a relative band"),
-    ("published: 0.5,", "published: .nan,", "finite"),
-    ("sd: 0.1", "sd: -0.1", "sd=-0.1"),
-    ("sd: 0.1}", "claim: differs}", "the claim 'differs' needs a reason"),
-    ("sd: 0.1", "claim: not run, reason: ''", "reason=''"),
-    ("sd: 0.1", "claim: perhaps", "claim='perhaps'"),
-    ("title: a source", "titel: a source", "titel='a source'"),
-    ("title: a source\n", "title: a source\ntitle: b\n", "duplicate key"),
-    ("tables:", "tables: [", "while parsing"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("old", "new", "said"), WRONG)
-def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, old, new, said):
-    assert FILE.count(old) >= 1
-    with pytest.raises(UserError) as error:
-        published.load(written(tmp_path, FILE.replace(old, new)))
-    assert said in str(error.value)
-    assert "mine.yaml" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_number_is_listed_once_and_a_run_is_read(tmp_path):
-    line = FILE[FILE.index("      - {row") :]
-    with pytest.raises(UserError, match="table 1, Sum, MSE: listed twice"):
-        published.load(written(tmp_path, FILE + line))
-    other = "  b:" + FILE[FILE.index("  a:") + 4 : FILE.index("bands:")]
-    with pytest.raises(UserError, match=re.escape("runs.b: no table is read from it")):
-        published.load(written(tmp_path, FILE.replace("bands:", f"{other}bands:")))
-
-
 # a second table beside FILE's, and both drawn against each other
 DRAWN = """
   - table: "2"
     title: the same sums
     run: a
     columns:
-      mse: {quantity: again, band: near, at: "strongest[defense={label}].result.mse"}
+      mse: {quantity: again, band: near, attack: strongest, key: mse}
+      other: {quantity: nothing, band: near, key: floor.mse}
     rows:
-      - {row: Sum, label: noisy_sum, numbers: {mse: {published: 0.7}}}
+      - {row: Sum, defense: noisy_sum, numbers: {mse: {published: 0.7}}}
 
 figures:
   - figure: "3.1"
@@ -117,123 +49,109 @@ figures:
 """
 
 
+def written(tmp_path, text, name="mine"):
+    (tmp_path / "expected").mkdir(exist_ok=True)
+    file = tmp_path / "expected" / f"{name}.yaml"
+    file.write_text(text)
+    return file
+
+
+def load(tmp_path, text):
+    return published.load(written(tmp_path, text))
+
+
+def test_one_number(tmp_path):
+    source, [number] = load(tmp_path, FILE)
+    assert source.runs["a"].full.seeds == [0, 1]
+    place = (number.run, number.defense, number.attack, number.key)
+    assert place == ("a", "noisy_sum", "strongest", "mse")
+    assert (number.published, number.sd, number.claim) == (0.5, 0.1, "reproduced")
+    assert number.name == "table 1, Sum, MSE"
+    text = FILE.replace("    run: a\n", "    run: a\n    sd: 1.0\n    claim: differs\n")
+    text = text.replace("{row: Sum,", "{row: Sum, reason: the row's,")
+    text = text.replace("{quantity: MSE,", "{quantity: MSE, reason: the column's,")
+    _, [number] = load(tmp_path, text)  # the nearest field counts
+    assert (number.sd, number.claim, number.reason) == (0.1, "differs", "the row's")
+
+
+ROW = FILE[FILE.index("      - {row") :]
+RUN = FILE[FILE.index("  a:") : FILE.index("bands:")]
+WRONG = [
+    ("full: {data: digits,", "full: {data: auto, ", "runs.a.full.data=auto"),
+    ("seeds: [0, 1]", "seeds: [0, 0]", "a seed counts once"),
+    ("data: digits, seeds: [0, 1]", "data: digits, seeds: []", "runs.a.full.seeds"),
+    ("seeds: [0, 1]}", "seeds: [0], device: tpu}", "'any' or 'gpu'"),
+    ("runs=1", "seed=1", "'seed=1' does not belong in words"),
+    ("relative: 0.1, why", "relative: 0.1, absolute: 0.1, why", "one of absolute"),
+    ("relative: 0.1, why: a test", "relative: 0.1", "bands.near.why: field required"),
+    ("relative: 0.1", "relative: -0.1", "bands.near.relative=-0.1"),
+    ("run: a\n", "run: b\n", "run 'b' is unknown; there is a"),
+    ("    run: a\n", "", "give one of run, formula and absent"),
+    ("run: a", "run: a\n    formula: edmunds_epsilon", "one of run, formula and"),
+    ("    run: a", "    formula: edmunds_epsilom", "did you mean 'edmunds_epsilon'?"),
+    ("    run: a\n", "    absent: not built\n", "key, attack and minus are where"),
+    ("band: near", "band: nea", "band 'nea' is unknown; did you mean 'near'?"),
+    ("numbers: {mse:", "numbers: {msee:", "did you mean 'mse'?"),
+    ("quantity: MSE", "quantiti: MSE", "did you mean 'quantity'?"),
+    ("key: mse", "key: mse..x", "key='mse..x'"),
+    (", defense: noisy_sum", "", "a run is read at the key of a defense: give both"),
+    (", key: mse", "", "a run is read at the key of a defense: give both"),
+    ("published: 0.5", "published: 0", "nothing is near 0 by a relative band"),
+    ("published: 0.5,", "published: .nan,", "finite"),
+    ("sd: 0.1", "sd: -0.1", "sd=-0.1"),
+    ("sd: 0.1}", "claim: differs}", "the claim 'differs' needs a reason"),
+    ("sd: 0.1", "claim: not run, reason: ''", "reason=''"),
+    ("sd: 0.1", "claim: perhaps", "claim='perhaps'"),
+    ("title: a source", "titel: a source", "titel='a source'"),
+    ("title: a source\n", "title: a source\ntitle: b\n", "duplicate key"),
+    ("tables:", "tables: [", "while parsing"),
+    (ROW, ROW + ROW, "table 1, Sum, MSE: listed twice"),
+    ("bands:", RUN.replace("a:", "b:", 1) + "bands:", "runs.b: no table is read from"),
+]  # fmt: skip
+WRONG_FIGURES = [
+    ('across: "1"', 'across: "7"', "figure 3.1: table '7' is unknown"),
+    ("0.7}", "0.7}, other: {published: 1.0}", "table '2' has several columns"),
+    ("row: Sum, defense: noisy_sum, numbers: {mse: {published: 0.7", "row: Summe, "
+     "defense: noisy_sum, numbers: {mse: {published: 0.7", "its tables' rows differ"),
+    ('figure: "3.1"', 'figure: "../3"', "figures.0.figure='../3'"),
+    ('up: "2"}', 'up: "2"}\n      - {title: b, across: "2", up: "1"}',
+     "figure 3.1: its panels have one quantity up, not 2"),
+    ("figures:\n", "figures:\n  - {figure: '3.1', title: b, panels: [{title: b, "
+     "across: '2', up: '2'}]}\n", "figure 3.1: listed twice"),
+    ("- {title: sums,", "- {", "figures.0.panels.0.title: field required"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('across: "1"', 'across: "7"', "figure 3.1: table '7' is unknown"),
-        ("mse: {quantity: again,", "b: {quantity: b, band: near, at: seed}\n      "
-         "mse: {quantity: again,", "figure 3.1: table '2' has several columns"),
-        ("row: Sum, label: noisy_sum, numbers: {mse: {published: 0.7",
-         "row: Summe, label: noisy_sum, numbers: {mse: {published: 0.7",
-         "figure 3.1, sums: its tables' rows differ"),
-        ('figure: "3.1"', 'figure: "../3"', "figures.0.figure='../3'"),
-        ('up: "2"}', 'up: "2"}\n      - {title: b, across: "2", up: "1"}',
-         "figure 3.1: its panels have one quantity up, not 2"),
-        ("figures:\n", "figures:\n  - {figure: '3.1', title: b, panels: [{title: b, "
-         "across: '2', up: '2'}]}\n", "figure 3.1: listed twice"),
-        ("- {title: sums,", "- {", "figures.0.panels.0.title: field required"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_figure_is_said(tmp_path, old, new, said):
-    assert (FILE + DRAWN).count(old) == 1
+    ("text", "old", "new", "said"),
+    [(FILE, *case) for case in WRONG]
+    + [(FILE + DRAWN, *case) for case in WRONG_FIGURES],
+)
+def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, old, new, said):
+    assert text.count(old) >= 1
     with pytest.raises(UserError) as error:
-        published.load(written(tmp_path, (FILE + DRAWN).replace(old, new)))
+        load(tmp_path, text.replace(old, new))
     assert said in str(error.value)
+    assert "mine.yaml" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-FORMULA = """
-    formula: edmunds_epsilon
-    columns: {e: {quantity: epsilon, band: near}}
-    rows: [{row: r, settings: {SETTINGS}, numbers: {e: {published: 1.0}}}]
-"""
+UNREAD = FILE.replace(RUN, "  {}\n").replace(", attack: strongest, key: mse", "")
 
 
 def test_settings_of_a_formula_are_its_arguments(tmp_path):
-    head = FILE[: FILE.index("runs:")] + FILE[FILE.index("bands:") :]
-    text = head[: head.index("    run: a")] + FORMULA.strip("\n")
+    text = UNREAD.replace("run: a", "formula: edmunds_epsilon")
     full = "records: 9, batch_size: 3, epochs: 1, noise_multiplier: 1.0"
-    _, [number] = published.load(written(tmp_path, text.replace("SETTINGS", full)))
+    settings = "row: Sum, settings: {%s}"
+    _, [number] = load(tmp_path, text.replace("row: Sum", settings % full))
     assert number.settings["records"] == 9
     with pytest.raises(UserError, match="missing a required argument: 'batch_size'"):
-        published.load(written(tmp_path, text.replace("SETTINGS", "records: 9")))
+        load(tmp_path, text.replace("row: Sum", settings % "records: 9"))
 
 
-# Places -------------------------------------------------------------------------------
-
-CARD = {
-    "floor": {"mse": 0.25, "lpips": None, "far": "inf", "name": "x"},
-    "steps": [{"a": 1}, {"a": 2}],
-    "trials": [
-        {"defense": "a", "attack": "p", "result": {"mse": 1}},
-        {"defense": "a", "attack": "q", "result": {"mse": 2}},
-        {"defense": "b", "attack": "q q.", "result": {"mse": 3}},
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("floor.mse", 0.25),
-        ("steps[1].a", 2),
-        ("trials[defense=a,attack=q].result.mse", 2),
-        ("trials[attack=q q.].result.mse", 3),
-        ("steps[1].a - floor.mse", 1.75),
-    ],
-)
-def test_places_are_read(place, value):
-    assert path.read(CARD, place) == value
-
-
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ("flor.mse", "no 'flor' in the scorecard; did you mean 'floor'?"),
-        ("floor.mean", "no 'mean' in floor"),
-        ("floor.mse.x", "no 'x' in floor.mse"),
-        ("floor.lpips", "floor.lpips is not computed"),
-        ("floor.far", "floor.far is inf"),
-        ("floor.name", "floor.name is not a number"),
-        ("floor", "floor is not a number"),
-        ("floor[0].mse", "floor is not a list"),
-        ("steps[2].a", "steps has 2 entries, none is 2"),
-        ("trials[defense=a].result.mse", "trials: 2 entries have defense=a, not one"),
-        ("trials[defense=c].result.mse", "trials: 0 entries have defense=c, not one"),
-    ],
-)
-def test_nothing_at_a_place_says_from_where_on(place, said):
-    with pytest.raises(LookupError) as error:
-        path.read(CARD, place)
-    assert said in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "",
-        ".",
-        "a - ",
-        "a - b..c",
-        "a.",
-        ".a",
-        "a..b",
-        "a[",
-        "a[]",
-        "a[b]",
-        "a[-1]",
-        "a[b=]",
-        "a b",
-    ],
-)
-def test_what_is_no_place(place):
-    with pytest.raises(ValueError, match="place"):
-        path.parse(place)
-
-
-def test_labels_of_a_place():
-    assert path.labels("defenses.fim.steps[0].accuracy") == ("fim", None)
-    assert path.labels("trials[defense=a,attack=b].result.mse") == ("a", "b")
-    assert path.labels("floor.mse") == (None, None)
+def test_what_nothing_computes_is_listed_as_not_run(tmp_path):
+    _, [number] = load(tmp_path, UNREAD.replace("run: a", "absent: not built"))
+    assert (number.claim, number.reason, number.key) == ("not run", "not built", None)
 
 
 # The committed files ------------------------------------------------------------------
@@ -242,11 +160,10 @@ def test_labels_of_a_place():
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_committed_files_are_read_and_their_runs_compose(name, monkeypatch):
     monkeypatch.delenv("AUDIT_DATA", raising=False)
-    held, numbers = published.load(BUILT_IN[name])
-    known = scenario_names([hydra_app.BUILT_IN])
-    assert {run.scenario for run in held.runs.values()} <= set(known)
+    source, _ = published.load(BUILT_IN[name])
+    scenarios = scenario_names([hydra_app.BUILT_IN])
+    assert {run.scenario for run in source.runs.values()} <= set(scenarios)
     plan.plan(name, BUILT_IN[name], "smoke", None)
-    assert all(n.at is None or path.parse(n.at) for n in numbers)
 
 
 def test_the_thesis_lists_every_cell():
@@ -261,28 +178,18 @@ def test_the_thesis_lists_every_cell():
 
 
 def test_directional_noise_lists_every_cell():
-    held, numbers = published.load(BUILT_IN["dirdp"])
+    source, numbers = published.load(BUILT_IN["dirdp"])
     count = {t: sum(n.table[0] == t for n in numbers) for t in "2345"}
-    # thirteen rows a network and data set, and two differences of each attack
+    # thirteen rows per network and data set, and two differences of each attack
     assert count == {"2": 8 * 13, "3": 4 * 13, "4": 6 * 13, "5": 12 + 8}
     assert all(n.run for n in numbers)
-    audits = {n.run for n in numbers if "attack_r" in n.at}
+    audits = {n.run for n in numbers if n.attack == "attack_r"}
     assert audits == {n.run for n in numbers if n.table[0] == "3"}
-    assert {held.runs[run].scenario for run in audits} == {"dirdp_mia"}
-    [figure] = held.figures  # accuracy up, an attack's score across
+    assert {source.runs[run].scenario for run in audits} == {"dirdp_mia"}
+    [figure] = source.figures  # accuracy up, an attack's score across
     assert [p.up[0] for p in figure.panels] == ["2"] * 8
     assert [p.across[0] for p in figure.panels] == ["3"] * 4 + ["4"] * 4
     assert all(p.across[1:] == p.up[1:] for p in figure.panels)
-
-
-def test_what_nothing_computes_is_listed_as_not_run(tmp_path):
-    text = FILE[: FILE.index("runs:")] + FILE[FILE.index("bands:") :]
-    text = text.replace("    run: a\n", "    absent: not built\n")
-    text = text.replace(', at: "strongest[defense={label}].result.mse"', "")
-    _, [number] = published.load(written(tmp_path, text))
-    assert (number.claim, number.reason, number.at) == ("not run", "not built", None)
-    with pytest.raises(UserError, match="`at` where there is a run"):
-        published.load(written(tmp_path, text.replace("near}", "near, at: floor.mse}")))
 
 
 def test_epsilons_of_the_thesis_in_its_convention():

@@ -9,64 +9,53 @@ import pytest
 import audit.__main__ as cli
 from audit.cli.reproduce import figures
 from audit.errors import UserError
+from tests import pages
 
 
 def defense(use, rdp2, accuracy=0.5, **noise):
     settings = {"learning_rate": 0.1, "batch_size": 10, **noise}
-    own = {"use": use, "settings": settings, "rdp2": rdp2}
-    return own | {"utility": {"accuracy": accuracy}}
+    utility = {"accuracy": accuracy, "accuracy_sd": 0.1, "models": 5, "test": 9}
+    return {"use": use, "settings": settings, "rdp2": rdp2, "utility": utility}
 
 
-def card(game, defenses, trials, seed=0):
-    where = {"command": f"run seed={seed}", "git": {"commit": "a" * 40}}
-    scenario = {"game": game, "seed": seed}
-    return {
-        "scenario": scenario,
-        "provenance": where,
-        "defenses": defenses,
-        "trials": trials,
-        "floor": {"mse": 0.04},
-    }
-
-
-def trial(label, use, **result):
-    held = {"defense": label, "attack": use, "use": use, "status": "ok"}
-    return held | {"result": result}
-
-
-def exposed(seed, mse, accuracy=0.9):
-    noise = {"noise_multiplier": 1.0}
-    return card(
-        "exposed",
-        {
-            "sgd": defense("sgd", None),
-            "gauss": defense("dpsgd", 4.0, accuracy, **noise),
-            "vmf": defense("dirdp_sgd", 4.0, 0.5, concentration=9.0),
-        },
-        [trial("gauss", "gradient_inversion", mse=mse)],
-        seed,
+def card(game, defenses, *trials):
+    return pages.typed(
+        scenario={"game": game}, floor={"mse": 0.04}, defenses=defenses, trials=trials
     )
 
 
-def membership(seed, auc, multiplier=1.0):
-    held = {"gauss": defense("dpsgd", None, noise_multiplier=multiplier, steps=9)}
-    found = [
-        trial("gauss", "coin", auc={"value": 0.5}),
-        trial("gauss", "attack_r", auc={"value": auc}),
-    ]
-    return card("membership", held, found, seed)
+def trial(use, **result):
+    labels = {"defense": "gauss", "attack": use, "use": use, "status": "ok"}
+    return labels | {"result": result}
+
+
+def exposed(mse, accuracy=0.9):
+    defenses = {
+        "sgd": defense("sgd", None),
+        "gauss": defense("dpsgd", 4.0, accuracy, noise_multiplier=1.0),
+        "vmf": defense("dirdp_sgd", 4.0, 0.5, concentration=9.0),
+    }
+    return card("exposed", defenses, trial("gradient_inversion", mse=mse, mse_se=0.1))
+
+
+def membership(auc, multiplier=1.0):
+    defenses = {"gauss": defense("dpsgd", 5.0, noise_multiplier=multiplier, steps=9)}
+    attacks = {"coin": 0.5, "attack_r": auc}
+    trials = [trial(use, auc={"value": value}) for use, value in attacks.items()]
+    return card("membership", defenses, *trials)
 
 
 def test_games_meet_at_one_divergence():
-    cards = [exposed(0, 0.01, 0.9), exposed(1, 0.03, 0.7), membership(0, 0.6)]
-    vmf, gauss = figures.points(cards)
+    vmf, gauss = figures.over_seeds(
+        [exposed(0.01, 0.9), exposed(0.03, 0.7), membership(0.6)]
+    )
     assert (gauss.label, gauss.use, gauss.divergence) == ("gauss", "dpsgd", 4.0)
-    assert gauss.values == {
-        "accuracy": [0.9, 0.7],
-        "MSE of gradient_inversion": [0.01, 0.03],
-        "AUC of attack_r": [0.6],
-    }
-    assert vmf.values == {"accuracy": [0.5, 0.5]}  # and no place for sgd
+    means = {quantity: mean for quantity, (mean, _) in gauss.readings.items()}
+    assert means == pytest.approx(
+        {"accuracy": 0.8, "MSE of gradient_inversion": 0.02, "AUC of attack_r": 0.6}
+    )
+    assert gauss.readings["accuracy"] == figures.interval([0.9, 0.7])
+    assert vmf.readings == {"accuracy": (0.5, 0.0)}  # and no place for sgd
 
 
 def test_intervals_are_over_seeds():
@@ -79,14 +68,11 @@ def test_intervals_are_over_seeds():
     assert np.isnan(figures.interval([0.5])[1])
 
 
-def test_one_name_is_one_noise():
+def test_one_name_is_one_noise_and_has_a_divergence():
     with pytest.raises(UserError, match=r"gauss is .*1\.0.* in one card, .*2\.0"):
-        figures.points([exposed(0, 0.01), membership(0, 0.6, multiplier=2.0)])
-
-
-def test_without_a_divergence_there_is_no_scale():
-    with pytest.raises(UserError, match="no card of the game exposed"):
-        figures.points([membership(0, 0.6)])
+        figures.over_seeds([exposed(0.01), membership(0.6, multiplier=2.0)])
+    with pytest.raises(UserError, match="no card of exposed updates"):
+        figures.over_seeds([membership(0.6)])
 
 
 def test_committed_cards_make_a_figure_and_a_table(tmp_path, capsys):

@@ -49,13 +49,17 @@ def build(**given):
 def prepared(shape, **given):
     """Return a defense, its side and its compiled step: made once for all tests."""
     own = build(perturbation=shape, **given)
-    return own, jax.tree.map(jnp.asarray, own.prepare(KEY, START)), jax.jit(own.step)
+    return (
+        own,
+        jax.tree.map(jnp.asarray, own.prepare(KEY, START)),
+        jax.jit(own.mechanism.step),
+    )
 
 
 def offsets(shape, steps=3, **given):
     """Return what is added to gradients in every step of one run, and the end."""
     own, side, step = prepared(shape, **given)
-    state, out = own.init(KEY, side), []
+    state, out = own.mechanism.init(KEY, side), []
     for _ in range(steps):
         state, view = step(KEY, state, DATA)
         out.append(flat(view.side.offset))
@@ -212,7 +216,7 @@ def test_the_fit_lowers_its_objective():
 def test_private_records_do_not_reach_phi(shape):
     """Other private records, same parameters: the same side before the step."""
     own, side, step = prepared(shape)
-    state = own.init(KEY, side)
+    state = own.mechanism.init(KEY, side)
     other = TrainingSet(records(20, SHAPE, 2, seed=7), None)
     state = state._replace(t=jnp.ones((), int))  # the side of step 0 is prepared
     first, second = (step(KEY, state, data)[1].side for data in (DATA, other))
@@ -268,7 +272,9 @@ def test_static_networks_start_anew_every_step():
     own, side, step = prepared("network_static")
     moved = jax.tree.map(lambda a: a + 1, side.learnt.phi)
     other = side._replace(learnt=side.learnt._replace(phi=moved))
-    states = [own.init(KEY, s)._replace(t=jnp.ones((), int)) for s in (side, other)]
+    states = [
+        own.mechanism.init(KEY, s)._replace(t=jnp.ones((), int)) for s in (side, other)
+    ]
     first, second = (step(KEY, s, DATA)[1].side.learnt.phi for s in states)
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
@@ -278,10 +284,10 @@ def test_accounting_is_of_the_side_of_the_step(x64):
     own = build(perturbation="constant_direct")
     side, data = double(own.prepare(KEY, START)), double(DATA)
     got = jax.jit(own.fisher)(KEY, side, data, np.array([3]))
-    state, want = own.init(KEY, side), 0.0
+    state, want = own.mechanism.init(KEY, side), 0.0
     query = gradient(TASK, soft_clip(1.0))
     z = jax.tree.map(lambda a: jnp.asarray(a[3]), data.fixed)
-    step = jax.jit(own.step)
+    step = jax.jit(own.mechanism.step)
     for _ in range(3):
         state, view = step(KEY, state, data)
         fn = lambda x, v=view: query.fn(v.params, v.side, z._replace(x=x))  # noqa: E731
@@ -303,7 +309,7 @@ def test_one_phi_for_all_runs_is_close_to_its_own():
 @pytest.mark.slow
 def test_a_shared_network_has_one_phi_a_step():
     own, side, step = prepared("network", share_steps=2)
-    state, seen = own.init(KEY, side), []
+    state, seen = own.mechanism.init(KEY, side), []
     for _ in range(3):
         state, view = step(KEY, state, DATA)
         seen.append(flat(view.side.learnt.phi["params"]))
@@ -338,9 +344,9 @@ def test_any_model_can_be_perturbed():
 
 def test_public_mean_points_along_the_public_gradient():
     own = public_mean(TASK, shift=2.0, clip_norm=3.0, density=1.0, steps=2)
-    state = own.init(KEY, jax.tree.map(jnp.asarray, own.prepare(KEY, START)))
+    state = own.mechanism.init(KEY, jax.tree.map(jnp.asarray, own.prepare(KEY, START)))
     for _ in range(2):
-        state, view = own.step(KEY, state, DATA)
+        state, view = own.mechanism.step(KEY, state, DATA)
         loss = lambda p: jax.vmap(TASK.loss, (None, 0))(p, PUBLIC).mean()  # noqa: E731
         want = flat(jax.grad(loss)(view.params))
         got = flat(view.side.offset)

@@ -3,21 +3,23 @@
 import numpy as np
 import pytest
 
-from audit.report.figures import attribute, common, records
-from audit.scorecard.card import Scorecard
+from audit.report.figures import attribute, bounds, common, records
+from tests import pages
 
 N, S = 400, 20
 
 
-def card(game="leave_one_out", **without):
-    """A card with everything on it, made of random numbers."""
+def card(game="leave_one_out", **changed):
+    """A card with everything on it, made of random numbers; arrays changed or left out.
+
+    A name of an array has two underscores for its slash; None leaves the array out.
+    """
     rng = np.random.default_rng(0)
     dfil = rng.lognormal(0, 3, N)
-    shown = np.argsort(dfil)[[*range(8), *range(-8, 0)]]
     arrays = {
         "label": rng.integers(0, 2, N),
         "floor": np.full(N, 0.05),
-        "shown": np.sort(shown),
+        "shown": np.sort(np.argsort(dfil)[[*range(8), *range(-8, 0)]]),
         "shown_x": rng.uniform(size=(16, 8, 8, 1)),
         "even/eta": np.full(N, 0.5) + 1e-9 * rng.normal(size=N),
         "even/anatomy/eta_sd": np.logspace(-1, -9, 6),
@@ -29,39 +31,21 @@ def card(game="leave_one_out", **without):
         "noisy/attack/wrong": rng.uniform(size=N),
     }
     arrays["noisy/attack/mse"][:3] = [np.inf, 0.0, np.nan]
-    arrays = {k: v for k, v in arrays.items() if k not in without.get("arrays", ())}
-    bound = {
-        "name": "hammersley_chapman_robbins",
-        "mean": 0.0,
-        "median": 0.0,
-        "min": 0.0,
-        "max": 0.0,
-        "log10": -320.2,
-        "holds_for": "unbiased attackers",
-        "theorem": "",
-        "ranked": True,
-    }
+    arrays |= {name.replace("__", "/"): value for name, value in changed.items()}
+    bound = {"name": "hammersley_chapman_robbins", "mean": 0.0, "log10": -320.2}
     claim = {"quantity": "MSE bound", "value": 0.02, "source": "x", "void": "why"}
-    result = {"mse": 1.0, "oracle": False, "success": 0.5}
-    trial = {
-        "defense": "noisy",
-        "attack": "attack",
-        "use": "glm_attack",
-        "status": "ok",
-        "result": result if game != "attribute" else {"oracle": False, "success": 0.5},
-        "flags": [],
-    }
-    return Scorecard(
+    error = {} if game == "attribute" else {"mse": 1.0}
+    result = {**error, "success": 0.5}
+    trial = {"defense": "noisy", "attack": "attack", "use": "glm_attack"}
+    return pages.typed(
         scenario={"game": game, "features": {"pca": 0}},
-        provenance={},
-        data={},
         floor={"mse": 0.05, "mse_se": 0.0},
         defenses={
             "even": {"bounds": [], "nominal": []},
             "noisy": {"bounds": [bound], "nominal": [claim]},
         },
-        trials=[trial],
-        arrays=arrays,
+        trials=[trial | {"result": result}],
+        arrays={name: value for name, value in arrays.items() if value is not None},
     )
 
 
@@ -70,7 +54,7 @@ def test_every_figure_is_drawn_and_drawn_the_same(name, tmp_path):
     applies, draw = records.FIGURES[name]
     assert applies(card())
     for place in ("a.png", "b.png"):
-        draw(card(), tmp_path / place)
+        common.save(draw(card()), tmp_path / place)
     drawn = (tmp_path / "a.png").read_bytes()
     assert drawn[:4] == b"\x89PNG"
     assert 5_000 < len(drawn) < 300_000
@@ -81,7 +65,7 @@ def test_the_attribute_figure_is_drawn(tmp_path):
     ((applies, draw),) = attribute.FIGURES.values()
     assert applies(card("attribute"))
     assert not applies(card())
-    draw(card("attribute"), tmp_path / "a.png")
+    common.save(draw(card("attribute")), tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5_000
 
 
@@ -89,37 +73,36 @@ def test_figures_say_where_they_do_not_apply():
     other = card("reconstruction")
     for applies, _ in records.FIGURES.values():
         assert not applies(other)
-    for name, lost in {
-        "eta_by_class.png": ["even/eta", "noisy/eta"],
-        "eta_extremes.png": ["noisy/eta"],  # the even one has no extremes
-        "reweighting.png": ["even/anatomy/eta_sd"],
-        "dfil_histogram.png": ["noisy/cramer_rao"],
-        "mse_vs_bound_records.png": ["noisy/cramer_rao"],
-        "rebuilt.png": ["noisy/attack/mean_guess"],
+    for name, gone in {
+        "eta_by_class.png": ("even__eta", "noisy__eta"),
+        "eta_extremes.png": ("noisy__eta",),  # the even one has no extremes
+        "reweighting.png": ("even__anatomy__eta_sd",),
+        "dfil_histogram.png": ("noisy__cramer_rao",),
+        "mse_vs_bound_records.png": ("noisy__cramer_rao",),
+        "rebuilt.png": ("noisy__attack__mean_guess",),
     }.items():
-        assert not records.FIGURES[name][0](card(arrays=lost)), name
-    for applies, _ in common.FIGURES.values():
+        assert not records.FIGURES[name][0](card(**dict.fromkeys(gone))), name
+    for applies, _ in bounds.FIGURES.values():
         assert not applies(card())
 
 
-def test_extremes_are_the_ends_that_have_a_picture():
-    values = np.arange(100.0)
-    low, high = records.extremes(values, np.array([0, 1, 2, 50, 93, 98, 99]))
-    np.testing.assert_array_equal(low, [0, 1, 2])
-    np.testing.assert_array_equal(high, [99, 98, 93])
+@pytest.mark.parametrize(
+    ("values", "shown", "low", "high"),
+    [
+        (np.arange(100.0), [0, 1, 2, 50, 93, 98, 99], [0, 1, 2], [99, 98, 93]),
+        ([np.nan, 2.0, 0.0, np.inf, 1.0], range(5), [2, 4, 1, 3], [3, 1, 4, 2]),
+    ],
+)
+def test_extremes_are_the_ends_that_have_a_picture(values, shown, low, high):
+    """And nan is no extreme."""
+    ends = records.extremes(np.asarray(values), np.asarray(shown))
+    assert [end.tolist() for end in ends] == [low, high]
 
 
 def test_tenths_are_ordered_by_eta():
     eta = np.random.default_rng(0).permutation(200)
     means = attribute.by_decile(eta / 1.0, eta)
     np.testing.assert_allclose(means, np.arange(10) * 20 + 9.5)
-
-
-def test_nan_is_no_extreme():
-    values = np.array([np.nan, 2.0, 0.0, np.inf, 1.0])
-    low, high = records.extremes(values, np.arange(5))
-    np.testing.assert_array_equal(low, [2, 4, 1, 3])
-    np.testing.assert_array_equal(high, [3, 1, 4, 2])
 
 
 def test_every_record_is_on_one_side_of_its_bound():
@@ -131,21 +114,17 @@ def test_every_record_is_on_one_side_of_its_bound():
     np.testing.assert_array_equal(np.flatnonzero(below), [2, 3, 6])
 
 
-def legends(monkeypatch, draw, held):
-    """What the legends of a figure say, and the figure itself."""
-    kept = []
-    monkeypatch.setattr(records, "save", lambda figure, _: kept.append(figure))
-    draw(held, None)
-    (figure,) = kept
+def legends(figure):
+    """What the legends of a figure say."""
     boxes = [a.get_legend() for a in figure.axes if a.get_legend()]
-    common.pyplot().close(figure)
-    return [t.get_text() for box in boxes for t in box.get_texts()], figure
+    return [t.get_text() for box in boxes for t in box.get_texts()]
 
 
-def test_points_below_their_bound_are_counted(monkeypatch):
+def test_points_below_their_bound_are_counted():
     """Through the legend: every record is somewhere, none is dropped silently."""
     held = card()
-    seen, figure = legends(monkeypatch, records.mse_vs_bound, held)
+    figure = records.mse_vs_bound(held)
+    seen = legends(figure)
     mse = held.arrays["noisy/attack/mse"]
     below = int((mse[3:] < held.arrays["noisy/cramer_rao"][3:]).sum())
     assert f"below its bound: {below + 1}" in seen  # and the error of zero
@@ -158,9 +137,9 @@ def test_points_below_their_bound_are_counted(monkeypatch):
     assert ((low <= drawn[:, 1]) & (drawn[:, 1] <= high)).all()
 
 
-def test_the_floor_is_on_its_panel(monkeypatch):
-    held = changed(**{"noisy/attack/mse": np.full(N, 50.0)})
-    _, figure = legends(monkeypatch, records.mse_vs_bound, held)
+def test_the_floor_is_on_its_panel():
+    held = card(noisy__attack__mse=np.full(N, 50.0))
+    figure = records.mse_vs_bound(held)
     low, high = figure.axes[0].get_ylim()
     assert low < held.floor["mse"] < 50 < high
 
@@ -181,40 +160,32 @@ def test_bins_of_eta_hold_every_record():
 
 
 @pytest.mark.parametrize("classes", [1, 2, 10])
-def test_no_class_is_left_out(classes, monkeypatch):
-    held = changed(label=np.arange(N) % classes)
-    seen, figure = legends(monkeypatch, records.eta_by_class, held)
-    assert seen == [str(i) for i in range(classes)] * 2
+def test_no_class_is_left_out(classes):
+    figure = records.eta_by_class(card(label=np.arange(N) % classes))
+    assert legends(figure) == [str(i) for i in range(classes)] * 2
     assert all(len(axis.lines) == classes for axis in figure.axes)  # the means
 
 
 @pytest.mark.parametrize("label", [None, np.linspace(-1, 1, N)])
-def test_records_without_classes_have_one_colour(label, monkeypatch):
-    held = changed(label=label)
-    seen, _ = legends(monkeypatch, records.eta_by_class, held)
-    assert seen == ["all", "all"]  # one a panel
+def test_records_without_classes_have_one_colour(label):
+    figure = records.eta_by_class(card(label=label))
+    assert legends(figure) == ["all", "all"]  # one per panel
 
 
-def test_the_renyi_bounds_are_named(monkeypatch):
+def test_the_renyi_bounds_are_named():
     """One too small for the axis is text; one in reach is a line."""
-    seen, figure = legends(monkeypatch, records.dfil_histogram, card())
+    figure = records.dfil_histogram(card())
+    seen = legends(figure)
     assert "Rényi bound 10^-320 (off the axis)" in seen
     assert "Rényi bound as published, void here" in seen
     drawn = [line.get_xdata() for line in figure.axes[0].lines]
     assert {0.02, 1.0} == {x[0] for x in drawn if len(x)}
 
 
-def changed(**arrays):
-    """The card with some arrays replaced, or left out where None."""
-    held = card()
-    kept = {k: v for k, v in {**held.arrays, **arrays}.items() if v is not None}
-    return held._replace(arrays=kept)
-
-
 def awkward(index, value):
     bound = card().arrays["noisy/cramer_rao"].copy()
     bound[index] = value
-    return changed(**{"noisy/cramer_rao": bound})
+    return card(noisy__cramer_rao=bound)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +195,9 @@ def awkward(index, value):
         awkward(5, 0.0),
         awkward(5, np.nan),
         awkward(slice(None), 3.0),
-        changed(shown_x=None),
-        changed(**{"noisy/attack/mse": None}),
-        changed(**{"noisy/attack/mse": np.full(N, np.nan)}),
+        card(shown_x=None),
+        card(noisy__attack__mse=None),
+        card(noisy__attack__mse=np.full(N, np.nan)),
         card()._replace(floor={}),
         card()._replace(floor={"mse": "nan"}),
         card()._replace(scenario={"game": "leave_one_out"}),
@@ -236,11 +207,11 @@ def test_odd_cards_are_drawn(held, tmp_path):
     """Warnings are errors here: nothing may warn either."""
     for name, (applies, draw) in records.FIGURES.items():
         if applies(held):
-            draw(held, tmp_path / name)
+            common.save(draw(held), tmp_path / name)
             assert (tmp_path / name).stat().st_size > 5_000
 
 
 def test_which_records_are_pictured():
     labels = np.array([0, 0, 1, 1, 0])
-    shown = common.targets_to_draw(card()._replace(arrays={"label": labels}), 4)
+    shown = bounds.targets_to_draw(card()._replace(arrays={"label": labels}), 4)
     np.testing.assert_array_equal(shown, [0, 2, 1, 3])

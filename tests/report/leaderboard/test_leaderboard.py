@@ -10,14 +10,15 @@ import pytest
 
 from audit.__main__ import main
 from audit.errors import UserError
-from audit.report import html_template, svg
 from audit.report.figures import common
+from audit.report.html import template
 from audit.report.leaderboard import comparisons, standings
 from audit.report.leaderboard import markdown as leaderboard
-from audit.report.leaderboard.standings import Held
+from audit.report.leaderboard.standings import CommittedCard
 from audit.scorecard import average_seeds, schema
+from audit.scorecard import card as cards
 from tests import pages
-from tests.pages import HOSTILE, RESULTS, SCRIPT
+from tests.pages import RESULTS, SCRIPT
 
 DOCS = RESULTS.parent / "docs"
 
@@ -34,12 +35,12 @@ def data():
     "path", sorted(RESULTS.glob("*/scorecard.json")), ids=lambda p: p.parent.name
 )
 def test_committed_rows_keep_the_contract(path):
-    text = path.read_text()
-    assert schema.check(text, "x") == text
+    card = schema.load(path)
+    assert json.loads(cards.to_json(card)) == json.loads(path.read_text())
 
 
 def test_the_schema_in_the_docs_is_the_one_that_is_checked():
-    """Made again by: python -c "from audit import contract; contract.write()"."""
+    """Made again by: python -c "from audit.scorecard import schema; schema.write()"."""
     held = json.loads((DOCS / "scorecard.schema.json").read_text())
     assert held == schema.schema()
 
@@ -91,7 +92,7 @@ def test_wrong_rows_are_refused_by_field_and_by_any_json_schema_tool(data, case)
     change, said = WRONG[case]
     held = wrong(data, change)
     with pytest.raises(UserError, match="here: ") as error:
-        schema.check(json.dumps(held), "here")
+        schema.from_json(json.dumps(held), "here")
     assert said in str(error.value)
     assert not validator(schema.schema()).is_valid(held)
     assert validator(schema.schema()).is_valid(data)
@@ -107,7 +108,7 @@ INCONSISTENT = {
 @pytest.mark.parametrize("case", INCONSISTENT)
 def test_rows_that_contradict_themselves_are_refused(data, case):
     with pytest.raises(UserError, match="here: "):
-        schema.check(json.dumps(wrong(data, INCONSISTENT[case])), "here")
+        schema.from_json(json.dumps(wrong(data, INCONSISTENT[case])), "here")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_rows_that_contradict_themselves_are_refused(data, case):
 )
 def test_what_is_no_row_at_all(text):
     with pytest.raises(UserError, match="here: "):
-        schema.check(text, "here")
+        schema.from_json(text, "here")
 
 
 def test_a_row_from_elsewhere_that_is_wrong_stops_with_exit_code_two(
@@ -147,7 +148,7 @@ def test_wrong_words(words, said, capsys, tmp_path, monkeypatch):
 
 def test_the_committed_leaderboard_is_what_the_rows_give():
     """Made again by `python -m audit leaderboard`."""
-    found = leaderboard.find(RESULTS)
+    found = leaderboard.committed(RESULTS)
     assert (
         leaderboard.markdown(found, RESULTS) == (RESULTS / "LEADERBOARD.md").read_text()
     )
@@ -162,7 +163,7 @@ def test_links_of_the_committed_leaderboard_lead_somewhere():
 
 def test_one_table_a_scenario_and_data_set_best_protected_first(data):
     other = pages.plain("binary_mnist-mnist")
-    held = [Held("a", pages.card(data)), Held("b", pages.card(other))]
+    held = [CommittedCard("a", pages.card(data)), CommittedCard("b", pages.card(other))]
     found = standings.tables(held)
     assert [(t.scenario, t.data) for t in found] == [
         ("binary_mnist", "mnist"),
@@ -176,24 +177,26 @@ def test_one_table_a_scenario_and_data_set_best_protected_first(data):
 def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
     shifts = (0.0, 0.003, 0.006)
     held = [
-        Held(f"s{i}", pages.card(pages.seeded(data, i, s)))
+        CommittedCard(f"s{i}", pages.card(pages.seeded(data, i, s)))
         for i, s in enumerate(shifts)
     ]
     (table,) = standings.tables(held)
     row = next(r for r in table.rows if r.label == "dpsgd")
-    assert len(row.entry.held) == 3
+    assert len(row.group.members) == 3
     np.testing.assert_allclose(
-        standings.utility_se(row.entry, "dpsgd"), np.std(shifts, ddof=1) / np.sqrt(3)
+        standings.utility_se(row.group, "dpsgd"), np.std(shifts, ddof=1) / np.sqrt(3)
     )
     own = next(
         t for t in data["trials"]
         if (t["defense"], t["attack"]) == ("dpsgd", "reconstructor")
     )["result"]  # fmt: skip
-    best = row.line.best["result"]
-    np.testing.assert_allclose(best["mse"], own["mse"] + 0.003)
+    best = row.line.result
+    np.testing.assert_allclose(best.mse, own["mse"] + 0.003)
+    np.testing.assert_allclose(float(best.headline.value), best.mse)
     # targets and seeds, in quadrature
     expected = np.hypot(own["mse_se"], np.std(shifts, ddof=1) / np.sqrt(3))
-    np.testing.assert_allclose(best["mse_se"], expected)
+    np.testing.assert_allclose(best.mse_se, expected)
+    np.testing.assert_allclose(best.headline.standard_error, expected)
     header = [c.header for c in table.columns]
     cells = [c.cell(row.line) for c in table.columns]
     assert cells[header.index("seeds")] == "3"
@@ -201,16 +204,16 @@ def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
 
 
 def test_the_same_seed_twice_is_two_entries(data):
-    held = [Held("a", pages.card(data)), Held("b", pages.card(data))]
-    assert len(standings.entries(held)) == 2
+    held = [CommittedCard("a", pages.card(data)), CommittedCard("b", pages.card(data))]
+    assert len(standings.seed_groups(held)) == 2
 
 
 def test_a_trial_that_failed_under_one_seed_is_not_averaged(data):
     bad = pages.seeded(data, 1)
     bad["trials"][2] |= {"status": "failed", "reason": "broke", "result": None}
     merged = average_seeds.merged([pages.card(data), pages.card(bad)])
-    assert merged.trials[2]["status"] == "failed"
-    assert merged.trials[2]["reason"] == "broke"
+    assert merged.trials[2].status == "failed"
+    assert merged.trials[2].reason == "broke"
 
 
 @pytest.mark.parametrize(
@@ -227,22 +230,22 @@ def test_pareto(points, front):
 
 
 def test_comparisons_say_what_is_equal_or_why_there_is_none(data):
-    (table,) = standings.tables([Held("a", pages.card(data))])
+    (table,) = standings.tables([CommittedCard("a", pages.card(data))])
     ((noise,), _), ((utility,), _) = (
         comparisons.at_equal_noise(table),
         comparisons.at_equal_utility(table),
     )
     labels = [r.label for r in noise.rows]
     assert set(labels) == {"fim", "public_mean", "prune", "dpsgd"}
-    assert "noise_multiplier 0.05" in noise.what
+    assert "noise_multiplier 0.05" in noise.why
     test = 2 * np.sqrt(0.9933335 * (1 - 0.9933335) / 150)
     for row in table.rows:
         assert (row in utility.rows) == (row.utility >= 0.9933335 - test)
     alone = pages.plain("glm_fil_mnist-mnist")
-    (table,) = standings.tables([Held("a", pages.card(alone))])
+    (table,) = standings.tables([CommittedCard("a", pages.card(alone))])
     assert comparisons.at_equal_noise(table) == ([], "nobody attacks here")
     told = pages.plain("glm_attributes-diabetes")
-    (table,) = standings.tables([Held("a", pages.card(told))])
+    (table,) = standings.tables([CommittedCard("a", pages.card(told))])
     assert "one seed" in comparisons.at_equal_utility(table)[1]
 
 
@@ -250,7 +253,7 @@ def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them(data):
     held = wrong(data, _set("trials", 5, "result", "epsilon_lower", 1.25))
     who = {"dpsgd": {"by": "Table B.2", "cost": "not stated"}}
     held["provenance"]["chosen"] = who
-    (table,) = standings.tables([Held("a", pages.card(held))])
+    (table,) = standings.tables([CommittedCard("a", pages.card(held))])
     shown = {
         r.label: {c.header: c.cell(r.line) for c in table.columns} for r in table.rows
     }
@@ -260,24 +263,32 @@ def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them(data):
     assert shown["sgd"]["settings by, cost"] == "not recorded"
 
 
-RESULT = {
-    "mse": (0.03, {"mse": 0.03, "mse_se": 0.001}),
-    "success": (-0.6, {"success": 0.6, "success_se": 0.01}),
-    "auc": (-0.7, {"auc": {"value": 0.7, "low": 0.651, "high": 0.749}, "success": 0.6}),
-    "epsilon_lower": (-1.5, {"epsilon_lower": 1.5, "auc": {"value": 0.9}}),
-}
-
-
-@pytest.mark.parametrize("key", RESULT)
-def test_attacks_are_shown_by_what_ranks_them(key, monkeypatch):
-    rank, result = RESULT[key]
-    result.get("auc", {}).setdefault("low", 0.8)
-    result.get("auc", {}).setdefault("high", 1.0)
-    monkeypatch.setattr(standings.cells, "error", lambda result: rank)
-    seen = standings.measured(result)
-    assert (seen.key, seen.sign * seen.value) == (key, rank)
-    if key == "auc":
-        np.testing.assert_allclose(seen.se, 0.025)
+@pytest.mark.parametrize(
+    ("metric", "better", "value", "words"),
+    [
+        ("mse", "lower", 0.03, "MSE of the strongest attack"),
+        ("success", "higher", 0.6, "share the strongest attack tells right"),
+        ("auc", "higher", 0.7, "AUC of the strongest attack"),
+        ("epsilon_lower", "higher", 1.5, "ε proved by the strongest attack"),
+        ("bits", "higher", 3.0, "bits of the strongest attack"),
+    ],
+)
+def test_attacks_are_ranked_and_shown_by_their_headline(
+    data, metric, better, value, words
+):
+    card = wrong(data, lambda h: None)
+    for i, trial in enumerate(card["trials"]):
+        trial["result"]["headline"] = {
+            "metric": metric, "value": value + i, "standard_error": 0.025,
+            "better": better, "floor": None,
+        }  # fmt: skip
+    (table,) = standings.tables([CommittedCard("a", pages.card(card))])
+    assert table.measure == words
+    row = table.rows[0]
+    headline = row.line.result.headline
+    assert table.sign * row.protection == headline.value
+    assert comparisons.protection_text(row).endswith("± .0250")
+    assert (headline.strength < 0) == (better == "lower")
 
 
 @pytest.mark.parametrize(
@@ -286,11 +297,11 @@ def test_attacks_are_shown_by_what_ranks_them(key, monkeypatch):
      ("4.6e-04", ".0018"), ("-.5", "0"), (".9976", "1.0e+07"), ("0", "10^-4322")],
 )  # fmt: skip
 def test_cells_sort_by_their_numbers(small, large):
-    assert html_template.sort_value(small) < html_template.sort_value(large)
+    assert template.sort_value(small) < template.sort_value(large)
 
 
 def test_words_do_not_sort_as_numbers():
-    assert html_template.sort_value("none") is None
+    assert template.sort_value("none") is None
 
 
 # Pages --------------------------------------------------------------------------------
@@ -339,13 +350,13 @@ def html(tmp_path_factory):
     from audit.report.leaderboard import html as leaderboard_page
 
     place = tmp_path_factory.mktemp("page") / "leaderboard.html"
-    place.write_text(leaderboard_page.render(leaderboard.find(RESULTS), RESULTS))
+    place.write_text(leaderboard_page.render(leaderboard.committed(RESULTS), RESULTS))
     return place
 
 
 def test_the_page_is_small_and_asks_for_nothing(html):
     text = html.read_text()
-    assert len(text.encode()) < html_template.MOST_BYTES
+    assert len(text.encode()) < template.MOST_BYTES
     loaded = re.findall(r'(?:src|srcset|action|poster|data)="([^"]*)"', text)
     assert all(u.startswith("data:") for u in loaded)
     assert not re.findall(r"url\(|@import|<link(?! rel=\"icon\" href=\"data:)", text)
@@ -406,50 +417,13 @@ def test_pictures_stop_where_there_is_no_room_left(tmp_path):
 
     noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
-    album = html_template.Album(room=4000)
+    album = template.Album(room=4000)
     seen = [album.picture(tmp_path / "a.png") for _ in range(4)]
     assert seen[0] is not None
     assert seen[-1] is None
     assert album.full
     (tmp_path / "b.png").write_bytes(b"no picture")
-    assert html_template.Album().picture(tmp_path / "b.png") is None
-
-
-# Plots --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "log"),
-    [(0.9, 1.0, False), (-3, 5, False), (1e-9, 1e3, True), (2, 3, True), (7, 7, False)],
-)
-def test_ticks_are_inside_and_told_apart(low, high, log):
-    of = svg.axis("x", [low, high], log=log)
-    found = svg.ticks(of)
-    assert 2 <= len(found) <= 8
-    assert all(of.low * 0.999 - 1e-9 <= t <= of.high * 1.001 + 1e-9 for t in found)
-    assert len(set(svg._labels(found))) == len(found)
-
-
-def test_plots_escape_what_they_are_told():
-    axis = svg.axis(HOSTILE, [0, 1])
-    series = svg.Series(HOSTILE, [0.5], [0.5], 0, titles=[HOSTILE], labels=True)
-    drawn = svg.plot(axis, axis, [series], [svg.Rule(HOSTILE, y=0.5)], HOSTILE)
-    assert "<script" not in drawn
-    assert "<img" not in drawn
-
-
-def test_points_off_the_axes_stand_at_the_edge():
-    axis = svg.Axis("x", 1, 10, log=True)
-    place = svg._scale(axis, 0, 100)
-    assert [place(v) for v in (-1, 0, 0.1, 1, 10, 100)] == [0, 0, 0, 0, 100, 100]
-
-
-def test_no_two_of_many_series_look_alike():
-    axis = svg.axis("x", [0, 1])
-    many = [svg.Series(f"n{i}", [0.5], [0.5], i, titles=["t"]) for i in range(36)]
-    drawn = str(svg.plot(axis, axis, many, [], "of many"))
-    seen = re.findall(r'class="few (s\d)" d="M0 0([^"]+)"', drawn)
-    assert len(seen) == len(set(seen)) == 36
+    assert template.Album().picture(tmp_path / "b.png") is None
 
 
 def test_a_small_picture_keeps_the_curves_apart(tmp_path):
@@ -461,7 +435,7 @@ def test_a_small_picture_keeps_the_curves_apart(tmp_path):
     for i, colour in enumerate(drawn):
         pixels[10 * i] = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    uri = html_template.Album().picture(tmp_path / "a.png")
+    uri = template.Album().picture(tmp_path / "a.png")
     shown = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))).convert("RGB")
     rows = np.asarray(shown, int)[[10 * i for i in range(6)], 0]
     asked = pixels[[10 * i for i in range(6)], 0].astype(int)

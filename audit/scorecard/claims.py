@@ -1,0 +1,117 @@
+"""What publications claim of a defense, printed beside what the suite can prove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from audit.accounting import vmf
+from audit.mechanisms.glm.solvability import longest
+from audit.mechanisms.query import modules
+from audit.mechanisms.sampler import SAMPLERS
+from audit.types import Task
+
+
+class PublishedClaim(NamedTuple):
+    """One published number, computed for the settings at hand."""
+
+    quantity: str  # in words
+    value: float
+    source: str
+    void: str | None  # why it does not hold here; None = it does
+
+
+def published_claims(
+    defense: str, settings: dict[str, Any], task: Task, n: int
+) -> tuple[PublishedClaim, ...]:
+    """Return the published claims of a defense; none for most.
+
+    Args:
+      defense: its name.
+      settings: all of them, host values.
+      task: what is learnt.
+      n: records of one run.
+    """
+    claims = CLAIMS.get(defense)
+    return () if claims is None else claims(settings, task, n)
+
+
+def _dirdp_sgd(
+    settings: dict[str, Any], task: Task, n: int
+) -> tuple[PublishedClaim, ...]:
+    """Return the pure epsilon of DirDP-SGD, and the epsilon its paper gives."""
+    kappa, steps, sampling = (
+        settings[word] for word in ("concentration", "steps", "sampling")
+    )
+    sizes = list(modules(task).values())
+    draws = sizes if settings["variant"] == "layers" else [sum(sizes)]
+    batch, m = SAMPLERS[sampling](settings["batch_size"]).denominator(n), len(draws)
+    epoch = math.ceil(n / batch)
+
+    def visits(steps: int) -> int:
+        """Return in how many steps one record can be."""
+        return math.ceil(steps / epoch) if sampling == "shuffled" else steps
+
+    pure, paper = 2 * kappa * m, 2 * kappa * math.sqrt(m)
+    approximate = settings["aggregate"] == "mean_field"
+    void = "mean_field is no such draw" if approximate else None
+    left_out = [
+        f"counts one of {visits(steps)} steps a record may be in"
+        if visits(steps) > 1
+        else "",
+        f"{m} modules cost {m} draws, not sqrt({m})" if m > 1 else "",
+    ]
+    wrong = "; ".join(part for part in left_out if part) or void
+    name = "2 kappa sqrt(m)" if m > 1 else "2 kappa"
+    multiplier = math.sqrt(batch * sum(draws)) / kappa
+    law = "Weggenmann and Kerschbaum 2021"
+    moments = "Mardia and Jupp 2000, section 9.3"
+    cosines = {k: float(vmf.mean_cosine(k, kappa)) for k in sorted(set(draws))}
+    return (
+        PublishedClaim(
+            "pure epsilon, replace-one, one record and step", pure, law, void
+        ),
+        PublishedClaim("pure epsilon, one epoch", pure * visits(epoch), law, void),
+        PublishedClaim(
+            "pure epsilon, whole run, composed", pure * visits(steps), law, void
+        ),
+        PublishedClaim(
+            f"epsilon as published, {name}",
+            paper,
+            "Faustini et al. 2023, Cor. 2",
+            wrong,
+        ),
+        PublishedClaim(
+            "equivalent noise multiplier sqrt(L K) / kappa", multiplier, moments, None
+        ),
+        *(
+            PublishedClaim(f"mean cosine A_K, K = {k}", cosine, moments, None)
+            for k, cosine in cosines.items()
+        ),
+    )
+
+
+def _output_perturbed_glm(
+    settings: dict[str, Any], task: Task, n: int
+) -> tuple[PublishedClaim, ...]:
+    """Return the figures of Guo et al., who take no record to be longer than 1."""
+    if settings["loss"] != "logistic" or not math.isfinite(task.domain[1]):
+        return ()
+    scale = n * settings["regularization"] * settings["noise_stddev"]
+    divergence = 4 / scale**2
+    reach = longest(task, settings["max_norm"], settings["intercept"])
+    taken = "it takes the norm of every record for at most 1"
+    void = f"{taken}; here it is up to {reach:.4g}" if reach > 1 else None
+    source = "Guo et al. 2022, section 7.1"
+    bound = 0.25 / math.expm1(divergence) if divergence < 700 else 0.0
+    return (
+        PublishedClaim("Renyi divergence of order 2", divergence, source, void),
+        PublishedClaim("MSE bound", bound, source, void),
+    )
+
+
+CLAIMS: dict[str, Callable] = {
+    "dirdp_sgd": _dirdp_sgd,
+    "output_perturbed_glm": _output_perturbed_glm,
+}
