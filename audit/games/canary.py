@@ -24,7 +24,7 @@ from audit.games.base import Game, Problem, Result, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.mechanisms import canaries as planting
 from audit.rng import stream
-from audit.types import Attack, Count, Examples, Positive, Splits, TrainingSet
+from audit.types import Attack, Count, Examples, Positive, Splits, Task, TrainingSet
 
 MODELS = 16  # trained whole, for the utility
 TOGETHER = 100_000  # runs of one sweep
@@ -100,10 +100,16 @@ def _game(
         view=view,
         check=check,
         fits=functools.partial(fits, canaries),
-        task=lambda task: planting.plant(task, canaries.count, canaries.norm),
+        task=lambda task: planted_task(task, canaries.count, canaries.norm),
         records=lambda splits: records(canaries, splits),
         sizes=functools.partial(_sizes, canaries),
     )
+
+
+@functools.lru_cache(maxsize=32)
+def planted_task(task: Task, count: int, norm: float) -> Task:
+    """Return a task with canaries; once, so that other seeds find their programs."""
+    return planting.plant(task, count, norm)
 
 
 def _sizes(canaries: Canaries, scenario: Scenario) -> str:

@@ -94,7 +94,7 @@ class DissectedRun(NamedTuple):
 
     params: Any  # that it ends at
     traces: np.ndarray | None  # [n] Fisher information of all steps; None = no reading
-    steps: list[dict[str, Any]]  # numbers, one entry a step
+    steps: list[dict[str, Any]]  # numbers, one entry per step
     arrays: dict[str, np.ndarray]  # [steps, n, ...] for figures
 
 

@@ -227,7 +227,7 @@ class DefenseRow(Record):
 
 
 class Headline(Record):
-    """The one number an attack is ranked, verified, compared and summarised by."""
+    """The number by which an attack is ranked, verified, compared and summarised."""
 
     metric: Name
     value: Number

@@ -209,3 +209,11 @@ def test_one_run_with_input_canaries_is_scored_by_their_loss():
     assert played.numbers["canaries"] == 8
     assert 0 <= played.numbers["auc"]["value"] <= 1
     assert played.numbers["epsilon_lower"] <= played.numbers["upper"]
+
+
+def test_another_seed_finds_the_task_that_was_planted():
+    """Programs are kept by task: one planted anew would be compiled again."""
+    task = networks.binary_linear((D,), 2)
+    first, second = (canary.planted_task(task, 3, 10.0) for _ in range(2))
+    assert first is second
+    assert canary.planted_task(task, 3, 20.0) is not first
