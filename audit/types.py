@@ -578,6 +578,11 @@ class Bound(NamedTuple):
     theorem: str
     ranked: bool = True  # False: printed with its assumption, never ranked
     log10: Any = None  # log10 of value where value underflows
+    standard_error: float | None = None  # of a value that is estimated
+    genie: AnyArray | None = None  # [targets] error of an attacker who attains it
+    # (errors [targets]) -> standard errors by which they exceed a bound on the average
+    excess: Callable[[Any], float] | None = None
+    needed: int | None = None  # targets that show an attacker at half of the bound
 
 
 class Readings(NamedTuple):

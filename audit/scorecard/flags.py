@@ -8,11 +8,19 @@ paragraph per flag. The thresholds were fixed after the faults of
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 STANDARD_ERRORS = 2.0
+LEVEL = 0.01  # of every test below: the chance of a flag on a sound row, at most
+POWER = 0.9  # with which `needed` targets show an attacker at half of a bound
+# The share of a squared Gaussian error's draws that lie below its own mean is largest,
+# .683, with one degree of freedom; an attacker that attains a bound shows no more.
+BELOW_MEAN = float(stats.chi2.cdf(1.0, 1))
+BELOW_TWICE = float(stats.chi2.cdf(2.0, 1))  # the same of an attacker at half of it
 SURE = 5.0  # standard errors, of a check that every run makes many times
 SLACK = 0.02  # relative, of measured noise: rounding and nothing else
 LONGEST = 1.001  # contribution over its bound, float32 rounding allowed
@@ -87,20 +95,64 @@ class FlagInputs(NamedTuple):
     picked: str = ""  # how settings were picked on these targets, or ""
 
 
-def below(values: np.ndarray, limit: np.ndarray) -> bool:
-    """Return whether values lie below a limit by more than 2 s.e. of the mean gap."""
+def mostly_below(values: np.ndarray, limit: Any, share: float = 0.5) -> bool:
+    """Return whether more than a share of the targets lie below a limit: a sign test.
+
+    One target counts as much as another, so that a heavy tail of errors or of bounds
+    does not hide the others, as it does in a test of means.
+
+    Args:
+      values: [targets]; one that is not a number counts as not below.
+      limit: [targets] or one for all; a target that equals it exactly is left out.
+      share: expected of a sound row at most.
+    """
+    limit = np.broadcast_to(limit, values.shape)
+    differs = int((values != limit).sum())
+    count = int((values < limit).sum())
+    return bool(stats.binom.sf(count - 1, differs, share) <= LEVEL)
+
+
+def below(values: np.ndarray, limit: Any) -> bool:
+    """Return whether values lie below a limit, on average or at most targets.
+
+    A mean that a heavy tail moves the other way, beyond its error, has the last word.
+    """
     gap = np.broadcast_to(limit, values.shape) - values
-    if not np.isfinite(gap).all() or len(gap) < 2:
-        return bool(values.mean() < np.mean(limit))
-    se = gap.std(ddof=1) / np.sqrt(len(gap))
-    return bool(gap.mean() > STANDARD_ERRORS * se)
+    if len(gap) < 2 or not np.isfinite(gap).all():
+        return mostly_below(values, limit)
+    z = gap.mean() / max(gap.std(ddof=1) / np.sqrt(len(gap)), np.finfo(float).tiny)
+    quantile = stats.t.isf(LEVEL, len(gap) - 1)
+    return bool(z > quantile or (mostly_below(values, limit) and z > -quantile))
 
 
 def _biased(row: FlagInputs) -> bool | None:
     if row.bias2 is None or len(row.bias2) < 2:
         return None
-    se = row.bias2.std(ddof=1) / np.sqrt(len(row.bias2))
-    return bool(row.bias2.mean() > STANDARD_ERRORS * se)
+    return below(-row.bias2, 0.0)
+
+
+def exceeds(bound: Any, errors: np.ndarray) -> bool:
+    """Return whether errors [targets] are too small for a bound, at `LEVEL`.
+
+    A bound on the average brings its own test; one on each target gets a sign test.
+    """
+    if bound.excess is not None:
+        return bool(bound.excess(errors) < -stats.norm.isf(LEVEL))
+    return mostly_below(errors, np.asarray(bound.value), BELOW_MEAN)
+
+
+def needed(bound: Any) -> int | None:
+    """Return how many targets show an attacker at half of a bound; None = no number."""
+    return bound.needed if bound.excess is not None else _needed_by_signs()
+
+
+@functools.cache
+def _needed_by_signs() -> int:
+    for n in range(1, 1000):
+        critical = stats.binom.isf(LEVEL, n, BELOW_MEAN) + 1
+        if stats.binom.sf(critical - 1, n, BELOW_TWICE) >= POWER:
+            return n
+    raise AssertionError("the two shares differ, so that some number suffices")
 
 
 def non_finite(row: FlagInputs) -> Flag | None:
@@ -141,7 +193,7 @@ def below_bound(row: FlagInputs) -> Flag | None:
     if row.oracle:
         return None
     for bound in row.bounds or ():
-        if not bound.ranked or not below(row.mse, np.asarray(bound.value)):
+        if not bound.ranked or not exceeds(bound, row.mse):
             continue
         if "unbiased" in bound.holds_for and _biased(row) is not False:
             measured = "" if row.bias2 is not None else " (bias not measured)"
@@ -150,6 +202,25 @@ def below_bound(row: FlagInputs) -> Flag | None:
         text = f"below {bound.name}, which holds for {bound.holds_for}"
         return Flag("below-bound-unexplained", "error", text)
     return None
+
+
+def few_targets(row: FlagInputs) -> Flag | None:
+    """So few targets that an attack below a bound would not be noticed."""
+    if row.oracle or row.is_floor:
+        return None
+    counts = {b.name: needed(b) for b in row.bounds or () if b.ranked}
+    short = [
+        f"{name} {count or 'more than any number'}"
+        for name, count in counts.items()
+        if count is None or count > len(row.mse)
+    ]
+    if not short:
+        return None
+    text = (
+        f"{len(row.mse)} targets; to show an attack at half of a bound takes "
+        + ", ".join(short)
+    )
+    return Flag("few-targets", "note", text)
 
 
 def no_bound(row: FlagInputs) -> Flag | None:
@@ -189,7 +260,10 @@ def wrong_noise(row: FlagInputs | Ran) -> Flag | None:
     tolerance = max(SLACK, SURE * se)
     if abs(ratio - 1) <= tolerance:
         return None
-    text = f"noise of {ratio:.3g} times the standard deviation accounted for"
+    text = (
+        f"noise of {ratio:.3g} times the standard deviation accounted for, "
+        f"tolerance {tolerance:.1%}"
+    )
     return Flag("wrong-noise", "error" if ratio < 1 else "warning", text)
 
 
@@ -310,6 +384,7 @@ FLAGS = (
     no_control,
     attack_below_floor,
     below_bound,
+    few_targets,
     no_bound,
     few_runs,
     data_stand_in,

@@ -42,6 +42,7 @@ CLEAN = flags.FlagInputs(
     late_gain=0.02,
 )
 ANY = bound("finite_prior", 0.04, "any attacker, prior = the pool")
+ESTIMATED = ANY._replace(excess=lambda errors: 0.0, needed=201)
 NO_BIAS = 1e-3 * RNG.normal(size=200)
 FAULTS = {
     "non-finite": {"finite": False},
@@ -50,6 +51,7 @@ FAULTS = {
     "attack-below-floor": {"mse": FLOOR + 0.01},
     "below-bound-biased": {"bounds": (bound(value=0.5),)},
     "below-bound-unexplained": {"bounds": (ANY,)},
+    "few-targets": {"bounds": (ESTIMATED,)},
     "no-bound": {"bounds": ()},
     "few-runs": {"runs": 1, "bias2": None},
     "data-stand-in": {"stand_in": "mnist5k, not mnist"},
