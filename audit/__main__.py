@@ -29,7 +29,7 @@ usage: python -m audit COMMAND [key=value ...]
            one run as one page that opens anywhere; RUN: its folder, or its name
   verify ROW.json [out=DIR]
            run a scorecard's command again: equal (0), differs (1) or stale (3)
-  membership PATH [targets=1] [calibration=1]
+  membership PATH [target=MODEL] [calibration=1]
            rates of attacks on models trained elsewhere; PATH: an .npz of scores or
            logits, or a folder of models with keep.npy and scores/ or logits/
   new defense|attack|scenario NAME [--plugins DIR]
@@ -262,8 +262,8 @@ def _membership(given: list[str]) -> int:
     from audit.cli import rate_scores, score_formats
 
     usage = {
-        "targets=N": rate_scores.whole_number(least=1),
-        "calibration=N": rate_scores.whole_number(least=0),
+        "target=MODEL": lambda typed: typed,
+        "calibration=N": rate_scores.calibration_models,
     }
     which = (
         f"membership of what? one .npz file or folder: a file holds "

@@ -1,14 +1,14 @@
 """Membership rates of models trained elsewhere: `python -m audit membership PATH`.
 
-Scores are rated as they are. Models are attacked by the suite's own plug-ins: the last
-`targets` of them are the targets, the `calibration` before those choose thresholds, all
-others are the attacker's. No epsilon is read into any of it: records of one model are
-no independent runs, and nothing is known of a mechanism.
+Scores are rated as they are. Models are attacked by the suite's own plug-ins, every
+model in turn or one by its name: the `calibration` models after it, in a circle, choose
+thresholds, and all others are the attacker's. No epsilon is read into any of it:
+records of one model are no independent runs, and nothing is known of a mechanism.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,64 +42,93 @@ class RatedAttack(NamedTuple):
     over: Estimate | None  # AUC minus that of loss_threshold, paired
 
 
-def whole_number(least: int) -> Callable[[str], int]:
-    """Return a reader of a number of models that is typed.
+class Rating(NamedTuple):
+    """All attacks on the models of one path."""
 
-    Args:
-      least: the smallest number that will do.
+    targets: tuple[str, ...]  # names of the models attacked; () = scores as they are
+    attacks: list[RatedAttack]
+
+
+def calibration_models(typed: str) -> int:
+    """Read how many models choose thresholds.
+
+    Raises:
+      UserError: if that is no whole number.
     """
-
-    def read(typed: str) -> int:
-        if not typed.isdecimal() or int(typed) < least:
-            raise UserError(
-                f"{typed!r} models: a whole number is wanted, and one target at least"
-            )
-        return int(typed)
-
-    return read
+    if not typed.isdecimal() or len(typed) > 6:
+        raise UserError(f"calibration={typed}: a whole number of models is wanted")
+    return int(typed)
 
 
-def rate(path: Path, targets: int = 1, calibration: int = 1) -> list[RatedAttack]:
+def rate(path: Path, target: str | None = None, calibration: int = 1) -> Rating:
     """Read a file or folder and rate every attack that applies.
 
     Args:
       path: what `score_formats.read` takes.
-      targets: how many models are attacked; where there are scores, not read.
-      calibration: how many models choose thresholds; as `targets`.
+      target: the name of the model that is attacked; None = every model in turn, their
+        scores pooled. Where there are scores, not read.
+      calibration: how many models choose thresholds; as `target`.
 
     Raises:
-      UserError: if the file cannot be used.
+      UserError: if the file cannot be used, or holds no such model.
     """
-    read = score_formats.read(path)
-    if isinstance(read, Scored):
-        summary = roc.summarise(read.members, read.nonmembers, shadows=read.shadows)
-        return [RatedAttack("scores", summary, None)]
-    references = len(read.keep) - targets - calibration
-    if references < 1:
+    content = score_formats.read(path)
+    if isinstance(content, Scored):
+        groups, shadows = (content.members, content.nonmembers), content.shadows
+        summary = roc.summarise(*groups, shadows=shadows)
+        return Rating((), [RatedAttack("scores", summary, None)])
+    count = len(content.keep)
+    if count - 1 - calibration < 1:
         raise UserError(
-            f"{path}: {len(read.keep)} models; {targets} targets and "
-            f"{calibration} for thresholds leave none to the attacker"
+            f"{path}: {count} models; one target and {calibration} for thresholds "
+            f"leave none to the attacker"
         )
-    cuts = [references, references + calibration]
-    parts = [
-        Models(read.keep[p], read.signals[p], tuple(read.names[i] for i in p))
-        for p in np.split(np.arange(len(read.keep)), cuts)
+    if target is None:
+        chosen = range(count)
+    elif target in content.names:
+        chosen = range((i := content.names.index(target)), i + 1)
+    else:
+        raise UserError(
+            f"{path}: no model {target!r}; there are {listed(content.names)}"
+        )
+    circle = np.arange(count)
+    splits = []
+    for i in chosen:
+        cuts = [1, 1 + calibration]
+        parts = np.split(np.roll(circle, -i), cuts)
+        splits.append([Models(content.keep[p], content.signals[p], ()) for p in parts])
+    return Rating(tuple(content.names[i] for i in chosen), _attack(splits))
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many there are."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def _attack(splits: list[list[Models]]) -> list[RatedAttack]:
+    """Let every attack score the target models, each with an attacker of its own.
+
+    Args:
+      splits: of every target: itself, those that choose thresholds, the attacker's.
+    """
+    attackers = [
+        Knowledge(None, None, None, shadows=_halved(references))  # type: ignore[arg-type]
+        for _, _, references in splits
     ]
-    return _attack(*parts)
-
-
-def _attack(
-    references: Models, calibration: Models, targets: Models
-) -> list[RatedAttack]:
-    """Let every attack score the target models, fitted on the attacker's."""
-    knowledge = Knowledge(None, None, None, shadows=_halved(references))  # type: ignore[arg-type]
     rows: list[RatedAttack] = []
     base: Any = None
     for label, (name, settings) in ATTACKS.items():
         attack = registry.find("attack", name)(None, **settings)
-        state, _ = attack.fit(None, knowledge)
-        groups, records = _groups(attack, state, targets)
-        shadows, _ = _groups(attack, state, calibration)
+        scored, thresholds = [], []
+        for knowledge, (targets, calibration, _) in zip(attackers, splits, strict=True):
+            state, _ = attack.fit(None, knowledge)
+            scored.append(_groups(attack, state, targets))
+            if len(calibration.keep):
+                thresholds.append(_groups(attack, state, calibration))
+        groups, records = _pooled(scored)
+        shadows = _pooled(thresholds)[0] if thresholds else None
         summary = roc.summarise(*groups, shadows=shadows, clusters=records)
         base = base or groups
         over = roc.auc_difference(groups, base, clusters=records) if rows else None
@@ -107,10 +136,17 @@ def _attack(
     return rows
 
 
+def _pooled(each: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Concatenate the members and the non-members of several models."""
+    groups, records = zip(*each, strict=True)
+    return (
+        tuple(np.concatenate(kind) for kind in zip(*groups, strict=True)),
+        tuple(np.concatenate(kind) for kind in zip(*records, strict=True)),
+    )
+
+
 def _groups(attack: Any, state: Any, models: Models) -> tuple[Any, Any]:
     """Return the scores of members and non-members, and which records they are of."""
-    if not len(models.keep):
-        return None, None
     scores = np.array(
         [
             attack.guess(state, None, Observation(signals=Signals(signals, None)))
@@ -152,9 +188,15 @@ def _halved(models: Models) -> Shadows:
 # For human eyes -----------------------------------------------------------------------
 
 
-def render(rows: list[RatedAttack]) -> str:
+def render(rating: Rating) -> str:
     """Return the rows as two terminal tables and what must be known of them."""
-    first = ["attack", "AUC [95%]", "over loss_threshold", "balanced accuracy"]
+    rows = rating.attacks
+    first = [
+        "attack",
+        "AUC [95%]",
+        "over loss_threshold",
+        "balanced accuracy",
+    ]
     second = ["attack", "threshold from", "FPR", "realised", "TPR [95%]"]
     rates, points = [], []
     for row in rows:
@@ -168,6 +210,9 @@ def render(rows: list[RatedAttack]) -> str:
             points.append([row.attack, source, *_point(point, i % each)])
     m, n = rows[0].summary.members, rows[0].summary.nonmembers
     counted = f"{m} scores of members, {n} of non-members"
+    if rating.targets:
+        which = "target model" if len(rating.targets) == 1 else "target models in turn"
+        counted = f"{which}: {listed(rating.targets)}\n{counted}"
     return "\n\n".join([counted, _drawn(first, rates), _drawn(second, points), NOTES])
 
 
@@ -184,6 +229,7 @@ def _drawn(header: list[str], rows: list[list[str]]) -> str:
 
 
 NOTES = (
+    "95%: over records, given these models; other models would differ by more.\n"
     "from shadows: chosen where an attacker can; from targets: optimistic.\n"
     "unavailable (n): fewer than 10 / FPR non-members.\n"
     "No epsilon: records of one model are not independent runs of one mechanism."

@@ -13,14 +13,21 @@ what a file (.npz) may hold   meaning
 The first two may be doubled for shadow models, `shadow_members` and so on: thresholds
 chosen there are deployable. A folder is the tree that the scripts of Carlini et al.
 (2022) write: one sub-folder per model with `keep.npy` and `scores/*.npy` or
-`logits/*.npy`, and `y_train.npy` beside them. Nothing is ever unpickled.
+`logits/*.npy`, and `y_train.npy` beside them. Names are read in natural order, so that
+`experiment-9_18` comes before `experiment-17_18`. Nothing is ever unpickled, and what
+an array says of its size is checked before anything of it is read.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import zipfile
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +59,12 @@ ARRAYS = {
     "scores", "member", "shadow_scores", "shadow_member", "keep", "logits", "labels",
 }  # fmt: skip
 
+# what a damaged, encrypted or oversized file raises: RuntimeError asks for a password,
+# and `NotImplementedError` is one
+UNREADABLE = (
+    ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError,
+)  # fmt: skip
+
 
 def read(path: Path) -> Scored | Models:
     """Read scores or models from a file or a folder.
@@ -66,14 +79,20 @@ def read(path: Path) -> Scored | Models:
     if path.suffix != ".npz":
         raise UserError(f"{path}: an .npz file or a folder is expected")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as archive:
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            unknown = ", ".join(sorted(set(members) - ARRAYS))
+            if unknown:
+                raise UserError(
+                    f"{path}: unknown arrays {unknown}; a file holds {LAYOUTS}"
+                )
+            _check_memory(sum(m.file_size for m in members.values()))
+            arrays = {}
+            for name, member in members.items():
+                with archive.open(member) as stream:
+                    arrays[name] = _plain(stream, member.file_size, name)
+    except UNREADABLE as error:
         raise UserError(f"{path}: cannot be read as plain arrays: {error}") from None
-    unknown = sorted(set(arrays) - ARRAYS)
-    if unknown:
-        words = ", ".join(unknown)
-        raise UserError(f"{path}: unknown arrays {words}; a file holds {LAYOUTS}")
     try:
         return _layout(arrays)
     except ValueError as error:
@@ -101,6 +120,11 @@ def _layout(arrays: dict[str, np.ndarray]) -> Scored | Models:
     if names == {"keep", "scores"}:
         return _models(arrays["keep"], arrays["scores"], "scores")
     if names == {"keep", "logits", "labels"}:
+        if arrays["logits"].ndim < 3:
+            raise ValueError(
+                f"logits has shape {arrays['logits'].shape}; [models, records"
+                f"(, queries), classes] is wanted"
+            )
         odds = [_odds(of_model, arrays["labels"]) for of_model in arrays["logits"]]
         return _models(arrays["keep"], np.array(odds), "logits")
     listed = ", ".join(sorted(names)) or "nothing"
@@ -145,6 +169,8 @@ def _bits(values: np.ndarray, name: str) -> np.ndarray:
 def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return one model's log-odds [records, queries] of the labels, float16."""
     labels = np.asarray(labels).ravel()
+    if logits.dtype.kind not in "fiu":
+        raise ValueError(f"logits are of type {logits.dtype}, not numbers")
     if logits.ndim < 2 or len(logits) != labels.size:
         raise ValueError(f"logits {logits.shape} of a model, but {labels.size} labels")
     k = logits.shape[-1]
@@ -174,8 +200,10 @@ def _models(
             f"and [models, records(, queries)] are wanted"
         )
     signals = signals.reshape(*keep.shape, -1)
-    if signals.dtype.kind != "f" or np.isnan(signals).any():
-        raise ValueError(f"{what} are not all numbers")
+    if signals.dtype.kind != "f":
+        raise ValueError(f"{what} are of type {signals.dtype}, not floating-point")
+    if not signals.size or np.isnan(signals).any():
+        raise ValueError(f"{np.isnan(signals).sum()} of {signals.size} {what} are nan")
     if signals.dtype != np.float16:
         signals = _half_precision(signals)
     return Models(keep, signals, tuple(names) or tuple(map(str, range(len(keep)))))
@@ -183,7 +211,7 @@ def _models(
 
 def _tree(folder: Path) -> Models:
     """Read a folder of models; of several checkpoints of a model the last by name."""
-    models = sorted(p.parent for p in folder.glob("*/keep.npy"))
+    models = natural(p.parent for p in folder.glob("*/keep.npy"))
     if not models:
         raise UserError(
             f"{folder}: no model in it; one sub-folder per model is expected, "
@@ -203,7 +231,7 @@ def _tree(folder: Path) -> Models:
 
 def _signals(folder: Path, model: Path) -> np.ndarray:
     """Return one model's log-odds, from its scores or else its logits."""
-    scores, logits = (sorted((model / d).glob("*.npy")) for d in ("scores", "logits"))
+    scores, logits = (natural((model / d).glob("*.npy")) for d in ("scores", "logits"))
     if scores:
         return _array(scores[-1])
     if not logits:
@@ -217,8 +245,59 @@ def _signals(folder: Path, model: Path) -> np.ndarray:
         raise UserError(f"{logits[-1]}: {error}") from None
 
 
+def natural(paths: Iterable[Path]) -> list[Path]:
+    """Return paths sorted by name, runs of digits in a name as numbers."""
+
+    def key(path: Path) -> list[tuple[int, str]]:
+        parts = re.split(r"(\d+)", path.name)
+        return [(int(p), "") if p.isdigit() else (-1, p) for p in parts]
+
+    return sorted(paths, key=key)
+
+
 def _array(path: Path) -> np.ndarray:
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, OSError) as error:
+        size = path.stat().st_size
+        _check_memory(size)
+        with path.open("rb") as stream:
+            return _plain(stream, size, path.name)
+    except UNREADABLE as error:
         raise UserError(f"{path}: cannot be read as a plain array: {error}") from None
+
+
+def _plain(stream: IO[bytes], size: int, name: str) -> np.ndarray:
+    """Read one array, after its header is found to speak of `size` bytes.
+
+    Raises:
+      ValueError: if it does not, or the array holds Python objects.
+    """
+    version = np.lib.format.read_magic(stream)
+    headers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in headers:
+        raise ValueError(f"{name} is in version {version} of the format, not plain")
+    shape, _, dtype = headers[version](stream)
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects or ragged lists, not numbers")
+    if math.prod(shape) * dtype.itemsize + stream.tell() != size:
+        raise ValueError(
+            f"{name} says shape {shape} of {dtype}, which is not its size: truncated?"
+        )
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _check_memory(size: int) -> None:
+    """Refuse what would not fit the machine's free memory twice.
+
+    Raises:
+      ValueError: with both sizes.
+    """
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if 2 * size > free:
+        raise ValueError(
+            f"its arrays take {size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of "
+            f"memory are free; half of that can be read"
+        )

@@ -35,11 +35,11 @@ def tree(tmp_path):
     keep, logits, labels = elsewhere()
     np.save(tmp_path / "y_train.npy", labels)
     for i in range(MODELS):
-        at = tmp_path / f"experiment-{i:02d}_{MODELS}"
+        at = tmp_path / f"experiment-{i}_{MODELS}"
         (at / "logits").mkdir(parents=True)
         np.save(at / "keep.npy", keep[i])
-        np.save(at / "logits" / "0000000010.npy", np.zeros((RECORDS, 1, 2, CLASSES)))
-        np.save(at / "logits" / "0000000100.npy", logits[i][:, None])
+        np.save(at / "logits" / "20.npy", np.zeros((RECORDS, 1, 2, CLASSES)))
+        np.save(at / "logits" / "100.npy", logits[i][:, None])
     return tmp_path
 
 
@@ -82,7 +82,7 @@ def test_a_tree_of_logits_a_file_of_logits_and_of_scores_say_the_same(tree, tmp_
         np.testing.assert_allclose(
             other.signals.astype(float), held[0].signals.astype(float), rtol=2e-3
         )
-    assert held[0].names[0] == "experiment-00_12"
+    assert held[0].names[0] == "experiment-0_12"
 
 
 def test_the_last_checkpoint_counts_and_scores_go_before_logits(tree):
@@ -95,13 +95,15 @@ def test_the_last_checkpoint_counts_and_scores_go_before_logits(tree):
 
 
 def test_models_are_attacked_and_lira_beats_the_loss(tree, capsys):
-    rows = {row.attack: row for row in rate_scores.rate(tree, 2, 2)}
+    rating = rate_scores.rate(tree, calibration=2)
+    assert rating.targets == tuple(f"experiment-{i}_12" for i in range(MODELS))
+    rows = {row.attack: row for row in rating.attacks}
     assert set(rows) == set(rate_scores.ATTACKS)
     assert rows["lira"].over.low > 0
     assert rows["lira"].summary.auc.value > 0.85
     summary = rows["lira"].summary
-    assert summary.members + summary.nonmembers == 2 * RECORDS
-    tables = rate_scores.render(list(rows.values()))
+    assert summary.members + summary.nonmembers == MODELS * RECORDS
+    tables = rate_scores.render(rating)
     assert max(map(len, tables.split("\n"))) <= 120
     assert main(["membership", str(tree), "calibration=0"]) == 0
     assert "from shadows)" not in capsys.readouterr().out
@@ -113,8 +115,9 @@ def test_lira_on_the_file_is_lira_written_out(tree):
 
     keep, logits, labels = elsewhere()
     phi = odds(logits, labels).astype(float)
-    row = {r.attack: r for r in rate_scores.rate(tree)}["lira"]
-    own = MODELS - 2
+    rating = rate_scores.rate(tree, f"experiment-{MODELS - 1}_{MODELS}", 0)
+    row = {r.attack: r for r in rating.attacks}["lira"]
+    own = MODELS - 1
     half = min(keep[:own].sum(0).min(), (~keep[:own]).sum(0).min())
     scores = []
     for j in range(RECORDS):
@@ -135,16 +138,67 @@ def saved(tmp_path, **arrays):
 
 
 ONES = np.ones((4, 6))
+ZEROS = np.zeros(6, int)
 BITS = np.arange(24).reshape(4, 6) % 2 > 0
+
+
+def _damaged(folder, damage):
+    [file] = saved(folder, members=np.arange(99.0), nonmembers=ONES[0])
+    path = folder / "bad.npz"
+    path.write_bytes(damage(path.read_bytes()))
+    return [file]
+
+
+def _encrypted(folder):
+    """The archive's own word that its members are encrypted: bit 0 of their flags."""
+
+    def mark(content):
+        for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            at = -1
+            while (at := content.find(signature, at + 1)) >= 0:
+                flag = content[at + offset] | 1
+                content = (
+                    content[: at + offset] + bytes([flag]) + content[at + offset + 1 :]
+                )
+        return content
+
+    return _damaged(folder, mark)
+
+
+def _lying(folder, numbers, padded=False):
+    """A file whose header, or whose archive, promises more than it holds."""
+    import io
+    import zipfile
+
+    stream = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": (numbers,)}
+    np.lib.format.write_array_header_1_0(stream, header)
+    path = folder / "bad.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("members.npy", "nonmembers.npy"):
+            archive.writestr(name, stream.getvalue())
+    if padded:  # the size in the archive's directory: four bytes after the packed one
+        content = path.read_bytes()
+        at = -1
+        while (at := content.find(b"PK\x01\x02", at + 1)) >= 0:
+            content = content[: at + 24] + b"\xf0\xff\xff\xff" + content[at + 28 :]
+        path.write_bytes(content)
+    return [str(path)]
+
+
 WRONG = {  # what is typed, what is said
     "nothing typed": (lambda d: [], "membership of what? one .npz file or folder"),
     "two": (lambda d: ["a.npz", "b.npz"], "got 2"),
     "no such": (lambda d: [str(d / "no.npz")], "no such file or folder"),
     "suffix": (lambda d: [str(_text(d / "x.csv"))], "an .npz file or a folder"),
     "not npz": (lambda d: [str(_text(d / "x.npz"))], "cannot be read as plain arrays"),
-    "word": (lambda d: ["x.npz", "target=2"], "did you mean 'targets'?"),
-    "count": (lambda d: ["x.npz", "targets=0"], "one target at least"),
-    "minus": (lambda d: ["x.npz", "calibration=-1"], "a whole number is wanted"),
+    "word": (lambda d: ["x.npz", "targets=2"], "did you mean 'target'?"),
+    "model": (
+        lambda d: [*saved(d, keep=BITS, scores=ONES), "target=7"],
+        "no model '7'; there are 0, 1, 2 and 1 more",
+    ),
+    "digits": (lambda d: ["x.npz", f"calibration={'9' * 5000}"], "a whole number"),
+    "minus": (lambda d: ["x.npz", "calibration=-1"], "a whole number of models"),
     "empty": (lambda d: saved(d), "holds nothing; a file holds members and"),
     "half": (lambda d: saved(d, members=ONES[0]), "holds members; a file holds"),
     "typo": (lambda d: saved(d, membres=ONES[0]), "unknown arrays membres"),
@@ -169,9 +223,45 @@ WRONG = {  # what is typed, what is said
     ),
     "few": (lambda d: saved(d, keep=BITS, scores=ONES), "at least 2 each"),
     "all targets": (
-        lambda d: [*saved(d, keep=BITS, scores=ONES), "targets=3"],
+        lambda d: [*saved(d, keep=BITS, scores=ONES), "calibration=3"],
         "leave none to the attacker",
     ),
+    "complex": (
+        lambda d: saved(d, members=ONES[0] + 1j, nonmembers=ONES[0]),
+        "members is of type complex128, not numbers",
+    ),
+    "complex odds": (lambda d: saved(d, keep=BITS, scores=ONES * 1j), "complex128"),
+    "complex logits": (
+        lambda d: saved(d, keep=BITS, logits=np.ones((4, 6, 3)) * 1j, labels=ZEROS),
+        "logits are of type complex128",
+    ),
+    "text shadows": (
+        lambda d: saved(d, members=ONES[0], nonmembers=ONES[0],
+                        shadow_members=["a"], shadow_nonmembers=["b"]),
+        "shadow_members is of type <U1, not numbers",
+    ),
+    "shadow shape": (
+        lambda d: saved(d, members=ONES[0], nonmembers=ONES[0],
+                        shadow_members=1.0, shadow_nonmembers=ONES[0]),
+        "shadow_members has shape ()",
+    ),
+    "0-d": (lambda d: saved(d, members=1.0, nonmembers=ONES[0]), "members has shape"),
+    "0-d logits": (
+        lambda d: saved(d, keep=BITS, logits=1.0, labels=ZEROS), "logits has shape ()"
+    ),
+    "0-d keep": (lambda d: saved(d, keep=True, scores=1.0), "keep has shape ()"),
+    "ragged": (
+        lambda d: saved(d, members=np.array([[1], [1, 2]], object), nonmembers=ONES[0]),
+        "members holds Python objects or ragged lists",
+    ),
+    "truncated": (lambda d: _damaged(d, lambda b: b[:-200]), "cannot be read as plain"),
+    "flipped": (
+        lambda d: _damaged(d, lambda b: b[:150] + bytes([b[150] ^ 255]) + b[151:]),
+        "cannot be read as plain",
+    ),
+    "encrypted": (_encrypted, "is encrypted, password required"),
+    "a header that lies": (lambda d: _lying(d, 10**12), "says shape (1000000000000,)"),
+    "a bomb": (lambda d: _lying(d, 2**40, padded=True), "GiB of memory are free"),
     "empty folder": (lambda d: [str(d)], "no model in it"),
 }  # fmt: skip
 
@@ -193,7 +283,7 @@ def test_what_a_tree_lacks_is_named(missing, tree, capsys):
         (tree / "y_train.npy").unlink()
         text = "logits alone, and there is no"
     else:
-        for file in (tree / "experiment-03_12" / "logits").glob("*"):
+        for file in (tree / "experiment-3_12" / "logits").glob("*"):
             file.unlink()
-        text = "experiment-03_12: neither scores/*.npy nor logits/*.npy"
+        text = "experiment-3_12: neither scores/*.npy nor logits/*.npy"
     assert text in refused(capsys, "membership", str(tree))
