@@ -48,48 +48,33 @@ def _dirdp_sgd(
     draws = sizes if settings["variant"] == "layers" else [sum(sizes)]
     batch, m = SAMPLERS[sampling](settings["batch_size"]).denominator(n), len(draws)
     epoch = math.ceil(n / batch)
-
-    def visits(steps: int) -> int:
-        """Return in how many steps one record can be."""
-        return math.ceil(steps / epoch) if sampling == "shuffled" else steps
-
+    shuffled = sampling == "shuffled"
+    # in how many steps one record can be, in one epoch and in the whole run
+    once, visits = (math.ceil(t / epoch) if shuffled else t for t in (epoch, steps))
     pure, paper = 2 * kappa * m, 2 * kappa * math.sqrt(m)
-    approximate = settings["aggregate"] == "mean_field"
-    void = "mean_field is no such draw" if approximate else None
-    left_out = [
-        f"counts one of {visits(steps)} steps a record may be in"
-        if visits(steps) > 1
-        else "",
-        f"{m} modules cost {m} draws, not sqrt({m})" if m > 1 else "",
-    ]
-    wrong = "; ".join(part for part in left_out if part) or void
+    void = (
+        "mean_field is no such draw" if settings["aggregate"] == "mean_field" else None
+    )
+    left_out = []
+    if visits > 1:
+        left_out.append(f"counts one of {visits} steps a record may be in")
+    if m > 1:
+        left_out.append(f"{m} modules cost {m} draws, not sqrt({m})")
     name = "2 kappa sqrt(m)" if m > 1 else "2 kappa"
     multiplier = math.sqrt(batch * sum(draws)) / kappa
-    law = "Weggenmann and Kerschbaum 2021"
+    law, article = "Weggenmann and Kerschbaum 2021", "Faustini et al. 2023, Cor. 2"
     moments = "Mardia and Jupp 2000, section 9.3"
-    cosines = {k: float(vmf.mean_cosine(k, kappa)) for k in sorted(set(draws))}
-    return (
-        PublishedClaim(
-            "pure epsilon, replace-one, one record and step", pure, law, void
-        ),
-        PublishedClaim("pure epsilon, one epoch", pure * visits(epoch), law, void),
-        PublishedClaim(
-            "pure epsilon, whole run, composed", pure * visits(steps), law, void
-        ),
-        PublishedClaim(
-            f"epsilon as published, {name}",
-            paper,
-            "Faustini et al. 2023, Cor. 2",
-            wrong,
-        ),
-        PublishedClaim(
-            "equivalent noise multiplier sqrt(L K) / kappa", multiplier, moments, None
-        ),
-        *(
-            PublishedClaim(f"mean cosine A_K, K = {k}", cosine, moments, None)
-            for k, cosine in cosines.items()
-        ),
-    )
+    claims = [
+        ("pure epsilon, replace-one, one record and step", pure, law, void),
+        ("pure epsilon, one epoch", pure * once, law, void),
+        ("pure epsilon, whole run, composed", pure * visits, law, void),
+        (f"epsilon as published, {name}", paper, article, "; ".join(left_out) or void),
+        ("equivalent noise multiplier sqrt(L K) / kappa", multiplier, moments, None),
+    ]
+    for k in sorted(set(draws)):
+        cosine = float(vmf.mean_cosine(k, kappa))
+        claims.append((f"mean cosine A_K, K = {k}", cosine, moments, None))
+    return tuple(PublishedClaim(*claim) for claim in claims)
 
 
 def _output_perturbed_glm(
