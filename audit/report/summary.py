@@ -116,7 +116,7 @@ def _from_epsilon(line: Line) -> tuple[list[str], list[str]]:
         return [], []
     for adjacency, words in NEIGHBOURS.items():
         pair: EpsilonPair | None = epsilon[adjacency]
-        value = pair and (pair.rdp if pair.tight is None else pair.tight)
+        value = None if pair is None else pair.least
         if value is None:
             continue
         share = balanced_accuracy(float(value), epsilon.delta)

@@ -157,6 +157,11 @@ class EpsilonPair(Record):
     rdp: Number | None
     tight: Number | None
 
+    @property
+    def least(self) -> Number | None:
+        """What the tighter accountant says; None where neither can."""
+        return self.rdp if self.tight is None else self.tight
+
 
 class EpsilonAtDelta(Record):
     """EpsilonAtDelta at one delta."""

@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from audit.report.leaderboard.standings import (
-    NOISE,
-    Standing,
-    StandingsTable,
-    utility_se,
-)
+from audit.report.leaderboard import standings
+from audit.report.leaderboard.standings import NOISE, Standing, StandingsTable
 from audit.scorecard.view import number, with_error
 
 NOBODY = "nobody attacks here"
@@ -46,25 +42,32 @@ def at_equal_utility(table: StandingsTable) -> tuple[list[Comparison], str]:
     allowed: that of the test part, sqrt(p (1 - p) / m) for a share p of m records, and
     that over seeds where there are several. R^2 has none with one seed.
     """
+    if table.measure is None:
+        return [], NOBODY
     ranked = [
-        r for r in table.rows if r.utility is not None and r.protection is not None
+        (r, r.utility)
+        for r in table.rows
+        if r.utility is not None and r.protection is not None
     ]
-    if table.measure is None or not ranked:
-        return [], NOBODY if table.measure is None else "no release here is a model"
-    best = max(ranked, key=lambda r: float(r.utility or 0))
-    slack, least = _slack(best), float(best.utility or 0)
+    if not ranked:
+        return [], "no release here is a model"
+    best, most = max(ranked, key=lambda pair: pair[1])
+    slack = _slack(best)
     if slack is None:
         return [], "R² has no standard error with one seed"
-    within = [r for r in ranked if float(r.utility or 0) >= least - slack]
+    within = [r for r, utility in ranked if utility >= most - slack]
     if len(within) < 2:
         return [], "every other row is less useful than the best"
-    less = [r.label for r in ranked if r not in within]
-    why = f"within {number(slack)} of the best, {number(best.utility)}"
-    return [Comparison(why, tuple(within), ", ".join(less))], ""
+    less = ", ".join(r.label for r, utility in ranked if utility < most - slack)
+    why = f"within {number(slack)} of the best, {number(most)}"
+    return [Comparison(why, tuple(within), less)], ""
 
 
 def _slack(row: Standing) -> float | None:
-    utility, over_seeds = row.line.defense.utility, utility_se(row.group, row.label)
+    utility, over_seeds = (
+        row.line.defense.utility,
+        standings.utility_se(row.group, row.label),
+    )
     if utility is None or utility.accuracy is None:
         return None if over_seeds is None else 2 * over_seeds
     share = min(max(float(utility.accuracy), 0.0), 1.0)

@@ -9,14 +9,13 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from audit.report import terminal
 from audit.report.columns import MARKS, common_flags
 from audit.report.figures import common
 from audit.report.figures.common import INK
 from audit.report.html import template
 from audit.report.leaderboard import comparisons, standings
 from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
-from audit.report.links import LINKS, figures, pick
+from audit.report.links import figures
 from audit.scorecard.schema import RaisedFlag
 from audit.scorecard.view import SHORT, Column
 
@@ -47,8 +46,6 @@ def render(cards: list[CommittedCard], folder: Path) -> str:
 
 
 def _table(table: StandingsTable) -> dict[str, Any]:
-    cards = {id(row.group.card): row.group.card for row in table.rows}.values()
-    notes = [n for c in cards for n in terminal.notes(c).split("\n")]
     return {
         "table": table,
         "holds": {c.header: _holds_for(c, table) for c in table.columns},
@@ -57,7 +54,7 @@ def _table(table: StandingsTable) -> dict[str, Any]:
             *_compared("equal noise", *comparisons.at_equal_noise(table)),
             *_compared("equal utility", *comparisons.at_equal_utility(table)),
         ],
-        "notes": "\n".join(dict.fromkeys(notes)),
+        "notes": standings.notes(table),
     }
 
 
@@ -80,13 +77,10 @@ def _pictures(
 
 def _links(row: Standing, folder: Path) -> list[tuple[str, str]]:
     """Return (id, text) of the figures on the page that show a row's cards."""
-    runs = [(run, figures(folder / run.folder)) for run in row.group.members]
-    seed = "seed {}, " if len(runs) > 1 else ""
     return [
-        (f"{run.folder}/{name}", seed.format(run.card.scenario["seed"]) + text)
-        for run, names in runs
-        for text, wanted in LINKS.items()
-        if (name := pick(names, wanted))
+        (f"{member.folder}/{name}", seed + text)
+        for member, seed, found in standings.links(row, folder)
+        for text, name in found.items()
     ]
 
 
@@ -133,16 +127,19 @@ def pareto_plot(table: StandingsTable) -> Markup | None:
         return None
     line = table.rows[0].line
     r2 = line.defense.utility is not None and line.defense.utility.r2 is not None
-    utility = "R²" if r2 else "accuracy"
-    better = "higher" if table.sign > 0 else "lower"
-    labels = f"{table.measure} ({better} is better)", f"{utility} (right is better)"
-    figure, (axis,) = common.panels(1, (5.6, 4.2), *labels)
+    utility, better = (
+        "R²" if r2 else "accuracy",
+        "higher" if table.sign > 0 else "lower",
+    )
+    words = f"{table.measure} ({better} is better)", f"{utility} (right is better)"
+    figure, (axis,) = common.panels(1, (5.6, 4.2), *words)
     floor = None if line.result is None else line.result.headline.floor
     if floor is not None:
         axis.axhline(float(floor), label="ignores the release", **common.FLOOR)
     axis.plot(*zip(*sorted(rows[i][1:] for i in table.front), strict=True), color=INK)
-    cards = (row.group.card for row in table.rows)
-    looks = common.looks(dict.fromkeys(label for c in cards for label in c.defenses))
+    looks = common.looks(
+        dict.fromkeys(d for r in table.rows for d in r.group.card.defenses)
+    )
     for label, x, y in rows.values():
         shape = {"color": looks[label].color, "marker": looks[label].marker}
         (marker,) = axis.plot(x, y, linestyle="", label=label, **shape)

@@ -10,10 +10,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from audit.errors import UserError
-from audit.report import terminal
 from audit.report.leaderboard import comparisons, standings
 from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
-from audit.report.links import LINKS, beside, figures, pick
+from audit.report.links import beside
 from audit.report.markdown import grid, literal, no_html
 from audit.scorecard import card as cards
 from audit.scorecard import schema
@@ -70,26 +69,22 @@ def _section(table: StandingsTable, folder: Path) -> list[str]:
         mark = "•" if i in table.front else ""
         rows.append([mark, *numbers, _links(row, folder)])
     commands = dict.fromkeys(
-        m.card.provenance["command"] for r in table.rows for m in r.group.members
+        m.card.provenance.command for r in table.rows for m in r.group.members
     )
     return [
         f"## {_escaped(table.scenario)} on {_escaped(table.data)}",
         f"{_escaped(table.title)}.",
         grid(header, rows),
-        "```\n" + _notes(table) + "\n```",
+        _code(standings.notes(table)),
         _compared("equal noise", comparisons.at_equal_noise(table)),
         _compared("equal utility", comparisons.at_equal_utility(table)),
-        "```\n" + "\n".join(c.replace("`", "'") for c in commands) + "\n```",
+        _code("\n".join(commands)),
     ]
 
 
-def _notes(table: StandingsTable) -> str:
-    """Return for whom each bound holds, and what all rows of a card share."""
-    each = {id(r.group.card): r.group.card for r in table.rows}
-    lines = [
-        line for card in each.values() for line in terminal.notes(card).split("\n")
-    ]
-    return "\n".join(dict.fromkeys(lines)).replace("`", "'")
+def _code(text: str) -> str:
+    """Return a block of code that the text cannot end."""
+    return "```\n" + text.replace("`", "'") + "\n```"
 
 
 def _escaped(text: str) -> str:
@@ -100,23 +95,14 @@ def _escaped(text: str) -> str:
 def _links(row: Standing, folder: Path) -> str:
     """Return links to a row's settings, figures and replay command."""
     parts = []
-    for member in row.group.members:
-        names = figures(folder / member.folder)
+    for member, seed, found in standings.links(row, folder):
         links = {"settings": "scorecard.json"}
-        for text, wanted in LINKS.items():
-            name = pick(names, wanted)
-            links |= {text: quote(name)} if name else {}
+        links |= {text: quote(name) for text, name in found.items()}
         if beside(folder / member.folder, "scorecard.md"):
             links["replay"] = "scorecard.md#where-this-comes-from"
-        seed, where = seed_words(row, member), quote(member.folder)
+        where = quote(member.folder)
         parts += [f"[{seed}{text}]({where}/{to})" for text, to in links.items()]
     return " · ".join(parts)
-
-
-def seed_words(row: Standing, member: CommittedCard) -> str:
-    """Return the seed of a card, in words; "" where the row has one seed only."""
-    several = len(row.group.members) > 1
-    return f"seed {member.card.scenario['seed']}, " if several else ""
 
 
 def _compared(what: str, result: tuple[list[comparisons.Comparison], str]) -> str:
@@ -139,11 +125,9 @@ def write(folder: Path) -> list[Path]:
     from audit.report.leaderboard import html
 
     cards_here = committed(folder)
-    texts = {
-        MARKDOWN: markdown(cards_here, folder),
-        PAGE: html.render(cards_here, folder),
-    }
-    for name, text in texts.items():
-        with cards.replacing(folder / name) as path:
-            path.write_text(text)
-    return [folder / name for name in texts]
+    page, text = html.render(cards_here, folder), markdown(cards_here, folder)
+    files = {folder / MARKDOWN: text, folder / PAGE: page}
+    for file, content in files.items():
+        with cards.replacing(file) as path:
+            path.write_text(content)
+    return list(files)

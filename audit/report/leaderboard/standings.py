@@ -7,15 +7,19 @@ one group, whose numbers are means over seeds.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from audit.engine import store as stores
 from audit.report import columns as cells
+from audit.report import terminal
+from audit.report.links import LINKS, figures, pick
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
-from audit.scorecard.schema import DefenseRow
+from audit.scorecard.schema import EpsilonPair
 from audit.scorecard.view import Column, Line, number
 
 NOT_RECORDED, NOT_MEASURED = "not recorded", "not measured"
@@ -82,29 +86,27 @@ def tables(cards: list[CommittedCard]) -> list[StandingsTable]:
 def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
     """Return cards of equal settings together; a group has each seed at most once."""
     groups: dict[tuple[str, int], list[CommittedCard]] = {}
+    times: Counter[tuple[str, int]] = Counter()  # that one seed of one key occurred
     for member in sorted(cards, key=lambda m: (m.card.scenario.seed, m.folder)):
-        key, copy = _but_the_seed(member.card), 0
-        seed = member.card.scenario.seed
-        while any(m.card.scenario.seed == seed for m in groups.get((key, copy), ())):
-            copy += 1  # a second card of one seed starts another group
-        groups.setdefault((key, copy), []).append(member)
+        scenario = plain(member.card.scenario)
+        settings = {k: v for k, v in scenario.items() if k not in ("seed", "lanes")}
+        key = stores.digest(settings, member.card.data.digest)
+        seed = key, scenario["seed"]
+        groups.setdefault((key, times[seed]), []).append(member)
+        times[seed] += 1  # a second card of one seed starts another group
     return [
         SeedGroup(tuple(members), average_seeds.merged([m.card for m in members]))
         for members in groups.values()
     ]
 
 
-def _but_the_seed(card: Scorecard) -> str:
-    scenario = plain(card.scenario)
-    kept = {k: v for k, v in scenario.items() if k not in ("seed", "lanes")}
-    return stores.digest(kept, card.data.digest)
-
-
 def _table(groups: list[SeedGroup]) -> StandingsTable:
     first = groups[0].card
     rows = [_row(group, line) for group in groups for line in cells.lines(group.card)]
     rows.sort(key=_order)
-    name, sign = _measure(rows)
+    headlines = [r.line.result.headline for r in rows if r.line.result is not None]
+    metric = headlines[0].metric if headlines else ""
+    text = MEASURES.get(metric, f"{metric} of the strongest attack")
     return StandingsTable(
         scenario=first.scenario.scenario,
         data=first.data.name,
@@ -112,14 +114,9 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         rows=tuple(rows),
         columns=tuple(_columns(groups)),
         front=pareto([(r.utility, r.protection) for r in rows]),
-        measure=name,
-        sign=sign,
+        measure=text if headlines else None,
+        sign=-1.0 if headlines and headlines[0].better == "higher" else 1.0,
     )
-
-
-def _order(row: Standing) -> tuple[bool, float, str]:
-    unranked = row.protection is None or math.isnan(row.protection)
-    return (unranked, 0.0 if unranked else -float(row.protection or 0.0), row.label)
 
 
 def _row(group: SeedGroup, line: Line) -> Standing:
@@ -127,14 +124,10 @@ def _row(group: SeedGroup, line: Line) -> Standing:
     return Standing(group, line, protection, cells.usefulness(line.defense))
 
 
-def _measure(rows: list[Standing]) -> tuple[str | None, float]:
-    """Return what measures protection, in words, and the sign it is shown with."""
-    headlines = [r.line.result.headline for r in rows if r.line.result is not None]
-    if not headlines:
-        return None, 1.0
-    metric = headlines[0].metric
-    text = MEASURES.get(metric, f"{metric} of the strongest attack")
-    return text, 1.0 if headlines[0].better == "lower" else -1.0
+def _order(row: Standing) -> tuple[bool, float, str]:
+    if row.protection is None or math.isnan(row.protection):
+        return True, 0.0, row.label
+    return False, -row.protection, row.label
 
 
 MEASURES = {
@@ -151,24 +144,38 @@ def pareto(points: list[tuple[float | None, float | None]]) -> frozenset[int]:
     Args:
       points: (utility, protection), larger is better; None or nan: left out.
     """
-    valid = {
-        i: (float(u), float(p))
-        for i, (u, p) in enumerate(points)
-        if u is not None and p is not None and not (math.isnan(u) or math.isnan(p))
-    }
-    return frozenset(
-        i
-        for i, point in valid.items()
-        if not any(
-            other[0] >= point[0] and other[1] >= point[1] and other != point
-            for other in valid.values()
-        )
-    )
+    each = np.array(points, float).reshape(-1, 2)
+    beaten = [bool(((each >= p).all(1) & (each > p).any(1)).any()) for p in each]
+    front = ~np.array(beaten, bool) & ~np.isnan(each).any(1)
+    return frozenset(np.flatnonzero(front).tolist())
+
+
+def notes(table: StandingsTable) -> str:
+    """Return the notes of all cards of a table, each line once."""
+    each = {id(row.group.card): row.group.card for row in table.rows}
+    lines = [n for card in each.values() for n in terminal.notes(card).split("\n")]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def links(
+    row: Standing, folder: Path
+) -> list[tuple[CommittedCard, str, dict[str, str]]]:
+    """Return each card of a row, its seed in words, and its figures by what they show.
+
+    The words are "" where the row has one seed only.
+    """
+    several, found = len(row.group.members) > 1, []
+    for member in row.group.members:
+        seed = f"seed {member.card.scenario.seed}, " if several else ""
+        names = figures(folder / member.folder)
+        picked = {text: pick(names, wanted) for text, wanted in LINKS.items()}
+        found.append((member, seed, {k: name for k, name in picked.items() if name}))
+    return found
 
 
 def utility_se(group: SeedGroup, label: str) -> float | None:
     """Return the standard error of a defense's utility over seeds; None for one."""
-    each = [cells.usefulness(member.card.defenses[label]) for member in group.members]
+    each = (cells.usefulness(member.card.defenses[label]) for member in group.members)
     values = [value for value in each if value is not None]
     if len(values) < 2:
         return None
@@ -186,8 +193,6 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         for column in cells.columns(group.card):
             shown.setdefault(column.header, column)
     defense, utility, *rest = shown.values()
-    flags = shown["flags"]
-    between = [c for c in rest if c.header != "flags"]
 
     def useful(line: Line) -> str:
         se = utility_se(group_of[id(line.card)], line.label)
@@ -195,15 +200,17 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         return value if se is None else f"{value} ± {number(se)}"
 
     epsilons = [Column("ε upper", epsilon_upper), Column("ε lower", epsilon_lower)]
-    epsilons = [c for c in epsilons if c.header not in shown]
-    last = [
-        Column("noise", lambda v: noise(v.defense), right=False),
+    return [
+        defense,
+        utility._replace(cell=useful),
+        *(c for c in rest if c.header != "flags"),
+        *(c for c in epsilons if c.header not in shown),
+        shown["flags"],
+        Column("noise", noise, right=False),
         Column("settings by, cost", chosen, right=False),
         Column("targets × runs", effort),
         Column("seeds", lambda v: str(len(group_of[id(v.card)].members))),
     ]
-    counted = utility._replace(cell=useful)
-    return [defense, counted, *between, *epsilons, flags, *last]
 
 
 def epsilon_upper(line: Line) -> str:
@@ -212,9 +219,8 @@ def epsilon_upper(line: Line) -> str:
         return number(line.result["upper"], 2)  # of the adjacency the attack audits
     adjacency = line.defense.get("membership", {}).get("adjacency", "replace_one")
     epsilon = line.defense.epsilon
-    pair = None if epsilon is None else epsilon[adjacency]
-    value = pair and (pair.tight if pair.tight is not None else pair.rdp)
-    return "none" if value is None else number(value, 2)
+    pair: EpsilonPair | None = None if epsilon is None else epsilon[adjacency]
+    return "none" if pair is None else number(pair.least, 2)
 
 
 def epsilon_lower(line: Line) -> str:
@@ -228,14 +234,14 @@ def epsilon_lower(line: Line) -> str:
     return number(max(proved), 2) if proved else NOT_MEASURED
 
 
-def noise(defense: DefenseRow) -> str:
-    """Return the setting that says how much noise there is."""
-    settings = defense.settings
-    texts = [
+def noise(line: Line) -> str:
+    """Return the settings that say how much noise a defense adds."""
+    settings = line.defense.settings
+    values = {k: settings[k] for k in NOISE[:3] if settings.get(k) is not None}
+    texts = (
         f"{k} {value:g}" if isinstance(value, float) else f"{k} {value}"
-        for k, value in ((k, settings.get(k)) for k in NOISE[:3])
-        if value is not None
-    ]
+        for k, value in values.items()
+    )
     return ", ".join(texts) or "none"
 
 
