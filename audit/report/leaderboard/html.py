@@ -13,7 +13,7 @@ from audit.report.columns import MARKS, common_flags
 from audit.report.figures import common
 from audit.report.figures.common import INK
 from audit.report.html import template
-from audit.report.leaderboard import comparisons, standings
+from audit.report.leaderboard import standings
 from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
 from audit.report.links import figures
 from audit.scorecard.schema import RaisedFlag
@@ -29,33 +29,22 @@ def render(cards: list[CommittedCard], folder: Path) -> str:
       cards: what `markdown.committed` returned.
       folder: the results; each card's folder, with its figures, is in it.
     """
-    tables, pictures = [_table(t) for t in standings.tables(cards)], []
+    tables, pictures = standings.tables(cards), []
     for width in WIDTHS:
         album = template.Album()
-        pictures = [_pictures(t["table"], folder, album, width) for t in tables]
+        pictures = [_pictures(t, folder, album, width) for t in tables]
         if not album.full:
             break
     return template.render(
         "leaderboard.html",
         "Breachmark leaderboard",
-        tables=[{**t, "figures": p} for t, p in zip(tables, pictures, strict=True)],
+        tables=zip(tables, pictures, strict=True),
+        holds_for=_holds_for,
+        plot_of=pareto_plot,
         links=partial(_links, folder=folder),
         flags=flags,
         marks=MARKS,
     )
-
-
-def _table(table: StandingsTable) -> dict[str, Any]:
-    return {
-        "table": table,
-        "holds": {c.header: _holds_for(c, table) for c in table.columns},
-        "plot": pareto_plot(table),
-        "compared": [
-            *_compared("equal noise", *comparisons.at_equal_noise(table)),
-            *_compared("equal utility", *comparisons.at_equal_utility(table)),
-        ],
-        "notes": standings.notes(table),
-    }
 
 
 def _pictures(
@@ -102,18 +91,6 @@ def flags(row: Standing) -> list[RaisedFlag]:
     common = common_flags(row.line.card)
     raised = row.line.best.flags if row.line.best else []
     return [flag for flag in raised if flag.name not in common]
-
-
-def _compared(
-    what: str, results: list[comparisons.Comparison], why: str
-) -> list[tuple[str, str]]:
-    """Return (what is equal, the rows) per comparison, or why there is none."""
-    lines = [] if results else [(what, f"no comparison: {why}.")]
-    for c in results:
-        rows = "; ".join(f"{r.label} {comparisons.protection_text(r)}" for r in c.rows)
-        less = f". Less useful: {c.left_out}" if c.left_out else ""
-        lines.append((what, f"({c.why}): {rows}{less}."))
-    return lines
 
 
 def pareto_plot(table: StandingsTable) -> Markup | None:

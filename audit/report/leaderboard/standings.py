@@ -1,4 +1,4 @@
-"""From scorecards to the tables of a leaderboard: plain data, nothing rendered.
+"""From scorecards to the tables of a leaderboard, and which rows can be compared.
 
 There is one table per scenario and data set. Cards that differ in their seed alone form
 one group, whose numbers are means over seeds.
@@ -7,7 +7,7 @@ one group, whose numbers are means over seeds.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +20,9 @@ from audit.report.links import LINKS, figures, pick
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
 from audit.scorecard.schema import EpsilonPair
-from audit.scorecard.view import Column, Line, number
+from audit.scorecard.view import Column, Line, number, with_error
 
+NOBODY = "nobody attacks here"
 NOT_RECORDED, NOT_MEASURED = "not recorded", "not measured"
 # the settings that agree where two defenses add equal noise
 NOISE = (
@@ -58,6 +59,19 @@ class Standing(NamedTuple):
         return self.line.label
 
 
+class Comparison(NamedTuple):
+    """Rows that can be compared, best protected first, and why; or why none can."""
+
+    what: str  # is equal
+    why: str
+    rows: tuple[Standing, ...] = ()
+    left_out: str = ""
+
+    def results(self, separator: str) -> str:
+        """Return each row with the headline of the strongest attack on it."""
+        return separator.join(f"{r.label} {protection_text(r)}" for r in self.rows)
+
+
 class StandingsTable(NamedTuple):
     """The standings of one scenario on one data set, best protected first."""
 
@@ -69,6 +83,32 @@ class StandingsTable(NamedTuple):
     front: frozenset[int]  # rows that no row beats in both utility and protection
     measure: str | None  # what measures protection, in words; None where nobody attacks
     sign: float  # shown value = sign * protection
+
+    @property
+    def cards(self) -> list[Scorecard]:
+        """The mean card of every group, once."""
+        return list({id(r.group.card): r.group.card for r in self.rows}.values())
+
+    @property
+    def notes(self) -> str:
+        """The notes of all cards, each line once."""
+        lines = (n for card in self.cards for n in terminal.notes(card).split("\n"))
+        return "\n".join(dict.fromkeys(lines))
+
+    @property
+    def commands(self) -> list[str]:
+        """What makes every card again."""
+        members = (member for row in self.rows for member in row.group.members)
+        return list(dict.fromkeys(m.card.provenance.command for m in members))
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Which rows can be compared: those of equal noise, of equal utility."""
+        if self.measure is None:
+            return [
+                Comparison(what, NOBODY) for what in ("equal noise", "equal utility")
+            ]
+        return [*_of_equal_noise(self.rows), _of_equal_utility(self.rows)]
 
 
 # Tables -------------------------------------------------------------------------------
@@ -150,13 +190,6 @@ def pareto(points: list[tuple[float | None, float | None]]) -> frozenset[int]:
     return frozenset(np.flatnonzero(front).tolist())
 
 
-def notes(table: StandingsTable) -> str:
-    """Return the notes of all cards of a table, each line once."""
-    each = {id(row.group.card): row.group.card for row in table.rows}
-    lines = [n for card in each.values() for n in terminal.notes(card).split("\n")]
-    return "\n".join(dict.fromkeys(lines))
-
-
 def links(
     row: Standing, folder: Path
 ) -> list[tuple[CommittedCard, str, dict[str, str]]]:
@@ -180,6 +213,72 @@ def utility_se(group: SeedGroup, label: str) -> float | None:
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+# Comparisons --------------------------------------------------------------------------
+
+
+def _of_equal_noise(rows: tuple[Standing, ...]) -> list[Comparison]:
+    """Return groups of rows with equal noise settings, or why there is none."""
+    what, groups = "equal noise", defaultdict(list)
+    for row in rows:
+        settings = row.line.defense.settings
+        noise = {k: settings[k] for k in NOISE if settings.get(k) is not None}
+        if any(k in noise for k in NOISE[:3]):
+            words = ", ".join(f"{k} {value}" for k, value in noise.items())
+            groups[id(row.group), words].append(row)
+    equal = [Comparison(what, k[1], tuple(r)) for k, r in groups.items() if len(r) > 1]
+    none = Comparison(what, "no two defenses here have the same noise settings")
+    return equal or [none]
+
+
+def _of_equal_utility(rows: tuple[Standing, ...]) -> Comparison:
+    """Return the rows whose utility equals the best one's, or why there is none.
+
+    Nobody tuned the settings until utilities were equal. Two standard errors are
+    allowed: that of the test part, sqrt(p (1 - p) / m) for a share p of m records, and
+    that over seeds where there are several. R^2 has none with one seed.
+    """
+    what = "equal utility"
+    ranked = [
+        (r, r.utility)
+        for r in rows
+        if r.utility is not None and r.protection is not None
+    ]
+    if not ranked:
+        return Comparison(what, "no release here is a model")
+    best, most = max(ranked, key=lambda pair: pair[1])
+    slack = _slack(best)
+    if slack is None:
+        return Comparison(what, "R² has no standard error with one seed")
+    within = tuple(r for r, utility in ranked if utility >= most - slack)
+    if len(within) < 2:
+        return Comparison(what, "every other row is less useful than the best")
+    less = ", ".join(r.label for r, utility in ranked if utility < most - slack)
+    why = f"within {number(slack)} of the best, {number(most)}"
+    return Comparison(what, why, within, less)
+
+
+def _slack(row: Standing) -> float | None:
+    utility, over_seeds = (
+        row.line.defense.utility,
+        utility_se(row.group, row.label),
+    )
+    if utility is None or utility.accuracy is None:
+        return None if over_seeds is None else 2 * over_seeds
+    share = min(max(float(utility.accuracy), 0.0), 1.0)
+    test = share * (1 - share) / float(utility.test)
+    return 2 * math.sqrt(test + (over_seeds or 0.0) ** 2)
+
+
+def protection_text(row: Standing) -> str:
+    """Return the headline of a row's strongest attack, as the tables print it."""
+    if row.line.result is None:
+        return "no valid attack"
+    headline = row.line.result.headline
+    if headline.standard_error is None:
+        return number(headline.value, 3)
+    return with_error(headline.value, headline.standard_error)
 
 
 # Columns ------------------------------------------------------------------------------
