@@ -9,7 +9,6 @@ from audit.errors import UserError, did_you_mean
 from audit.report import columns, summary, terminal
 from audit.report.columns import MARKS
 from audit.report.html import target_plots, template
-from audit.report.links import beside, figures
 from audit.report.markdown import provenance
 from audit.scorecard import card as cards
 from audit.scorecard import schema
@@ -51,7 +50,7 @@ def load(folder: Path) -> Scorecard:
     Raises:
       UserError: if it is no scorecard, or the arrays cannot be read.
     """
-    path = beside(folder, "scorecard.npz")
+    path = template.beside(folder, "scorecard.npz")
     if path is None:
         return schema.load(folder / "scorecard.json")
     try:
@@ -69,6 +68,7 @@ def render(card: Scorecard, folder: Path) -> str:
     """
     album, scenario = template.Album(), plain(card.scenario)
     atlas = target_plots.atlas(card, album)  # first into the album
+    uris = {f: album.picture(folder / f, 1000) for f in template.figures(folder)}
     lines, kinds = columns.lines(card), ("defense", "attack")
     settings = {"scenario": {k: v for k, v in scenario.items() if k not in kinds}}
     settings |= {f"{kind} {k}": v for kind in kinds for k, v in scenario[kind].items()}
@@ -84,7 +84,7 @@ def render(card: Scorecard, folder: Path) -> str:
         scatter=target_plots.scatters(card),
         scatter_text=target_plots.thinned(card),
         budget=target_plots.budgets(card),
-        figures={name: album.picture(folder / name, 1000) for name in figures(folder)},
+        figures=uris,
         atlas=atlas,
         arrays=bool(card.arrays),
         provenance=provenance(card.provenance),

@@ -15,7 +15,6 @@ from audit.report.figures.common import INK
 from audit.report.html import template
 from audit.report.leaderboard import standings
 from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
-from audit.report.links import figures
 from audit.scorecard.schema import RaisedFlag
 from audit.scorecard.view import SHORT, Column
 
@@ -60,7 +59,7 @@ def _pictures(
             "uri": album.picture(folder / name / figure, width),
         }
         for name in names
-        for figure in figures(folder / name)
+        for figure in template.figures(folder / name)
     ]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from audit.errors import UserError
+from audit.report.html.template import beside
 from audit.report.leaderboard import standings
 from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
-from audit.report.links import beside
 from audit.report.markdown import literal, templates
 from audit.scorecard import card as cards
 from audit.scorecard import schema

@@ -6,6 +6,7 @@ one group, whose numbers are means over seeds.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from audit.engine import store as stores
 from audit.report import columns as cells
 from audit.report import terminal
-from audit.report.links import LINKS, figures, pick
+from audit.report.html.template import figures
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
 from audit.scorecard.schema import EpsilonPair
@@ -116,11 +117,9 @@ class StandingsTable(NamedTuple):
 
 def tables(cards: list[CommittedCard]) -> list[StandingsTable]:
     """Return one table per scenario and data set, in alphabetical order."""
-    groups: dict[tuple[str, str], list[CommittedCard]] = {}
-    for member in cards:
-        where = member.card.scenario.scenario, member.card.data.name
-        groups.setdefault(where, []).append(member)
-    return [_table(seed_groups(groups[where])) for where in sorted(groups)]
+    where = lambda m: (m.card.scenario.scenario, m.card.data.name)  # noqa: E731
+    grouped = itertools.groupby(sorted(cards, key=where), where)
+    return [_table(seed_groups(list(members))) for _, members in grouped]
 
 
 def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
@@ -170,6 +169,15 @@ def _order(row: Standing) -> tuple[bool, float, str]:
     return False, -row.protection, row.label
 
 
+# figures by what a reader looks for, the first that is there counts
+LINKS = {
+    "per target": (
+        "mse_vs_bound.png", "mse_vs_bound_records.png", "success_by_eta.png",
+        "separation_vs_dfil.png", "eta_by_class.png",
+    ),
+    "rebuilt": ("reconstructions.png", "rebuilt.png", "eta_extremes.png"),
+    "ROC": ("roc.png",),
+}  # fmt: skip
 MEASURES = {
     "mse": "MSE of the strongest attack",
     "success": "share the strongest attack tells right",
@@ -197,13 +205,13 @@ def links(
 
     The words are "" where the row has one seed only.
     """
-    several, found = len(row.group.members) > 1, []
+    several, linked = len(row.group.members) > 1, []
     for member in row.group.members:
         seed = f"seed {member.card.scenario.seed}, " if several else ""
         names = figures(folder / member.folder)
-        picked = {text: pick(names, wanted) for text, wanted in LINKS.items()}
-        found.append((member, seed, {k: name for k, name in picked.items() if name}))
-    return found
+        shown = {text: [n for n in each if n in names] for text, each in LINKS.items()}
+        linked.append((member, seed, {text: n[0] for text, n in shown.items() if n}))
+    return linked
 
 
 def utility_se(group: SeedGroup, label: str) -> float | None:
