@@ -66,11 +66,7 @@ def _git(here: Path | None = None) -> dict[str, Any] | None:
 
 
 def of_parts(*, arrays: dict[str, np.ndarray], **parts: Any) -> Scorecard:
-    """Return the scorecard of an audit that has just run.
-
-    Args:
-      arrays: per-target values.
-      **parts: the other fields of `Scorecard` as nested data.
+    """Return the scorecard of an audit that has just run, its parts as nested data.
 
     Raises:
       UserError: if a part is not what `schema` says it is.

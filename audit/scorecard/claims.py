@@ -22,24 +22,21 @@ class PublishedClaim(NamedTuple):
     void: str | None  # why it does not hold here; None = it does
 
 
+Claims = tuple[PublishedClaim, ...]
+
+
 def published_claims(
     defense: str, settings: dict[str, Any], task: Task, n: int
-) -> tuple[PublishedClaim, ...]:
-    """Return the published claims of a defense; none for most.
+) -> Claims:
+    """Return what publications claim of a defense with these settings; mostly nothing.
 
-    Args:
-      defense: its name.
-      settings: all of them, host values.
-      task: what is learnt.
-      n: records of one run.
+    Settings are host values; n is the number of records of one run.
     """
     claims = CLAIMS.get(defense)
     return () if claims is None else claims(settings, task, n)
 
 
-def _dirdp_sgd(
-    settings: dict[str, Any], task: Task, n: int
-) -> tuple[PublishedClaim, ...]:
+def _dirdp_sgd(settings: dict[str, Any], task: Task, n: int) -> Claims:
     """Return the pure epsilon of DirDP-SGD, and the epsilon its paper gives."""
     kappa, steps, sampling = (
         settings[word] for word in ("concentration", "steps", "sampling")
@@ -77,9 +74,7 @@ def _dirdp_sgd(
     return tuple(PublishedClaim(*claim) for claim in claims)
 
 
-def _output_perturbed_glm(
-    settings: dict[str, Any], task: Task, n: int
-) -> tuple[PublishedClaim, ...]:
+def _output_perturbed_glm(settings: dict[str, Any], task: Task, n: int) -> Claims:
     """Return the figures of Guo et al., who take no record to be longer than 1."""
     if settings["loss"] != "logistic" or not math.isfinite(task.domain[1]):
         return ()

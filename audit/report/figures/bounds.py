@@ -90,13 +90,9 @@ def numbers(card: Scorecard, name: str) -> np.ndarray | None:
 
 
 def against_bound(axis: Any, card: Scorecard, name: str, most: int = 10**9) -> None:
-    """Scatter errors against one bound: a colour per defense, the floor, error = bound.
+    """Scatter errors against one bound of `drawn_bounds`: a colour per defense.
 
-    Args:
-      axis: the panel.
-      card: with arrays.
-      name: the bound, one of `drawn_bounds`.
-      most: points drawn per defense; more are thinned evenly.
+    At most `most` points per defense are drawn; more are thinned evenly.
     """
     points, floor = _points(card, name), float(card.floor.get("mse") or "nan")
     bounds, errors = np.concatenate(list(points.values()), axis=1)
@@ -134,12 +130,9 @@ def holds_for(card: Scorecard, name: str) -> str:
     return next((b.holds_for for b in bounds if b.name == name), "not stated")
 
 
-def _rebuilt(card: Scorecard) -> bool:
-    """Return whether each run had one target, and guesses of it may be shown."""
-    return "floor_guess" in card.arrays
-
-
+# each run had one target, and guesses of it may be shown
+REBUILT = lambda card: "floor_guess" in card.arrays  # noqa: E731
 FIGURES: dict[str, tuple[Callable, Callable]] = {
-    "reconstructions.png": (_rebuilt, reconstructions),
-    "mse_vs_bound.png": (_rebuilt, mse_vs_bound),
+    "reconstructions.png": (REBUILT, reconstructions),
+    "mse_vs_bound.png": (REBUILT, mse_vs_bound),
 }

@@ -80,8 +80,8 @@ def panels(
     Args:
       count: number of panels, at least 1.
       size: width and height of one panel, in inches.
-      ylabel: label of the first panel of each row.
-      xlabel: label of every panel.
+      ylabel: of the first panel of each row.
+      xlabel: of every panel.
       a_row: largest number of panels side by side.
       **given: arguments of `Figure.subplots`.
     """

@@ -24,9 +24,9 @@ class Point(NamedTuple):
 def points(card: Scorecard) -> list[Point]:
     """Return the defenses of one scorecard that have a place on the scale.
 
-    Their readings are the accuracy, with an interval over training runs, and the error
-    of every search for the images behind an update, with an interval over targets. A
-    scorecard of another game has no such reading, hence no point.
+    Readings are the accuracy, with an interval over training runs, and the error of
+    every search for the images behind an update, with an interval over targets. Other
+    games have none.
     """
     if card.scenario["game"] != "exposed":
         return []

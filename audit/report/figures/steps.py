@@ -53,12 +53,8 @@ def _bands(
 ) -> Any:
     """Return the panels of parts against the step, mean and sd over records.
 
-    Args:
-      card: of a game that takes steps apart.
-      parts: array [steps, records] -> what the legend calls it.
-      needed: the part without which a defense has no panel.
-      ylabel: of the first panel of each row.
-      low: least value drawn.
+    Parts are arrays [steps, records] -> what the legend calls them. A defense without
+    the part `needed` has no panel; no value below `low` is drawn.
     """
     names, size = _having(card, needed), (3.2, 2.9)
     figure, axes = common.panels(len(names), size, ylabel, a_row=A_ROW, sharey=True)

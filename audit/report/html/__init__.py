@@ -25,11 +25,7 @@ def run_names() -> list[str]:
 
 
 def locate(run: str) -> Path:
-    """Return the folder of a run.
-
-    Args:
-      run: a folder with a scorecard.json, that file, or the name of a folder under
-        results/runs or results.
+    """Return the folder of a run: itself, its scorecard.json, or its name in `RUNS`.
 
     Raises:
       UserError: if there is none of that name, with the nearest one.
@@ -60,12 +56,7 @@ def load(folder: Path) -> Scorecard:
 
 
 def render(card: Scorecard, folder: Path) -> str:
-    """Return the page.
-
-    Args:
-      card: what `load` returned.
-      folder: of the run, for the figures in it.
-    """
+    """Return the page of a card, with the figures in its folder."""
     album, scenario = template.Album(), plain(card.scenario)
     atlas = target_plots.atlas(card, album)  # first into the album
     uris = {f: album.picture(folder / f, 1000) for f in template.figures(folder)}
@@ -109,14 +100,10 @@ def flags(card: Scorecard) -> list[dict[str, str]]:
 
 
 def write(folder: Path, out: Path) -> Path:
-    """Write the page of a run into a file; return the file.
-
-    Args:
-      folder: of the run.
-      out: the page; its folder exists.
+    """Write the page of a run's folder into the file `out`; return that file.
 
     Raises:
-      UserError: if there is no such folder, or no scorecard in the run's.
+      UserError: if the file's folder does not exist, or the run has no scorecard.
     """
     if not out.parent.is_dir():
         raise UserError(f"out={out}: no such folder {out.parent}")

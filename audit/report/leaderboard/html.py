@@ -22,12 +22,7 @@ WIDTHS = (900, 640, 400)  # of figures, in pixels; the first at which all fit is
 
 
 def render(cards: list[CommittedCard], folder: Path) -> str:
-    """Return the page.
-
-    Args:
-      cards: what `markdown.committed` returned.
-      folder: the results; each card's folder, with its figures, is in it.
-    """
+    """Return the page of committed cards, with the figures in `folder`/<card>."""
     tables, pictures = standings.tables(cards), []
     for width in WIDTHS:
         album = template.Album()

@@ -33,21 +33,13 @@ def committed(folder: Path) -> list[CommittedCard]:
 
 
 def markdown(committed_cards: list[CommittedCard], folder: Path) -> str:
-    """Return LEADERBOARD.md.
-
-    Args:
-      committed_cards: what `committed` returned.
-      folder: the results; each card's folder, with its figures, is in it.
-    """
+    """Return LEADERBOARD.md of committed cards, linked to what `folder`/<card> has."""
 
     def rows(table: StandingsTable) -> list[list[str]]:
+        marks = ("•" if i in table.front else "" for i in range(len(table.rows)))
         return [
-            [
-                "•" if i in table.front else "",
-                *(literal(column.cell(row.line)) for column in table.columns),
-                _links(row, folder),
-            ]
-            for i, row in enumerate(table.rows)
+            [mark, *(literal(c.cell(r.line)) for c in table.columns), _links(r, folder)]
+            for mark, r in zip(marks, table.rows, strict=True)
         ]
 
     return (

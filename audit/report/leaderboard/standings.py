@@ -106,9 +106,7 @@ class StandingsTable(NamedTuple):
     def comparisons(self) -> list[Comparison]:
         """Which rows can be compared: those of equal noise, of equal utility."""
         if self.measure is None:
-            return [
-                Comparison(what, NOBODY) for what in ("equal noise", "equal utility")
-            ]
+            return [Comparison(f"equal {k}", NOBODY) for k in ("noise", "utility")]
         return [*_of_equal_noise(self.rows), _of_equal_utility(self.rows)]
 
 
@@ -189,8 +187,7 @@ MEASURES = {
 def pareto(points: list[tuple[float | None, float | None]]) -> frozenset[int]:
     """Return the points for which no other is as good in both and better in one.
 
-    Args:
-      points: (utility, protection), larger is better; None or nan: left out.
+    Points are (utility, protection), larger is better; None or nan: left out.
     """
     each = np.array(points, float).reshape(-1, 2)
     beaten = [bool(((each >= p).all(1) & (each > p).any(1)).any()) for p in each]
