@@ -62,8 +62,8 @@ def _links(row: Standing, folder: Path) -> list[tuple[str, str]]:
     """Return (id, text) of the figures on the page that show a row's cards."""
     return [
         (f"{member.folder}/{name}", seed + text)
-        for member, seed, found in standings.links(row, folder)
-        for text, name in found.items()
+        for member, seed, shown in standings.links(row, folder)
+        for text, name in shown.items()
     ]
 
 

@@ -52,9 +52,9 @@ def markdown(committed_cards: list[CommittedCard], folder: Path) -> str:
 def _links(row: Standing, folder: Path) -> str:
     """Return links to a row's settings, figures and replay command."""
     parts = []
-    for member, seed, found in standings.links(row, folder):
+    for member, seed, shown in standings.links(row, folder):
         links = {"settings": "scorecard.json"}
-        links |= {text: quote(name) for text, name in found.items()}
+        links |= {text: quote(name) for text, name in shown.items()}
         if beside(folder / member.folder, "scorecard.md"):
             links["replay"] = "scorecard.md#where-this-comes-from"
         where = quote(member.folder)

@@ -51,10 +51,10 @@ def card(game="leave_one_out", **changed):
 @pytest.mark.parametrize("name", [*records.FIGURES, *attribute.FIGURES])
 def test_every_figure_is_drawn_and_drawn_the_same(name, tmp_path):
     applies, draw = (records.FIGURES | attribute.FIGURES)[name]
-    held = card("attribute" if name in attribute.FIGURES else "leave_one_out")
-    assert applies(held)
+    shown = card("attribute" if name in attribute.FIGURES else "leave_one_out")
+    assert applies(shown)
     for place in ("a.png", "b.png"):
-        common.save(draw(held), tmp_path / place)
+        common.save(draw(shown), tmp_path / place)
     drawn = (tmp_path / "a.png").read_bytes()
     assert drawn[:4] == b"\x89PNG"
     assert 5_000 < len(drawn) < 300_000
@@ -105,10 +105,12 @@ def legends(figure):
 
 def test_every_record_is_counted_on_one_side_of_its_bound():
     """Zero is below a positive bound, infinity above any; nan is named, not drawn."""
-    held = card()
-    bound, mse = (held.arrays[f"noisy/{name}"] for name in ("cramer_rao", "attack/mse"))
+    shown = card()
+    bound, mse = (
+        shown.arrays[f"noisy/{name}"] for name in ("cramer_rao", "attack/mse")
+    )
     bound[3:6] = [np.inf, 0.0, np.nan]  # and errors 0 to 2: infinite, zero, nan
-    figure = records.mse_vs_bound(held)
+    figure = records.mse_vs_bound(shown)
     below = int((mse[6:] < bound[6:]).sum())
     assert {
         f"below its bound: {below + 2}",
@@ -172,7 +174,7 @@ def with_bound(index, value):
 
 
 @pytest.mark.parametrize(
-    "held",
+    "odd",
     [
         *(with_bound(5, value) for value in (np.inf, 0.0, np.nan)),
         with_bound(slice(None), 3.0),
@@ -184,11 +186,11 @@ def with_bound(index, value):
         card()._replace(scenario={"game": "leave_one_out"}),
     ],
 )
-def test_odd_cards_are_drawn(held, tmp_path):
+def test_odd_cards_are_drawn(odd, tmp_path):
     """Warnings are errors here: nothing may warn either."""
     for name, (applies, draw) in records.FIGURES.items():
-        if applies(held):
-            common.save(draw(held), tmp_path / name)
+        if applies(odd):
+            common.save(draw(odd), tmp_path / name)
             assert (tmp_path / name).stat().st_size > 5_000
 
 
