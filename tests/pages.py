@@ -30,37 +30,37 @@ def card(data=None, arrays=None):
 
 def seeded(data, seed, shift=0.0):
     """The same card of another seed, its errors and accuracies moved."""
-    held = copy.deepcopy(data)
-    held["scenario"]["seed"] = seed
-    for own in held["defenses"].values():
-        own["utility"]["accuracy"] -= shift
-    for t in held["trials"]:
+    card = copy.deepcopy(data)
+    card["scenario"]["seed"] = seed
+    for defense in card["defenses"].values():
+        defense["utility"]["accuracy"] -= shift
+    for t in card["trials"]:
         t["result"]["mse"] += shift
         t["result"]["headline"]["value"] += shift
-    return held
+    return card
 
 
 def hostile(data):
     """A card that passes the schema with markup wherever it takes free text."""
-    held = copy.deepcopy(data)
-    held["scenario"] |= {"title": HOSTILE, "source": HOSTILE}
-    held["provenance"] |= {"command": HOSTILE, "device": HOSTILE, "python": HOSTILE}
-    held["provenance"]["chosen"] = {"dpsgd": {"by": HOSTILE, "cost": HOSTILE}}
-    held["provenance"]["plugins"] = [
+    card = copy.deepcopy(data)
+    card["scenario"] |= {"title": HOSTILE, "source": HOSTILE}
+    card["provenance"] |= {"command": HOSTILE, "device": HOSTILE, "python": HOSTILE}
+    card["provenance"]["chosen"] = {"dpsgd": {"by": HOSTILE, "cost": HOSTILE}}
+    card["provenance"]["plugins"] = [
         {"kind": "defense", "name": "dpsgd", "origin": HOSTILE, "code": "0" * 64}
     ]
-    held["data"] |= {"origin": HOSTILE, "note": HOSTILE}
-    for own in held["defenses"].values():
-        own["settings"] |= {HOSTILE: HOSTILE, "sampling": HOSTILE}
-        for b in own["bounds"]:
+    card["data"] |= {"origin": HOSTILE, "note": HOSTILE}
+    for defense in card["defenses"].values():
+        defense["settings"] |= {HOSTILE: HOSTILE, "sampling": HOSTILE}
+        for b in defense["bounds"]:
             b |= {"holds_for": HOSTILE, "theorem": HOSTILE}
-    for t in held["trials"]:
+    for t in card["trials"]:
         t["threat_model"] = HOSTILE
         for f in t["flags"]:
             f["text"] = HOSTILE
-    held["trials"][3] |= {"status": "failed", "reason": HOSTILE + "\n" + HOSTILE}
-    held["scenario"]["attack"]["reconstructor"][HOSTILE] = HOSTILE
-    return held
+    card["trials"][3] |= {"status": "failed", "reason": HOSTILE + "\n" + HOSTILE}
+    card["scenario"]["attack"]["reconstructor"][HOSTILE] = HOSTILE
+    return card
 
 
 def folder(where, name, data, figures=("mse_vs_bound.png", "reconstructions.png")):
@@ -78,18 +78,18 @@ def folder(where, name, data, figures=("mse_vs_bound.png", "reconstructions.png"
 def arrays(data, targets=12):
     """Per-target arrays a game of pictures would keep."""
     rng = np.random.default_rng(0)
-    held = {
+    kept = {
         "target": rng.uniform(size=(targets, 4, 4, 1)),
         "label": np.arange(targets) % 2,
         "floor": np.full(targets, 0.05),
     }
-    for label, own in data["defenses"].items():
-        for b in own["bounds"]:
-            held[f"{label}/{b['name']}"] = rng.uniform(0.01, 1, targets)
+    for label, defense in data["defenses"].items():
+        for b in defense["bounds"]:
+            kept[f"{label}/{b['name']}"] = rng.uniform(0.01, 1, targets)
         for attack in data["scenario"]["attack"]:
-            held[f"{label}/{attack}/mse"] = rng.uniform(0.01, 0.1, targets)
-            held[f"{label}/{attack}/guess"] = rng.uniform(size=(targets, 4, 4, 1))
-    return held
+            kept[f"{label}/{attack}/mse"] = rng.uniform(0.01, 0.1, targets)
+            kept[f"{label}/{attack}/guess"] = rng.uniform(size=(targets, 4, 4, 1))
+    return kept
 
 
 NOBODY = "not an origin"
@@ -118,15 +118,9 @@ def opened(page, tmp_path):
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    asked = [e.get("params", {}) for e in json.loads(log.read_text())["events"]]
-    return done.stdout, sorted(
-        {
-            p["url"]
-            for p in asked
-            if p.get("initiator", NOBODY) != NOBODY
-            if not p["url"].startswith(("data:", "file:"))
-        }
-    )
+    events = [e.get("params", {}) for e in json.loads(log.read_text())["events"]]
+    urls = {e["url"] for e in events if e.get("initiator", NOBODY) != NOBODY}
+    return done.stdout, sorted(u for u in urls if not u.startswith(("data:", "file:")))
 
 
 BOUND = {"holds_for": "x", "theorem": "x", "ranked": True, "log10": None}

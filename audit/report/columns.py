@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
 
 import numpy as np
 
@@ -74,21 +73,11 @@ def shared(card: Scorecard) -> dict[str, dict[str, int]]:
 
     Nothing where there are fewer than two defenses with an eta, or few records.
     """
-    etas = {
-        label: card.arrays[f"{label}/eta"]
-        for label, defense in card.defenses.items()
-        if defense.eta
-    }
+    etas = {d: card.arrays[f"{d}/eta"] for d, row in card.defenses.items() if row.eta}
     if len(etas) < 2 or min(map(len, etas.values())) < 2 * TOP:
         return {}
-    tops = {
-        label: set(np.argsort(-eta, kind="stable")[:TOP].tolist())
-        for label, eta in etas.items()
-    }
-    return {
-        label: {other: len(top & tops[other]) for other in tops}
-        for label, top in tops.items()
-    }
+    tops = {d: set(np.argsort(-v, kind="stable")[:TOP]) for d, v in etas.items()}
+    return {d: {o: len(top & tops[o]) for o in tops} for d, top in tops.items()}
 
 
 # Columns ------------------------------------------------------------------------------
@@ -98,52 +87,44 @@ def columns(card: Scorecard) -> list[Column]:
     """Return the columns that have something to say on this card."""
     game, attacked = view(card), bool(card.trials)
     room = not attacked or game.spare  # for more than the attack's columns
+    measured = [d.utility for d in card.defenses.values() if d.utility]
+    name = "R²" if measured and all("r2" in u for u in measured) else "accuracy"
     table = [
         Column("defense", lambda line: line.label, right=False),
-        Column(_utility_name(card), lambda line: utility(line.defense)),
+        Column(name, lambda line: number(usefulness(line.defense))),
     ]
-    if any(_noiseless(defense) is not None for defense in card.defenses.values()):
-        cell = lambda line: number(_noiseless(line.defense))  # noqa: E731
-        table.append(Column("noiseless", cell, narrow=room))
+    if any(u.noiseless is not None for u in measured):
+        table.append(Column("noiseless", _noiseless, narrow=room))
     if any(defense.eta for defense in card.defenses.values()):
-        table.append(Column("η, mean ± sd", lambda v: eta(v.defense), narrow=room))
+        table.append(Column("η, mean ± sd", _eta, narrow=room))
     table += [*(game.attack if attacked else ()), *game.bounds]
     plug_ins = [name for name in bound_names(card) if name not in SHORT]
     table += [bound_column(name, narrow=False) for name in plug_ins]
     return [*table, Column("flags", _flags, right=False)]
 
 
-def _utility_name(card: Scorecard) -> str:
-    measured = [d.utility for d in card.defenses.values() if d.utility]
-    return "R²" if measured and all("r2" in u for u in measured) else "accuracy"
-
-
-def _noiseless(defense: DefenseRow) -> Any:
-    return defense.utility and defense.utility.noiseless
-
-
 def usefulness(defense: DefenseRow) -> float | None:
     """Return a defense's test accuracy, or R^2; None where it predicts nothing."""
     if defense.utility is None:
         return None
-    value = defense.utility.accuracy
-    value = defense.utility.r2 if value is None else value
+    accuracy, r2 = defense.utility.accuracy, defense.utility.r2
+    value = r2 if accuracy is None else accuracy
     return None if value is None else float(value)
 
 
-def utility(defense: DefenseRow) -> str:
-    """Return a defense's test accuracy, or R^2, as the tables print it."""
-    return number(usefulness(defense))
+def _noiseless(line: Line) -> str:
+    utility = line.defense.utility
+    return "none" if utility is None else number(utility.noiseless)
 
 
-def eta(defense: DefenseRow) -> str:
+def _eta(line: Line) -> str:
     """Return mean and standard deviation of eta over the records."""
-    if not defense.eta:
+    eta = line.defense.eta
+    if not eta:
         return "none"
-    digits = 3 if float(defense.eta["mean"]) < 1 else 2
-    return " ± ".join(
-        f"{float(defense.eta[k]):.{digits}f}".removeprefix("0") for k in ("mean", "sd")
-    )
+    mean, sd = float(eta["mean"]), float(eta["sd"])
+    digits = 3 if mean < 1 else 2
+    return " ± ".join(f"{v:.{digits}f}".removeprefix("0") for v in (mean, sd))
 
 
 def _flags(line: Line) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from audit.config import registry
 from audit.errors import UserError
 from audit.report import columns
-from audit.scorecard.schema import BoundSummary, EpsilonPair
+from audit.scorecard.schema import EpsilonPair
 from audit.scorecard.view import SHORT, Line, bound_text, number
 
 VACUOUS = 0.99  # an attacker who may be right so often is not held back
@@ -40,10 +40,19 @@ def verdict(line: Line) -> Verdict:
     headline, got = "not attacked", "Nothing was measured."
     if line.result is not None:
         headline, got = columns.view(line.card).verdict(line)
-    promised, missing = _guarantees(line)
-    return Verdict(
-        line.label, headline, _released(line), _attacker(line), got, promised, missing
-    )
+    answers = headline, _released(line), _attacker(line), got
+    (dp, no_dp), (bounds, no_bounds) = _from_epsilon(line), _from_bounds(line)
+    missing = no_dp + no_bounds
+    if not line.defense.bounds and line.defense.epsilon is None:
+        missing.append(
+            "Anything: no theorem limits what a stronger attack could get from this "
+            "release."
+        )
+    if line.best is not None:
+        missing.append(
+            "That no attack does better: the attacks above are those that were tried."
+        )
+    return Verdict(line.label, *answers, dp + bounds, missing)
 
 
 # Released, attacker -------------------------------------------------------------------
@@ -58,7 +67,7 @@ def _about(kind: str, name: str) -> str:
 
 
 def _released(line: Line) -> str:
-    card, defense = line.card, line.defense
+    card, defense, useful = line.card, line.defense, line.defense.utility
     records = card.data.splits.get("fixed", 0)
     extra = " and one more, the target" if card.data.splits.get("targets") else ""
     model = card.scenario.task.get("model", "a model")
@@ -66,7 +75,6 @@ def _released(line: Line) -> str:
         f"What {defense.use} ({_about('defense', defense.use)}) puts out, learning "
         f"{model} from {records:,} private records of {card.data.name}{extra}."
     )
-    useful = defense.utility
     if useful is not None and useful.accuracy is not None:
         share = float(useful.accuracy)
         text += f" It is right on {share:.2%} of {useful.test:,} records kept apart."
@@ -76,17 +84,14 @@ def _released(line: Line) -> str:
 
 
 def _attacker(line: Line) -> str:
-    if line.best is None:
-        tried = [t for t in line.card.trials if t.defense == line.label]
-        return (
-            "No attack on this defense is valid: see the flags."
-            if tried
-            else "Nobody: this card holds bounds alone."
-        )
-    return (
-        f"The strongest of those tried is {line.best.attack} "
-        f"({_about('attack', line.best.use)}). It {line.best.threat_model}."
-    )
+    best = line.best
+    if best is not None:
+        about = _about("attack", best.use)
+        strongest = f"The strongest of those tried is {best.attack} ({about})."
+        return f"{strongest} It {best.threat_model}."
+    if any(t.defense == line.label for t in line.card.trials):
+        return "No attack on this defense is valid: see the flags."
+    return "Nobody: this card holds bounds alone."
 
 
 # Guarantees ---------------------------------------------------------------------------
@@ -104,33 +109,14 @@ def balanced_accuracy(epsilon: float, delta: float) -> float:
     return min(1.0, (odds + delta) / (1 + odds))
 
 
-def _guarantees(line: Line) -> tuple[list[str], list[str]]:
-    promised, missing = _from_epsilon(line)
-    for part, more in zip((promised, missing), _from_bounds(line), strict=True):
-        part += more
-    if not line.defense.bounds and line.defense.epsilon is None:
-        missing.append(
-            "Anything: no theorem limits what a stronger attack could get from this "
-            "release."
-        )
-    if line.best is not None:
-        missing.append(
-            "That no attack does better: the attacks above are those that were tried."
-        )
-    return promised, missing
-
-
 def _from_epsilon(line: Line) -> tuple[list[str], list[str]]:
-    """Return what epsilon means to somebody who must tell two neighbours apart."""
-    promised, void, most = [], [], 0.0
-    epsilon = line.defense.epsilon
+    """Return what epsilon promises about telling two neighbours apart, and what not."""
+    epsilon, promised, void, most = line.defense.epsilon, [], [], 0.0
+    if epsilon is None:
+        return [], []
     for adjacency, words in NEIGHBOURS.items():
-        if epsilon is None:
-            break
         pair: EpsilonPair | None = epsilon[adjacency]
-        if pair is None:
-            continue
-        value = pair.tight if pair.tight is not None else pair.rdp
+        value = None if pair is None else pair.least
         if value is None:
             continue
         share = balanced_accuracy(float(value), epsilon.delta)
@@ -143,29 +129,24 @@ def _from_epsilon(line: Line) -> tuple[list[str], list[str]]:
                 f"{text} at δ = {epsilon.delta:g}: whoever must tell {words}, both "
                 f"being as likely, is right at most {share:.1%} of the time."
             )
-    if epsilon is None or not void:
-        return promised, []
-    return promised, [
+    missing = (
         f"Differential privacy that means anything: {' and '.join(void)} at δ = "
         f"{epsilon.delta:g} would let an attacker be right {most:.1%} of the "
         f"time about who took part."
-    ]
+    )
+    return promised, [missing] if void else []
 
 
 def _from_bounds(line: Line) -> tuple[list[str], list[str]]:
     """Return which bounds hold for anybody, and what keeps the others from doing so."""
-    promised, missing = [], []
-    bounds, floor = line.defense.bounds, line.card.floor.mse
-    unbiased = [b for b in bounds if "unbiased" in b.holds_for]
-    if unbiased:
-        each = " or ".join(map(_least, unbiased))
-        missing.append(
-            f"An average error of at least {each}: these bind unbiased attackers only, "
-            f"and practical ones are biased."
-        )
-    for bound in (b for b in bounds if b not in unbiased):
-        text = f"An average error of at least {_least(bound)}"
-        if not bound.ranked:
+    promised, missing, unbiased = [], [], []
+    floor = line.card.floor.mse
+    for bound in line.defense.bounds:
+        least = f"{bound_text(bound)} ({SHORT.get(bound.name, bound.name)})"
+        text = f"An average error of at least {least}"
+        if "unbiased" in bound.holds_for:
+            unbiased.append(least)
+        elif not bound.ranked:
             missing.append(
                 f"{text}: it holds for {bound.holds_for}, which real data do not "
                 f"promise."
@@ -174,8 +155,10 @@ def _from_bounds(line: Line) -> tuple[list[str], list[str]]:
             missing.append(f"{text}, which is next to nothing: under 1% of a guess's.")
         else:
             promised.append(f"{text}, for {bound.holds_for} ({bound.theorem}).")
+    if unbiased:
+        missing.insert(
+            0,
+            f"An average error of at least {' or '.join(unbiased)}: these bind "
+            f"unbiased attackers only, and practical ones are biased.",
+        )
     return promised, missing
-
-
-def _least(bound: BoundSummary) -> str:
-    return f"{bound_text(bound)} ({SHORT.get(bound.name, bound.name)})"

@@ -12,7 +12,7 @@ from rich.table import Table
 from audit.config.compose import Scenario
 from audit.report import columns
 from audit.report.columns import common_flags
-from audit.scorecard.schema import Claim, DefenseRow, Scorecard
+from audit.scorecard.schema import DefenseRow, Scorecard
 from audit.scorecard.view import bound_names
 
 if TYPE_CHECKING:
@@ -40,13 +40,12 @@ def banner(scenario: Scenario, game: Game) -> str:
 
 def table(card: Scorecard) -> str:
     """Return the terminal table, one row per defense, at most 120 columns wide."""
-    out = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
+    look: dict[str, Any] = {"pad_edge": False, "padding": (0, 1, 0, 0)}
+    out = Table(box=box.SIMPLE_HEAD, header_style="", **look)
     shown = [column for column in columns.columns(card) if column.narrow]
-    for column in shown[:-1]:
-        justify: Any = "right" if column.right else "left"
-        out.add_column(column.header, justify=justify, no_wrap=True)
+    for c in shown[:-1]:
+        justify: Any = "right" if c.right else "left"
+        out.add_column(c.header, justify=justify, no_wrap=True)
     out.add_column(shown[-1].header, overflow="fold")
     for line in columns.lines(card):
         out.add_row(*(column.cell(line) for column in shown))
@@ -55,10 +54,8 @@ def table(card: Scorecard) -> str:
 
 def render(out: Table) -> str:
     """Return a table as plain text, at most 120 columns wide."""
-    console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
-    console.print(out)
-    file = console.file
-    assert isinstance(file, io.StringIO)
+    file = io.StringIO()
+    Console(file=file, width=WIDTH, color_system=None).print(out)
     return "\n".join(line.rstrip() for line in file.getvalue().split("\n")).strip("\n")
 
 
@@ -79,9 +76,7 @@ def notes(card: Scorecard) -> str:
     for label, defense in card.defenses.items():
         lines += _claims(label, defense)
     lines += game.notes(card)
-    lines += [
-        f"every row: {name} ({text})" for name, text in common_flags(card).items()
-    ]
+    lines += [f"every row: {k} ({text})" for k, text in common_flags(card).items()]
     lines += [
         f"{trial.attack} on {trial.defense}: {trial.status}, {trial.reason}"
         for trial in card.trials
@@ -100,17 +95,13 @@ def notes(card: Scorecard) -> str:
 
 def _claims(label: str, defense: DefenseRow) -> list[str]:
     """Return what the publication claims of a defense, beside what holds."""
-    if not defense.nominal:
-        return []
-    alike: dict[tuple[str, str | None], list[Claim]] = {}
-    for claim in defense.nominal:
-        alike.setdefault((claim.source, claim.void), []).append(claim)
-    lines = []
-    for (source, void), claims in alike.items():
-        values = ", ".join(f"{c.quantity} {float(c.value):.4g}" for c in claims)
+    lines, claims = [], defense.nominal
+    for source, void in dict.fromkeys((c.source, c.void) for c in claims):
+        alike = [c for c in claims if (c.source, c.void) == (source, void)]
+        values = ", ".join(f"{c.quantity} {float(c.value):.4g}" for c in alike)
         lines.append(f"{label}, as published ({source}): {values}")
         lines.append(f"  void here: {void}" if void else "  which holds here")
-    if defense.rdp2 is not None:
+    if claims and defense.rdp2 is not None:
         order2 = float(defense.rdp2)
         lines.append(f"  valid here: Renyi divergence of order 2 {order2:.4g}")
     return lines

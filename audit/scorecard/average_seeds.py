@@ -19,31 +19,26 @@ LEVELS = {"note": 0, "warning": 1, "error": 2}
 def merged(cards: list[Scorecard]) -> Scorecard:
     """Return the mean card of several seeds; one card as it is.
 
-    Trials that are not ok under every seed are what the first seed says that is not;
-    flags are those of any seed.
+    A trial that is not ok under every seed is the first one that is not. Flags are
+    those of any seed.
     """
     if len(cards) == 1:
         return cards[0]
     each = [plain(card._replace(arrays={})._asdict()) for card in cards]
+    by_labels = [{(t["defense"], t["attack"]): t for t in c["trials"]} for c in each]
     trials = []
-    for first in each[0]["trials"]:
-        same = [_trial(card, first) for card in each]
-        bad = [t for t in same if t is None or t["status"] != "ok"]
-        if bad:
-            trials.append(next((t for t in bad if t is not None), first))
+    for labels, first in by_labels[0].items():
+        same = [card[labels] for card in by_labels if labels in card]
+        bad = [t for t in same if t["status"] != "ok"]
+        if bad or len(same) < len(cards):
+            trials.append(next(iter(bad), first))
             continue
-        flags = {f["name"]: f for t in same if t for f in t["flags"]}
+        flags = {f["name"]: f for t in same for f in t["flags"]}
         order = sorted(flags.values(), key=lambda f: -LEVELS[f["level"]])
         trials.append({**_mean(same), "flags": order})
     floor, defenses = (_mean([card[k] for card in each]) for k in ("floor", "defenses"))
     changed = {"floor": floor, "defenses": defenses, "trials": trials, "arrays": {}}
     return of_parts(**each[0] | changed)
-
-
-def _trial(card: dict[str, Any], like: dict[str, Any]) -> dict[str, Any] | None:
-    key = like["defense"], like["attack"]
-    rows = (t for t in card["trials"] if (t["defense"], t["attack"]) == key)
-    return next(rows, None)
 
 
 def _mean(parts: list[Any]) -> Any:
@@ -55,9 +50,7 @@ def _mean(parts: list[Any]) -> Any:
         if any(not isinstance(p, list) or len(p) != len(first) for p in parts):
             return first
         return [_mean(list(each)) for each in zip(*parts, strict=True)]
-    if all(p == first for p in parts):
-        return first
-    if all(is_number(p) for p in parts):
+    if any(p != first for p in parts) and all(map(is_number, parts)):
         return float(np.mean([float(p) for p in parts]))
     return first
 
@@ -76,6 +69,5 @@ def _mean_of_fields(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def is_number(value: Any) -> bool:
     """Return whether plain data is a number, or text for one JSON lacks."""
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, (int, float)) or value in ("inf", "-inf", "nan")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number or value in ("inf", "-inf", "nan")

@@ -6,12 +6,15 @@ beside it, so that they can be drawn again without running anything.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from audit.engine.store import installed
+from audit.scorecard import schema
 from audit.scorecard.schema import VERSION, Scorecard, from_json
 
 __all__ = ["Scorecard", "from_json"]
@@ -28,15 +32,7 @@ def provenance(command: str, seconds: float, digest: str, code: str) -> dict[str
     """Return where a scorecard comes from: command, code, versions, device."""
     import jax
 
-    packages = (
-        "breachmark",
-        "jax",
-        "jaxlib",
-        "flax",
-        "optax",
-        "numpy",
-        "dp-accounting",
-    )
+    packages = "breachmark", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting"
     device = jax.devices()[0]
     return {
         "command": command,
@@ -56,34 +52,21 @@ def _git(here: Path | None = None) -> dict[str, Any] | None:
 
     What stands under `results/` makes no result: a run before this one left it there.
     """
-    here = here or Path(__file__).resolve().parent
-
-    def ask(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(here), *words],
-                capture_output=True,
-                text=True,
-                timeout=5,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = ask("rev-parse", "HEAD")
-    if commit is None:
+    git = "git", "-C", str(here or Path(__file__).resolve().parent)
+    ask = functools.partial(
+        subprocess.run, capture_output=True, text=True, timeout=5, check=True
+    )
+    try:
+        commit = ask([*git, "rev-parse", "HEAD"]).stdout.strip()
+        paths = ":/", ":(top,exclude)results"
+        changes = ask([*git, "status", "--porcelain", "--", *paths]).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    changed = ask("status", "--porcelain", "--", ":/", ":(top,exclude)results")
-    return {"commit": commit, "dirty": bool(changed)}
+    return {"commit": commit, "dirty": bool(changes)}
 
 
 def of_parts(*, arrays: dict[str, np.ndarray], **parts: Any) -> Scorecard:
-    """Return the scorecard of an audit that has just run.
-
-    Args:
-      arrays: per-target values.
-      **parts: the other fields of `Scorecard` as nested data.
+    """Return the scorecard of an audit that has just run, its parts as nested data.
 
     Raises:
       UserError: if a part is not what `schema` says it is.
@@ -106,10 +89,8 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -124,30 +105,26 @@ def save(card: Scorecard, folder: Path) -> None:
 
 
 def load(folder: Path) -> Scorecard:
-    """Read what `save` wrote."""
+    """Read what `save` wrote.
+
+    Raises:
+      UserError: if there is no scorecard.
+      OSError, ValueError, EOFError, BadZipFile: if its arrays cannot be read.
+    """
+    card = schema.load(folder / "scorecard.json")
     with np.load(folder / "scorecard.npz", allow_pickle=False) as arrays:
-        kept = {k: arrays[k] for k in arrays}
-    path = folder / "scorecard.json"
-    return from_json(path.read_text(), str(path), kept)
+        return card._replace(arrays=dict(arrays))
 
 
-class replacing:
-    """Context of a temporary path that takes the place of `path` on success only."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        handle, name = tempfile.mkstemp(
-            dir=self.path.parent, prefix=".", suffix=self.path.suffix
-        )
-        os.close(handle)
-        self.temporary = Path(name)
-        return self.temporary
-
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if kind is None:
-            os.chmod(self.temporary, 0o644)
-            os.replace(self.temporary, self.path)
-        else:
-            self.temporary.unlink(missing_ok=True)
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path, which takes the place of `path` on success only."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -22,24 +22,21 @@ class PublishedClaim(NamedTuple):
     void: str | None  # why it does not hold here; None = it does
 
 
+Claims = tuple[PublishedClaim, ...]
+
+
 def published_claims(
     defense: str, settings: dict[str, Any], task: Task, n: int
-) -> tuple[PublishedClaim, ...]:
-    """Return the published claims of a defense; none for most.
+) -> Claims:
+    """Return what publications claim of a defense with these settings; mostly nothing.
 
-    Args:
-      defense: its name.
-      settings: all of them, host values.
-      task: what is learnt.
-      n: records of one run.
+    Settings are host values; n is the number of records of one run.
     """
     claims = CLAIMS.get(defense)
     return () if claims is None else claims(settings, task, n)
 
 
-def _dirdp_sgd(
-    settings: dict[str, Any], task: Task, n: int
-) -> tuple[PublishedClaim, ...]:
+def _dirdp_sgd(settings: dict[str, Any], task: Task, n: int) -> Claims:
     """Return the pure epsilon of DirDP-SGD, and the epsilon its paper gives."""
     kappa, steps, sampling = (
         settings[word] for word in ("concentration", "steps", "sampling")
@@ -48,53 +45,36 @@ def _dirdp_sgd(
     draws = sizes if settings["variant"] == "layers" else [sum(sizes)]
     batch, m = SAMPLERS[sampling](settings["batch_size"]).denominator(n), len(draws)
     epoch = math.ceil(n / batch)
-
-    def visits(steps: int) -> int:
-        """Return in how many steps one record can be."""
-        return math.ceil(steps / epoch) if sampling == "shuffled" else steps
-
+    shuffled = sampling == "shuffled"
+    # in how many steps one record can be, in one epoch and in the whole run
+    once, visits = (math.ceil(t / epoch) if shuffled else t for t in (epoch, steps))
     pure, paper = 2 * kappa * m, 2 * kappa * math.sqrt(m)
-    approximate = settings["aggregate"] == "mean_field"
-    void = "mean_field is no such draw" if approximate else None
-    left_out = [
-        f"counts one of {visits(steps)} steps a record may be in"
-        if visits(steps) > 1
-        else "",
-        f"{m} modules cost {m} draws, not sqrt({m})" if m > 1 else "",
-    ]
-    wrong = "; ".join(part for part in left_out if part) or void
+    void = (
+        "mean_field is no such draw" if settings["aggregate"] == "mean_field" else None
+    )
+    left_out = []
+    if visits > 1:
+        left_out.append(f"counts one of {visits} steps a record may be in")
+    if m > 1:
+        left_out.append(f"{m} modules cost {m} draws, not sqrt({m})")
     name = "2 kappa sqrt(m)" if m > 1 else "2 kappa"
     multiplier = math.sqrt(batch * sum(draws)) / kappa
-    law = "Weggenmann and Kerschbaum 2021"
+    law, article = "Weggenmann and Kerschbaum 2021", "Faustini et al. 2023, Cor. 2"
     moments = "Mardia and Jupp 2000, section 9.3"
-    cosines = {k: float(vmf.mean_cosine(k, kappa)) for k in sorted(set(draws))}
-    return (
-        PublishedClaim(
-            "pure epsilon, replace-one, one record and step", pure, law, void
-        ),
-        PublishedClaim("pure epsilon, one epoch", pure * visits(epoch), law, void),
-        PublishedClaim(
-            "pure epsilon, whole run, composed", pure * visits(steps), law, void
-        ),
-        PublishedClaim(
-            f"epsilon as published, {name}",
-            paper,
-            "Faustini et al. 2023, Cor. 2",
-            wrong,
-        ),
-        PublishedClaim(
-            "equivalent noise multiplier sqrt(L K) / kappa", multiplier, moments, None
-        ),
-        *(
-            PublishedClaim(f"mean cosine A_K, K = {k}", cosine, moments, None)
-            for k, cosine in cosines.items()
-        ),
-    )
+    claims = [
+        ("pure epsilon, replace-one, one record and step", pure, law, void),
+        ("pure epsilon, one epoch", pure * once, law, void),
+        ("pure epsilon, whole run, composed", pure * visits, law, void),
+        (f"epsilon as published, {name}", paper, article, "; ".join(left_out) or void),
+        ("equivalent noise multiplier sqrt(L K) / kappa", multiplier, moments, None),
+    ]
+    for k in sorted(set(draws)):
+        cosine = float(vmf.mean_cosine(k, kappa))
+        claims.append((f"mean cosine A_K, K = {k}", cosine, moments, None))
+    return tuple(PublishedClaim(*claim) for claim in claims)
 
 
-def _output_perturbed_glm(
-    settings: dict[str, Any], task: Task, n: int
-) -> tuple[PublishedClaim, ...]:
+def _output_perturbed_glm(settings: dict[str, Any], task: Task, n: int) -> Claims:
     """Return the figures of Guo et al., who take no record to be longer than 1."""
     if settings["loss"] != "logistic" or not math.isfinite(task.domain[1]):
         return ()

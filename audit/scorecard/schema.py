@@ -1,11 +1,9 @@
 """What a scorecard holds, typed, and how one from anywhere is checked.
 
-The records below are the JSON Schema of `scorecard.json`: `docs/scorecard.schema.json`
-is what they say, for other tools. Fields that a game adds are allowed, and so is the
-absence of fields that older cards lack; what is named here has its type wherever it
-stands. Names that become file names, links or labels are letters, digits, _ and -;
-one-line texts hold no control characters. Whatever passes is still escaped where it is
-shown.
+`docs/scorecard.schema.json` says the same for other tools. A game may add fields of its
+own, and older cards may lack some. Names that become file names, links or labels are
+letters, digits, _ and -; one-line texts hold no control characters. Whatever passes is
+still escaped where it is shown.
 """
 
 from __future__ import annotations
@@ -15,42 +13,32 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+import pydantic
+from pydantic import StringConstraints
 
 from audit.errors import UserError
 
 VERSION = 2
 MOST_BYTES = 20_000_000
 MOST_NAMED = 3  # errors named in one message
-FILE = Path("docs/scorecard.schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,80}$")]
-Line = Annotated[
-    str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=2000)
-]
+_PRINTED = StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=2000)
+Line = Annotated[str, _PRINTED]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")]
 Number = float | Literal["inf", "-inf", "nan"]  # what JSON has no number for is text
 
 
-class Record(BaseModel):
+class Record(pydantic.BaseModel):
     """A part of a card: named fields are attributes, those a game adds are items."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     def __getitem__(self, name: str) -> Any:
         """Return a field by name; KeyError if there is none."""
-        if name in type(self).model_fields or name in (self.model_extra or {}):
-            return getattr(self, name)
-        raise KeyError(name)
+        return dict(self)[name]
 
     def __contains__(self, name: str) -> bool:
         """Return whether the card holds a field of that name."""
@@ -58,10 +46,7 @@ class Record(BaseModel):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field by name, or `default`."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
+        return dict(self).get(name, default)
 
 
 class ResolvedScenario(Record):
@@ -172,6 +157,11 @@ class EpsilonPair(Record):
     rdp: Number | None
     tight: Number | None
 
+    @property
+    def least(self) -> Number | None:
+        """What the tighter accountant says; None where neither can."""
+        return self.rdp if self.tight is None else self.tight
+
 
 class EpsilonAtDelta(Record):
     """EpsilonAtDelta at one delta."""
@@ -269,14 +259,14 @@ class TrialRow(Record):
     flags: list[RaisedFlag]
 
 
-class CardFile(BaseModel):
+class CardFile(pydantic.BaseModel):
     """One `scorecard.json`: an audit of some defenses by some attacks."""
 
-    model_config = ConfigDict(
+    model_config = pydantic.ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, title="Breachmark scorecard"
     )
 
-    version: Literal[2] = Field(alias="schema")
+    version: Literal[2] = pydantic.Field(alias="schema")
     scenario: ResolvedScenario
     provenance: Provenance
     data: DataUsed
@@ -284,21 +274,18 @@ class CardFile(BaseModel):
     defenses: dict[Name, DefenseRow]
     trials: list[TrialRow]
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _consistent(self) -> CardFile:
         """Check what a JSON Schema cannot say."""
-        if self.data.name != self.scenario.data:
-            raise ValueError(
-                f"data.name {self.data.name!r} is not scenario.data "
-                f"{self.scenario.data!r}"
-            )
+        name, wanted = self.data.name, self.scenario.data
+        if name != wanted:
+            raise ValueError(f"data.name {name!r} is not scenario.data {wanted!r}")
         for i, trial in enumerate(self.trials):
-            if trial.defense not in self.defenses:
-                raise ValueError(
-                    f"trials.{i}.defense {trial.defense!r} is no defense here"
-                )
+            label = trial.defense
+            if label not in self.defenses:
+                raise ValueError(f"trials.{i}.defense {label!r} is no defense here")
             if trial.status == "ok" and trial.result is None:
-                raise ValueError(f"trials.{i} is ok and says not what came of it")
+                raise ValueError(f"trials.{i} is ok and has no result")
         return self
 
 
@@ -321,16 +308,12 @@ def schema() -> dict[str, Any]:
 
 def _closed(part: Any) -> Any:
     """Refuse names that break the pattern, as the check does; pydantic only adds it."""
-    if isinstance(part, dict):
-        fields = {k: _closed(v) for k, v in part.items()}
-        named = "patternProperties" in fields
-        return fields | ({"additionalProperties": False} if named else {})
-    return [_closed(v) for v in part] if isinstance(part, list) else part
-
-
-def write(path: Path = FILE) -> None:
-    """Write the JSON Schema where the docs hold it."""
-    path.write_text(json.dumps(schema(), indent=1) + "\n")
+    if isinstance(part, list):
+        return [_closed(v) for v in part]
+    if not isinstance(part, dict):
+        return part
+    named = {"additionalProperties": False} if "patternProperties" in part else {}
+    return {k: _closed(v) for k, v in part.items()} | named
 
 
 def load(path: Path) -> Scorecard:
@@ -353,27 +336,25 @@ def from_json(
 
     Args:
       text: of the file; "inf" and "nan" stay text where JSON has no number.
-      where: how messages call it.
+      where: what messages call it.
       arrays: per-target values from beside it.
 
     Raises:
-      UserError: naming the fields that are wrong, and what stands there.
+      UserError: naming the fields that are wrong, and their values.
     """
     if len(text.encode()) > MOST_BYTES:
         raise UserError(f"{where}: larger than {MOST_BYTES // 10**6} MB: no scorecard")
     try:
         fields = json.loads(text, parse_constant=_no_number)
+        version = fields.get("schema") if isinstance(fields, dict) else None
+        if version not in (VERSION, None):
+            why = f"scorecard schema {version!r:.40}, this version reads {VERSION}"
+            raise UserError(f"{where}: {why}")
+        file = CardFile.model_validate(fields)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{where}: {_in_words(error)}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON: {error}") from None
-    version = fields.get("schema") if isinstance(fields, dict) else None
-    if version not in (VERSION, None):
-        raise UserError(
-            f"{where}: scorecard schema {version!r:.40}, this version reads {VERSION}"
-        )
-    try:
-        file = CardFile.model_validate(fields)
-    except ValidationError as error:
-        raise UserError(f"{where}: {_in_words(error)}") from None
     parts = {name: getattr(file, name) for name in Scorecard._fields[:-1]}
     return Scorecard(**parts, arrays=arrays or {})
 
@@ -382,15 +363,13 @@ def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no JSON number; write it as text")
 
 
-def _in_words(error: ValidationError) -> str:
-    """Return the first errors as one line: the place, what is wrong, what stands."""
-    errors = error.errors(include_url=False)
-    parts = []
+def _in_words(error: pydantic.ValidationError) -> str:
+    """Return the first errors on one line: the field, its value, what is wrong."""
+    errors, parts = error.errors(include_url=False), []
     for e in errors[:MOST_NAMED]:
-        place = ".".join(map(str, e["loc"])) or "the card"
-        value = (
-            "" if e["type"] in ("missing", "value_error") else f"={e['input']!r:.60}"
-        )
-        parts.append(f"{place}{value}: {e['msg'][0].lower()}{e['msg'][1:]}")
+        field, message = ".".join(map(str, e["loc"])) or "the card", e["msg"]
+        whole = e["type"] in ("missing", "value_error")
+        value = "" if whole else f"={e['input']!r:.60}"
+        parts.append(f"{field}{value}: {message[0].lower()}{message[1:]}")
     more = len(errors) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more else "")

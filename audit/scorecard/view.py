@@ -10,15 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from audit.accounting.bounds import format_bound
-from audit.scorecard.schema import (
-    AttackResult,
-    BoundSummary,
-    DefenseRow,
-    Number,
-    Record,
-    Scorecard,
-    TrialRow,
-)
+from audit.scorecard import schema
+from audit.scorecard.schema import AttackResult, Number, Scorecard
 
 STANDARD_ERRORS = 2.0  # beyond which two numbers are told apart
 NOT_TOLD_APART = "not told apart from a guess, by these attacks"
@@ -37,8 +30,8 @@ class Line(NamedTuple):
 
     card: Scorecard
     label: str
-    defense: DefenseRow
-    best: TrialRow | None  # None = no valid attack
+    defense: schema.DefenseRow
+    best: schema.TrialRow | None  # None = no valid attack
 
     @property
     def result(self) -> AttackResult | None:
@@ -107,7 +100,7 @@ def rounded_share(share: Number | None) -> str:
     return "-" if share is None else f"{float(share):.0%}"
 
 
-def interval(estimate: Mapping | Record | None, digits: int = 3) -> str:
+def interval(estimate: Mapping | schema.Record | None, digits: int = 3) -> str:
     """Return "value [low, high]", or "-"."""
     if estimate is None:
         return "-"
@@ -128,7 +121,7 @@ def attack_name(line: Line) -> str:
 STRONGEST = Column("strongest", attack_name, right=False)
 
 
-def bound_text(bound: BoundSummary, statistic: str = "mean") -> str:
+def bound_text(bound: schema.BoundSummary, statistic: str = "mean") -> str:
     """Return a bound as the tables print it; a tiny one as a power of ten."""
     log10 = None if bound.log10 is None else float(bound.log10)
     return format_bound(float(bound[statistic]), log10)

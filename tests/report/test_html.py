@@ -1,6 +1,5 @@
 """The report of one run: plain words that say no more than the numbers, one page."""
 
-import json
 import math
 import re
 
@@ -8,22 +7,22 @@ import numpy as np
 import pytest
 
 from audit.__main__ import main
-from audit.report import columns, html, summary
+from audit.report import columns, html, markdown, summary
 from audit.report.html import target_plots, template
-from audit.scorecard import card as cards
 from audit.scorecard.view import NOT_TOLD_APART
 from tests import pages
 from tests.pages import RESULTS
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def data():
     return pages.plain()
 
 
 @pytest.fixture(scope="module")
-def run(data, tmp_path_factory):
+def run(tmp_path_factory):
     """A run's folder, its arrays beside it."""
+    data = pages.plain()
     place = pages.folder(tmp_path_factory.mktemp("runs"), "mine", data)
     np.savez(place / "scorecard.npz", **pages.arrays(data))
     return place
@@ -51,59 +50,50 @@ def test_how_often_an_attacker_is_right_is_the_largest_advantage(epsilon, delta)
     )
 
 
-def test_a_large_epsilon_is_no_overflow_and_no_guarantee(data):
+def test_the_words_say_no_more_than_the_numbers(data):
+    """A large epsilon and no bound promise nothing; unbiased bounds bind few.
+
+    DP-SGD's means overlap with the floor's, and four of five targets are closer.
+    """
     assert summary.balanced_accuracy(1e7, 1e-9) == 1.0
-    said = verdicts(data)["dpsgd"]
-    assert any("Differential privacy" in text for text in said.not_guaranteed)
-    assert not any("ε" in text for text in said.guaranteed)
+    words = verdicts(data)
+    assert any("Differential privacy" in t for t in words["dpsgd"].not_guaranteed)
+    assert not any("ε" in text for text in words["dpsgd"].guaranteed)
+    assert words["dpsgd"].headline == "records are rebuilt in part"
+    assert words["sgd"].guaranteed == []
+    assert any("no theorem" in text for text in words["sgd"].not_guaranteed)
+    assert words["sgd"].headline == "records are rebuilt closely"
+    promised = [text for v in words.values() for text in v.guaranteed]
+    assert not any("1/dFIL" in text or "HCR" in text for text in promised)
 
 
 def test_a_small_epsilon_is_a_guarantee(data):
-    held = json.loads(json.dumps(data))
-    held["defenses"]["dpsgd"]["epsilon"]["replace_one"]["tight"] = 1.0
-    held["defenses"]["dpsgd"]["epsilon"]["add_remove"]["tight"] = 0.5
-    said = verdicts(held)["dpsgd"].guaranteed
-    assert any("73.1%" in text and "which of two" in text for text in said)
-    assert any("62.2%" in text and "whether" in text for text in said)
-
-
-def test_no_bound_is_said_to_guarantee_nothing(data):
-    said = verdicts(data)["sgd"]
-    assert said.guaranteed == []
-    assert any("no theorem" in text for text in said.not_guaranteed)
-    assert said.headline == "records are rebuilt closely"
-
-
-def test_bounds_on_unbiased_attackers_are_never_called_guaranteed(data):
-    for said in verdicts(data).values():
-        assert not any("1/dFIL" in t or "HCR" in t for t in said.guaranteed)
-
-
-def test_unpaired_errors_do_not_hide_what_most_targets_show(data):
-    """DP-SGD's means overlap with the floor's, and four of five targets are closer."""
-    assert verdicts(data)["dpsgd"].headline == "records are rebuilt in part"
+    data["defenses"]["dpsgd"]["epsilon"]["replace_one"]["tight"] = 1.0
+    data["defenses"]["dpsgd"]["epsilon"]["add_remove"]["tight"] = 0.5
+    words = verdicts(data)["dpsgd"].guaranteed
+    assert any("73.1%" in text and "which of two" in text for text in words)
+    assert any("62.2%" in text and "whether" in text for text in words)
 
 
 def test_with_arrays_the_comparison_is_paired(data):
-    held = json.loads(json.dumps(data))
     result = next(
-        t for t in held["trials"]
+        t for t in data["trials"]
         if (t["defense"], t["attack"]) == ("dpsgd", "reconstructor")
     )["result"]  # fmt: skip
     result["beats_floor"] = 0.5  # no help from counting
     floor = np.random.default_rng(0).uniform(0, 0.1, 50)
     key = "dpsgd/reconstructor/mse"
-    assert verdicts(held)["dpsgd"].headline == NOT_TOLD_APART
-    better = verdicts(held, {"floor": floor, key: floor - 0.001})
+    assert verdicts(data)["dpsgd"].headline == NOT_TOLD_APART
+    better = verdicts(data, {"floor": floor, key: floor - 0.001})
     assert better["dpsgd"].headline == "records are rebuilt in part"
-    same = verdicts(held, {"floor": floor, key: floor})
+    same = verdicts(data, {"floor": floor, key: floor})
     assert same["dpsgd"].headline == NOT_TOLD_APART
 
 
 def test_attributes_and_cards_without_attacks():
-    told = verdicts(pages.plain("glm_attributes-diabetes"))
-    assert told["exact"].headline == "attributes are told"
-    assert "100.0% of the records" in told["exact"].got
+    exact = verdicts(pages.plain("glm_attributes-diabetes"))["exact"]
+    assert exact.headline == "attributes are told"
+    assert "100.0% of the records" in exact.got
     alone = verdicts(pages.plain("glm_fil_mnist-mnist"))
     assert {v.headline for v in alone.values()} == {"not attacked"}
     rare = verdicts(pages.plain("glm_reconstruction-mnist"))["perturbed"]
@@ -112,9 +102,8 @@ def test_attributes_and_cards_without_attacks():
 
 
 def test_a_plug_in_that_is_not_here_is_no_error(data):
-    held = json.loads(json.dumps(data))
-    held["defenses"]["sgd"]["use"] = "not_here"
-    assert "not installed here" in verdicts(held)["sgd"].released
+    data["defenses"]["sgd"]["use"] = "not_here"
+    assert "not installed here" in verdicts(data)["sgd"].released
 
 
 # Page ---------------------------------------------------------------------------------
@@ -143,7 +132,7 @@ def test_a_run_is_found_by_name_file_or_folder(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "report which run?"),
         (["a", "b"], "report which run?"),
@@ -152,33 +141,30 @@ def test_a_run_is_found_by_name_file_or_folder(run, monkeypatch):
         (["binary_mnist-mnist5k", "out=/no/such/x.html"], "no such folder /no/such"),
     ],
 )
-def test_wrong_words(words, said, capsys, monkeypatch):
+def test_wrong_words(words, message, capsys, monkeypatch):
     monkeypatch.chdir(RESULTS.parent)
     assert main(["report", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_damaged_arrays_are_an_error_that_names_the_file(data, tmp_path, capsys):
+def test_a_page_without_arrays_says_so_and_damaged_ones_are_named(
+    data, tmp_path, capsys
+):
     place = pages.folder(tmp_path, "x", data)
+    assert main(["report", str(place), f"out={tmp_path / 'r.html'}"]) == 0
+    assert "stays out of git" in (tmp_path / "r.html").read_text()
     (place / "scorecard.npz").write_bytes(b"no archive")
     assert main(["report", str(place)]) == 2
     assert "scorecard.npz" in capsys.readouterr().err
 
 
-def test_without_arrays_the_page_says_what_it_lacks(data, tmp_path):
-    place = pages.folder(tmp_path, "x", data)
-    assert main(["report", str(place), f"out={tmp_path / 'r.html'}"]) == 0
-    assert "stays out of git" in (tmp_path / "r.html").read_text()
-
-
 def test_steps_become_curves_and_many_targets_are_thinned(data):
-    held = json.loads(json.dumps(data))
     steps = [{"sqrt_mean": 0.1 * t, "accuracy": 0.9} for t in range(1, 6)]
-    held["defenses"]["dpsgd"]["steps"] = steps
-    card = pages.card(held, pages.arrays(held, targets=5000))
+    data["defenses"]["dpsgd"]["steps"] = steps
+    card = pages.card(data, pages.arrays(data, targets=5000))
     drawn = target_plots.budgets(card)
     assert len(drawn) == 2
-    colour = list(held["defenses"]).index("dpsgd")
+    colour = list(data["defenses"]).index("dpsgd")
     assert all(f"stroke: var(--c{colour})" in plot for plot in drawn.values())
     assert "one in 3 is drawn" in target_plots.thinned(card)
     atlas = target_plots.atlas(card, template.Album())
@@ -196,26 +182,20 @@ def test_the_atlas_goes_from_the_worst_hit_to_the_best_kept(data):
 
 
 def test_a_hostile_run_runs_nothing_in_a_browser(data, tmp_path):
-    held = pages.hostile(data)
-    place = pages.folder(tmp_path, "x", held)
-    np.savez(place / "scorecard.npz", **pages.arrays(held))
+    place = pages.folder(tmp_path, "x", pages.hostile(data))
+    np.savez(place / "scorecard.npz", **pages.arrays(data))
     assert main(["report", str(place)]) == 0
     text = (place / "report.html").read_text()
     assert text.count("<script>") == 1
     assert "<img src=x" not in text
-    shown, asked = pages.opened(place / "report.html", tmp_path)
+    shown, requests = pages.opened(place / "report.html", tmp_path)
     assert "<title>binary_mnist on mnist5k: report</title>" in shown
-    assert asked == []
+    assert requests == []
 
 
 def test_scorecards_escape_what_a_trial_says(data):
-    from audit.report import markdown
-
-    card = cards.from_json(json.dumps(pages.hostile(data)))
-    rows = [
-        line
-        for line in markdown.render(card, []).split("\n")
-        if line.startswith("| ") and "reconstructor" in line
-    ]
+    text = markdown.render(pages.card(pages.hostile(data)), [])
+    lines = [line for line in text.split("\n") if line.startswith("| ")]
+    rows = [line for line in lines if "reconstructor" in line]
     assert rows
     assert not any("<script" in line or "<img" in line for line in rows)

@@ -106,12 +106,6 @@ def test_more_defenses_that_do_not_do_what_they_account_for():
         assert raised(card, defense)[flag] == "error", defense
 
 
-def test_wrong_sigma_of_a_single_release():
-    flags = raised(audit(*SUM, "defenses=[half_sum]", "runs=10"), "half_sum")
-    for name in ("wrong-noise", "below-bound-unexplained"):
-        assert flags[name] == "error"
-
-
 def test_an_attacker_who_knows_the_seed_shares_the_noise():
     words = ["defenses=[dpsgd]", "attacks=[class_mean,knows_the_seed]"]
     card = audit(*SGD, *words)
@@ -119,22 +113,29 @@ def test_an_attacker_who_knows_the_seed_shares_the_noise():
     assert "shared-noise" not in raised(card, attack="class_mean")
 
 
-def test_the_label_is_shown_where_the_task_says_it_is_private():
-    flags = raised(audit(*SUM, "task.label_private=true"), attack="class_mean")
-    assert flags["label-leaked"] == "error"
+def some_in_the_pool(cut):
+    both = (np.concatenate([a, b[:4]]) for a, b in zip(cut.pool, cut.targets))  # noqa: B905
+    source = np.arange(len(cut.pool.y) + 4)
+    return cut._replace(pool=Examples(*both), pool_source=source)
 
 
-def test_targets_in_the_pool(monkeypatch):
+def one_of_each_class(cut):
+    x, y = cut.targets
+    first = [int(np.argmax(y == label)) for label in y]
+    return cut._replace(targets=Examples(x[first], y))
+
+
+@pytest.mark.parametrize(
+    ("change", "attack", "flag"),
+    [
+        (some_in_the_pool, None, "target-in-pool"),
+        (one_of_each_class, "sum_inversion", "null-beats-floor"),
+    ],
+)
+def test_targets_that_are_split_wrongly(change, attack, flag, monkeypatch):
     whole = data.split
-
-    def split(*args, **kwargs):
-        cut = whole(*args, **kwargs)
-        both = (np.concatenate([a, b[:4]]) for a, b in zip(cut.pool, cut.targets))  # noqa: B905
-        source = np.arange(len(cut.pool.y) + 4)
-        return cut._replace(pool=Examples(*both), pool_source=source)
-
-    monkeypatch.setattr(data, "split", split)
-    assert raised(audit(*SUM))["target-in-pool"] == "error"
+    monkeypatch.setattr(data, "split", lambda *a, **given: change(whole(*a, **given)))
+    assert raised(audit(*SUM), attack=attack)[flag] == "error"
 
 
 def test_shuffled_targets(monkeypatch):
@@ -148,20 +149,6 @@ def test_shuffled_targets(monkeypatch):
     monkeypatch.setattr(reconstruction, "release", release)
     flags = raised(audit(*SUM), attack="sum_inversion")
     assert flags["shuffled-targets"] == "error"
-
-
-def test_targets_that_are_one_record_over_and_over(monkeypatch):
-    whole = data.split
-
-    def split(*args, **kwargs):
-        cut = whole(*args, **kwargs)
-        x, y = cut.targets
-        first = [int(np.argmax(y == label)) for label in y]
-        return cut._replace(targets=Examples(x[first], y))
-
-    monkeypatch.setattr(data, "split", split)
-    flags = raised(audit(*SUM), attack="sum_inversion")
-    assert flags["null-beats-floor"] == "error"
 
 
 def test_a_stale_cache(tmp_path):
@@ -178,8 +165,7 @@ def test_a_stale_cache(tmp_path):
     assert raised(audit(*words, store=store))["stale-cache"] == "error"
 
 
-@pytest.fixture(scope="module")
-def reconstructors():
+def test_an_under_trained_reconstructor_and_a_dead_one():
     """No defense, an attack cut short, and one that learns nothing."""
     words = [
         "defenses=[sgd]",
@@ -187,15 +173,9 @@ def reconstructors():
         "attack.short={epochs: 2}",
         "attack.dead={epochs: 2, learning_rate: 1.0e-9}",
     ]
-    return audit(*SGD, *words)
-
-
-def test_an_under_trained_reconstructor(reconstructors):
-    assert raised(reconstructors, attack="short")["attack-undertrained"] == "warning"
-
-
-def test_a_dead_attack(reconstructors):
-    assert raised(reconstructors, attack="dead")["attack-dead"] == "error"
+    card = audit(*SGD, *words)
+    assert raised(card, attack="short")["attack-undertrained"] == "warning"
+    assert raised(card, attack="dead")["attack-dead"] == "error"
 
 
 def test_settings_picked_on_the_scored_targets():
@@ -207,20 +187,31 @@ def test_settings_picked_on_the_scored_targets():
     assert "picked-on-targets" not in raised(card, attack="class_mean")
 
 
-def test_settings_declared_as_picked_on_the_scored_targets():
-    words = ["chosen.noisy_sum={by: us, cost: 3 runs, tuned_on: targets}"]
-    assert raised(audit(*SUM, *words))["picked-on-targets"] == "warning"
-
-
-def test_one_run_other_data_and_no_control():
-    flags = raised(audit(*SUM, "runs=1"), attack="sum_inversion")
-    for name in ("few-runs", "data-stand-in", "no-control"):
-        assert flags[name] == "note"
-
-
-def test_guesses_that_are_no_numbers():
-    flags = raised(audit(*SUM, "attacks=[nan_guess]"))
-    assert flags["non-finite"] == "error"
+@pytest.mark.parametrize(
+    ("words", "attack", "levels"),
+    [
+        (
+            ["chosen.noisy_sum={by: us, cost: 3 runs, tuned_on: targets}"],
+            None,
+            {"picked-on-targets": "warning"},
+        ),
+        (
+            ["runs=1"],
+            "sum_inversion",
+            dict.fromkeys(("few-runs", "data-stand-in", "no-control"), "note"),
+        ),
+        (["attacks=[nan_guess]"], None, {"non-finite": "error"}),
+        (["task.label_private=true"], "class_mean", {"label-leaked": "error"}),
+        (
+            ["defenses=[half_sum]", "runs=10"],
+            None,
+            dict.fromkeys(("wrong-noise", "below-bound-unexplained"), "error"),
+        ),
+    ],
+)
+def test_what_the_words_of_a_run_say(words, attack, levels):
+    flags = raised(audit(*SUM, *words), attack=attack)
+    assert levels.items() <= flags.items()
 
 
 def test_memberships_that_depend_on_each_other():

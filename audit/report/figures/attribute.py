@@ -21,9 +21,9 @@ def by_decile(success: np.ndarray, eta: np.ndarray) -> np.ndarray:
 
 def success_by_eta(card: Scorecard) -> Any:
     """Draw how often the strongest attack is right, by tenths of the records."""
-    label = "told right by the strongest attack"
     x = f"tenth of the records by η ({DECILES}: largest)"
-    figure, (axis,) = common.panels(1, (5.4, 3.6), label, x)
+    words = "told right by the strongest attack", x
+    figure, (axis,) = common.panels(1, (5.4, 3.6), *words)
     tenths, look = np.arange(1, DECILES + 1), common.looks(card.defenses)
     for name, attack in _attacked(card).items():
         right = 1 - card.arrays[f"{name}/{attack}/wrong"]
@@ -39,9 +39,8 @@ def _attacked(card: Scorecard) -> dict[str, str]:
     """Return the defenses of an attribute game with eta -> their strongest attack."""
     if card.scenario["game"] != "attribute":
         return {}
-    best = {d: columns.strongest(card, d) for d in card.defenses}
-    with_eta = {d: t for d, t in best.items() if f"{d}/eta" in card.arrays}
-    return {d: t["attack"] for d, t in with_eta.items() if t is not None}
+    best = {line.label: line.best for line in columns.lines(card)}
+    return {d: t.attack for d, t in best.items() if t and f"{d}/eta" in card.arrays}
 
 
 FIGURES = {"success_by_eta.png": (_attacked, success_by_eta)}

@@ -40,10 +40,13 @@ class Look(NamedTuple):
     linestyle: Any
     marker: str
 
+    def points(self) -> dict[str, Any]:
+        """Return the arguments of `Axes.scatter`."""
+        return {"color": self.color, "marker": self.marker}
+
     def line(self) -> dict[str, Any]:
         """Return the arguments of `Axes.plot`."""
-        line = {"color": self.color, "linestyle": self.linestyle}
-        return {**line, "marker": self.marker, "markersize": 4}
+        return {**self.points(), "linestyle": self.linestyle, "markersize": 4}
 
     def bars(self, label: str) -> dict[str, Any]:
         """Return the arguments of `Axes.hist`."""
@@ -56,22 +59,12 @@ def looks(names: Iterable[Hashable]) -> dict[Any, Look]:
 
     Called with `card.defenses`, it gives a defense the same look in every figure.
     """
-    places = {name: divmod(i, len(COLOURS)) for i, name in enumerate(names)}
     out = {}
-    for name, (turn, i) in places.items():
+    for i, name in enumerate(names):
+        turn, i = divmod(i, len(COLOURS))
         other = (turn + i) % len(COLOURS)  # the second round pairs them anew
         out[name] = Look(COLOURS[i], HATCHES[other], LINES[other], MARKERS[other])
     return out
-
-
-def pyplot() -> Any:
-    """Return pyplot, drawing to files only."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
 
 
 def panels(
@@ -87,8 +80,8 @@ def panels(
     Args:
       count: number of panels, at least 1.
       size: width and height of one panel, in inches.
-      ylabel: label of the first panel of each row.
-      xlabel: label of every panel.
+      ylabel: of the first panel of each row.
+      xlabel: of every panel.
       a_row: largest number of panels side by side.
       **given: arguments of `Figure.subplots`.
     """
@@ -157,19 +150,13 @@ def few_labels(axis: Any) -> None:
     axis.set_minor_formatter(ticker.NullFormatter())
 
 
-def means(axis: Any, points: Any, label: str, colour: str) -> None:
-    """Draw means, in order of x, with their intervals; points: [n, (x, mean, half)]."""
-    table = np.asarray(sorted(points), float).reshape(-1, 3)
-    axis.errorbar(*table.T, fmt="o-", ms=4, capsize=3, color=colour, label=label)
-
-
 def legend(place: Any, axes: Any, **look: Any) -> None:
     """Put one legend of all panels on one of them or on the figure."""
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
     if handles:
-        place.legend(handles.values(), handles, **{**LEGEND, **look})
+        place.legend(handles.values(), handles, **LEGEND | look)
 
 
 def legend_below(figure: Any, columns: int = 4, **look: Any) -> None:

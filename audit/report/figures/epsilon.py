@@ -21,28 +21,22 @@ def roc(card: Scorecard) -> Any:
     labels = "true positives", "false positives"
     figure, axes = common.panels(len(trials), (3.4, 3.6), *labels, sharey=True)
     for axis, t in zip(axes, trials, strict=True):
-        _panel(axis, card, t)
+        name = f"{t.defense}/{t.attack}"
+        fpr, tpr = card.arrays[f"{name}/fpr"], card.arrays[f"{name}/tpr"]
+        limits = {"most_loss": "most: privacy loss", "most_epsilon": "most: (ε, δ)"}
+        for (limit, label), style in zip(limits.items(), "-:", strict=True):
+            if f"{name}/{limit}" in card.arrays:
+                most = card.arrays[f"{name}/{limit}"]
+                axis.plot(fpr, most, style, color=common.INK, label=label)
+        positive, line = np.where(tpr > 0, tpr, np.nan), {"color": common.COLOURS[0]}
+        axis.step(fpr, positive, where="post", label=t.attack, **line)
+        axis.plot(fpr, fpr, label="knows nothing", **common.FLOOR)
+        axis.set(xscale="log", yscale="log", xlim=(fpr[0], 1), ylim=(fpr[0], 1.05))
+        upper, lower = t["result"]["upper"], float(t["result"]["epsilon_lower"])
+        claimed = "" if upper is None else f" ≤ {float(upper):.3g}"
+        axis.set_title(f"{t.defense}: {lower:.3g} ≤ ε{claimed}", **common.TITLE)
     axes[-1].legend(loc="lower right", **common.LEGEND)
     return figure
-
-
-def _panel(axis: Any, card: Scorecard, t: TrialRow) -> None:
-    assert t.result is not None
-    name = f"{t['defense']}/{t['attack']}"
-    fpr, tpr = card.arrays[f"{name}/fpr"], card.arrays[f"{name}/tpr"]
-    limits = {"most_loss": "most: privacy loss", "most_epsilon": "most: (ε, δ)"}
-    for (limit, label), style in zip(limits.items(), "-:", strict=True):
-        if f"{name}/{limit}" in card.arrays:
-            most = card.arrays[f"{name}/{limit}"]
-            axis.plot(fpr, most, style, color=common.INK, label=label)
-    positive, line = np.where(tpr > 0, tpr, np.nan), {"color": common.COLOURS[0]}
-    axis.step(fpr, positive, where="post", label=t["attack"], **line)
-    axis.plot(fpr, fpr, label="knows nothing", **common.FLOOR)
-    axis.set(xscale="log", yscale="log", xlim=(fpr[0], 1), ylim=(fpr[0], 1.05))
-    upper = t["result"]["upper"]
-    claimed = "" if upper is None else f" ≤ {float(upper):.3g}"
-    lower = float(t["result"]["epsilon_lower"])
-    axis.set_title(f"{t['defense']}: {lower:.3g} ≤ ε{claimed}", **common.TITLE)
 
 
 def both_sides(card: Scorecard) -> Any:
@@ -61,8 +55,7 @@ def both_sides(card: Scorecard) -> Any:
             points.setdefault(method, []).append(point)
     for method, look in common.looks(points).items():
         x, y = zip(*sorted(points[method]), strict=True)
-        line = {"color": look.color, "marker": look.marker, "markersize": 4}
-        axis.plot(x, y, label=NAMES[method], **line)
+        axis.plot(x, y, label=NAMES[method], markersize=4, **look.points())
     uppers = [x for pairs in points.values() for x, _ in pairs] or [1.0]
     ends = [min(uppers) / 1.5, max(uppers) * 1.5]
     axis.plot(ends, ends, color=common.INK, linewidth=1, label="lower = upper")

@@ -24,31 +24,28 @@ class Point(NamedTuple):
 def points(card: Scorecard) -> list[Point]:
     """Return the defenses of one scorecard that have a place on the scale.
 
-    Their readings are the accuracy, with an interval over training runs, and the error
-    of every search for the images behind an update, with an interval over targets. A
-    scorecard of another game has no such reading, hence no point.
+    Readings are the accuracy, with an interval over training runs, and the error of
+    every search for the images behind an update, with an interval over targets. Other
+    games have none.
     """
     if card.scenario["game"] != "exposed":
         return []
+    scaled = {d: row for d, row in card.defenses.items() if row["rdp2"] is not None}
     return [
-        Point(label, entry["use"], float(entry["rdp2"]), _readings(card, label))
-        for label, entry in card.defenses.items()
-        if entry["rdp2"] is not None
+        Point(label, row.use, float(row["rdp2"]), _readings(card, label))
+        for label, row in scaled.items()
     ]
 
 
 def _readings(card: Scorecard, label: str) -> dict[str, tuple[float, float]]:
     utility = card.defenses[label]["utility"]
     half = Z95 * utility["accuracy_sd"] / np.sqrt(max(utility["models"], 2) - 1)
-    errors = {
-        f"MSE of {t['attack']}": (
-            float(t["result"]["mse"]),
-            Z95 * float(t["result"]["mse_se"]),
-        )
-        for t in card.trials
-        if (t["defense"], t["use"], t["status"]) == (label, "gradient_inversion", "ok")
-    }
-    return {"accuracy": (float(utility["accuracy"]), half), **errors}
+    readings = {"accuracy": (float(utility["accuracy"]), half)}
+    for t in card.trials:
+        if (t.defense, t.use, t.status) == (label, "gradient_inversion", "ok"):
+            mse, se = float(t["result"]["mse"]), float(t["result"]["mse_se"])
+            readings[f"MSE of {t.attack}"] = mse, Z95 * se
+    return readings
 
 
 def quantities(points: list[Point]) -> list[str]:
@@ -57,24 +54,23 @@ def quantities(points: list[Point]) -> list[str]:
 
 
 def panels(points: list[Point], width: float, xlabel: str) -> tuple[Any, Any]:
-    """Return a figure and one panel per quantity; one colour stands for a mechanism.
+    """Return a figure and one panel per quantity, `width` inches wide.
 
-    Args:
-      points: the defenses.
-      width: of a panel, in inches.
-      xlabel: of every panel.
+    Every mechanism has one colour. Bars are the half intervals of the readings.
     """
-    names = quantities(points)
-    count, uses = len(names), sorted({p.use for p in points})
-    figure, axes = common.panels(count, (width, 3.8), xlabel=xlabel, a_row=count)
+    names, uses = quantities(points), sorted({p.use for p in points})
+    size = width, 3.8
+    figure, axes = common.panels(len(names), size, xlabel=xlabel, a_row=len(names))
+    look: dict[str, Any] = {"fmt": "o-", "ms": 4, "capsize": 3}
     for axis, name in zip(axes, names, strict=True):
         for use, colour in zip(uses, common.COLOURS, strict=False):
-            shown = [
+            shown = sorted(
                 (p.divergence, *np.nan_to_num(p.readings[name]))
                 for p in points
                 if p.use == use and name in p.readings
-            ]
-            common.means(axis, shown, use, colour)
+            )
+            x, mean, half = np.array(shown, float).reshape(-1, 3).T
+            axis.errorbar(x, mean, half, color=colour, label=use, **look)
         axis.set(xscale="log", ylabel=name)
     return figure, axes
 
@@ -85,8 +81,8 @@ def common_scale(card: Scorecard) -> Any:
     Noises of different laws are thus compared at equal leakage. Bars are 95% intervals:
     of the mean accuracy over training runs, of the mean error over targets.
     """
-    xlabel = "Rényi divergence of order 2, one update"
-    figure, axes = panels(points(card), 4.2, xlabel)
+    words = "Rényi divergence of order 2, one update"
+    figure, axes = panels(points(card), 4.2, words)
     for axis in axes[1:]:
         axis.axhline(card.floor["mse"], color=common.INK, lw=1, ls=":")
         axis.set_ylabel(f"{axis.get_ylabel()} (dotted: floor)")

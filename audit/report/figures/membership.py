@@ -23,8 +23,8 @@ def _playing(card: Scorecard) -> list[str]:
 def roc(card: Scorecard) -> Any:
     """Draw every attack's ROC on log-log axes, one panel per defense.
 
-    The grey line is chance. Black lines are what no attacker can exceed at the card's
-    accounted epsilon, with the adjacency the game is played at.
+    Grey is chance; black is what no attacker can exceed at the accounted epsilon of the
+    game's adjacency.
     """
     defenses = _playing(card)
     labels = "true-positive rate", "false-positive rate"
@@ -41,9 +41,8 @@ def roc(card: Scorecard) -> Any:
                 axis.step(fpr, tpr, where="post", label=label, linewidth=1.1, **line)
         limit = card.arrays.get(f"{defense}/anatomy/tpr_bound")
         if limit is not None:
-            axis.plot(
-                *limit, color=common.INK, linewidth=1.6, label="no attacker above"
-            )
+            line = {"color": common.INK, "linewidth": 1.6}
+            axis.plot(*limit, label="no attacker above", **line)
         axis.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1.05))
         axis.set_title(defense, **common.TITLE)
     common.legend(axes[-1], axes, loc="lower right")

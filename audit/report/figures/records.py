@@ -76,25 +76,22 @@ def eta_by_class(card: Scorecard) -> Any:
     return figure
 
 
-def extremes(values: np.ndarray, shown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def extremes(values: np.ndarray, shown: np.ndarray) -> list[np.ndarray]:
     """Return the records of smallest and largest value [8 each] that have a picture.
 
-    Args:
-      values: [n]; nan is neither small nor large.
-      shown: [s] indices of the records that have one.
+    Among the values [n], nan is neither small nor large; shown: indices of records.
     """
     order = np.argsort(values, kind="stable")
     order = order[~np.isnan(values[order])]
-    low, high = order[:EACH], order[::-1][:EACH]
-    return low[np.isin(low, shown)], high[np.isin(high, shown)]
+    ends = order[:EACH], order[::-1][:EACH]
+    return [end[np.isin(end, shown)] for end in ends]
 
 
 def eta_extremes(card: Scorecard) -> Any:
     """Draw the eight records with the smallest and the largest eta of every defense."""
     names, shown = _uneven(card), card.arrays["shown"]
     picture = dict(zip(shown.tolist(), card.arrays["shown_x"], strict=True))
-    ends = "smallest", "largest"
-    texts = [f"{d}\n{end} η" for d in names for end in ends]
+    texts = [f"{d}\n{end} η" for d in names for end in ("smallest", "largest")]
     figure, lines = common.image_rows(texts, EACH)
     for eta in (card.arrays[f"{d}/eta"] for d in names):
         for rows in extremes(eta, shown):
@@ -119,10 +116,9 @@ def reweighting(card: Scorecard) -> Any:
     """Draw the spread of eta over the iterations of the reweighting, log axis."""
     labels = "standard deviation of η over records", "reweighting iteration"
     figure, (axis,) = common.panels(1, (5, 3.4), *labels)
-    look = common.looks(card.defenses)
-    for name in _having(card, "anatomy/eta_sd"):
-        spread = card.arrays[f"{name}/anatomy/eta_sd"]
-        axis.plot(spread, label=name, **look[name].line())
+    look, name = common.looks(card.defenses), "anatomy/eta_sd"
+    for label in _having(card, name):
+        axis.plot(card.arrays[f"{label}/{name}"], label=label, **look[label].line())
     axis.set_yscale("log")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(**common.LEGEND)
@@ -143,13 +139,11 @@ def dfil_histogram(card: Scorecard) -> Any:
         axis.set_xscale("log")
         axis.set_title(name, **common.TITLE)
         axis.xaxis.set_minor_formatter("")
-        for b in (b for b in defense["bounds"] if b["name"] == RENYI):
-            text = f"Rényi bound {bound_text(b)}"
-            _mark(axis, b["mean"], low, text, **VALID)
-        for claim in defense.get("nominal", []):
-            if claim["quantity"] == "MSE bound":
-                text = "Rényi bound as published" + ", void here" * bool(claim["void"])
-                _mark(axis, claim["value"], low, text, **common.FLOOR)
+        for b in (b for b in defense.bounds if b.name == RENYI):
+            _mark(axis, b.mean, low, f"Rényi bound {bound_text(b)}", **VALID)
+        for claim in (c for c in defense.nominal if c.quantity == "MSE bound"):
+            text = "Rényi bound as published" + ", void here" * bool(claim.void)
+            _mark(axis, claim.value, low, text, **common.FLOOR)
         _mark_any_guess(axis, card)
         _legend(axis, {"1/dFIL zero or not finite": len(bound) - len(drawn)})
     return figure
@@ -172,23 +166,19 @@ def _mark_any_guess(axis: Any, card: Scorecard) -> None:
 def _attacked(card: Scorecard) -> list[tuple[str, str]]:
     """Return the (defense, attack) that saw a release with a Cramer-Rao bound."""
     return [
-        (t["defense"], t["attack"])
+        (t.defense, t.attack)
         for t in card.trials
-        if t["status"] == "ok" and t["use"] != "class_mean"
-        if t["defense"] in _having(card, "cramer_rao")
-        if t["defense"] in _having(card, f"{t['attack']}/mse")
+        if t.status == "ok" and t.use != "class_mean"
+        if t.defense in _having(card, "cramer_rao")
+        if t.defense in _having(card, f"{t.attack}/mse")
     ]
-
-
-def sides(bound: np.ndarray, mse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which records [n] are at or above their bound and which below; nan: no."""
-    return mse >= bound, mse < bound
 
 
 def mse_vs_bound(card: Scorecard) -> Any:
     """Scatter every record's mean error against its bound; red = below the bound."""
     pairs, labels = _attacked(card), ("mean MSE over releases", "1/dFIL of a record")
     figure, axes = common.panels(len(pairs), (4, 4.6), *labels)
+    line = {"color": common.INK, "linewidth": 1, "scaley": False}
     for axis, (defense, attack) in zip(axes, pairs, strict=True):
         bound = card.arrays[f"{defense}/cramer_rao"]
         mse = card.arrays[f"{defense}/{attack}/mse"]
@@ -196,9 +186,7 @@ def mse_vs_bound(card: Scorecard) -> Any:
         x, y = _limits(bound, 1e-6, 1e4), _limits(mse, floor / 3, floor * 3)
         axis.set(xscale="log", yscale="log", xlim=x, ylim=y)
         counts = _scatter(axis, bound, mse)
-        axis.plot(
-            x, x, color=common.INK, linewidth=1, label="MSE = bound", scaley=False
-        )
+        axis.plot(x, x, label="MSE = bound", **line)
         _mark_any_guess(axis, card)
         if floor > 0:
             axis.axhline(floor, label="floor: ignores the release", **common.FLOOR)
@@ -209,8 +197,8 @@ def mse_vs_bound(card: Scorecard) -> Any:
 
 def _scatter(axis: Any, bound: np.ndarray, mse: np.ndarray) -> dict[str, int]:
     """Draw zero and infinity at an edge; return how many records stand there."""
-    each = zip(("at or above", "below"), (ABOVE, BELOW), sides(bound, mse), strict=True)
-    for side, colour, points in each:
+    sides = {"at or above": (ABOVE, mse >= bound), "below": (BELOW, mse < bound)}
+    for side, (colour, points) in sides.items():
         x = np.clip(bound[points], *axis.get_xlim())
         y = np.clip(mse[points], *axis.get_ylim())
         text = f"{side} its bound: {points.sum():,}"
@@ -258,10 +246,10 @@ def _legend(axis: Any, counts: dict[str, int], **look: Any) -> None:
     """Put what there is to say, and records the panel cannot show, under the panel."""
     for text in [f"{k}: {records:,}" for k, records in counts.items() if records]:
         axis.plot([], [], " ", label=text)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 5}
+    small = {"fontsize": 7, "title_fontsize": 7}
     if axis.get_legend_handles_labels()[0]:
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 5}
-        small = {"fontsize": 7, "title_fontsize": 7}
-        axis.legend(**{**common.LEGEND, **small, **place, **look})
+        axis.legend(**common.LEGEND | small | place | look)
 
 
 FIGURES = {

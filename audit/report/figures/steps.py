@@ -29,18 +29,14 @@ MOST = 10  # steps with a panel of their own
 A_ROW = 5  # panels side by side
 
 
-def _array(card: Scorecard, label: str, name: str) -> np.ndarray | None:
-    return card.arrays.get(f"{label}/anatomy/{name}")
-
-
 def _having(card: Scorecard, name: str) -> list[str]:
     """Return the defenses a card takes apart that have an array `name`."""
     labels = card.defenses if card.scenario.get("game") == "anatomy" else ()
-    return [label for label in labels if _array(card, label, name) is not None]
+    return [label for label in labels if f"{label}/anatomy/{name}" in card.arrays]
 
 
 def _with_steps(card: Scorecard) -> list[str]:
-    return [label for label in card.defenses if card.defenses[label].get("steps")]
+    return [label for label, row in card.defenses.items() if row.get("steps")]
 
 
 def _taken_apart(card: Scorecard) -> bool:
@@ -54,22 +50,17 @@ def _steps_axis(axis: Any, count: int) -> None:
 
 def _bands(
     card: Scorecard, parts: dict[str, str], needed: str, ylabel: str, low: float
-) -> tuple[Any, Any]:
-    """Return a figure of parts against the step, mean and sd over records.
+) -> Any:
+    """Return the panels of parts against the step, mean and sd over records.
 
-    Args:
-      card: of a game that takes steps apart.
-      parts: array [steps, records] -> what the legend calls it.
-      needed: the part without which a defense has no panel.
-      ylabel: of the first panel of each row.
-      low: least value drawn.
+    Parts are arrays [steps, records] -> what the legend calls them. A defense without
+    the part `needed` has no panel; no value below `low` is drawn.
     """
     names, size = _having(card, needed), (3.2, 2.9)
     figure, axes = common.panels(len(names), size, ylabel, a_row=A_ROW, sharey=True)
     for axis, name in zip(axes, names, strict=True):
         for part, look in common.looks(parts).items():
-            values = _array(card, name, part)
-            values = np.zeros((0, 1)) if values is None else values
+            values = card.arrays.get(f"{name}/anatomy/{part}", np.zeros((0, 1)))
             steps, mean, sd = np.arange(len(values)) + 1, values.mean(1), values.std(1)
             axis.plot(steps, mean, label=parts[part], **look.line())
             ends = np.maximum([mean - sd, mean + sd], low)
@@ -77,19 +68,18 @@ def _bands(
         axis.set_title(name, **common.TITLE)
         _steps_axis(axis, len(card.arrays[f"{name}/anatomy/{needed}"]))
     common.legend_below(figure, 3)
-    return figure, axes
+    return axes
 
 
 def norms(card: Scorecard) -> Any:
     """Draw the norms of all three parts against the step, mean and sd over records."""
-    ylabel = "2-norm, mean ± sd\nover records"
-    figure, axes = _bands(card, PARTS, "base_norm", ylabel, 1e-9)
+    axes = _bands(card, PARTS, "base_norm", "2-norm, mean ± sd\nover records", 1e-9)
     drawn = np.concatenate([line.get_ydata() for a in axes for line in a.lines])
     # the axis is logarithmic: a band that reaches zero runs off the panel
     for axis in axes:
         axis.set_yscale("log")
     axes[0].set_ylim(bottom=min(drawn[drawn > 0], default=3) / 3)
-    return figure
+    return axes[0].figure
 
 
 CURVES = {
@@ -118,18 +108,18 @@ def progress(card: Scorecard) -> Any:
 
 def curves(axis: Any, card: Scorecard, name: str) -> set[str]:
     """Draw one of `CURVES` against the step; return the defenses that have it."""
-    values = {
-        label: [s.get(name) for s in card.defenses[label]["steps"]]
-        for label in _with_steps(card)
-    }
-    look = common.looks(card.defenses)
-    drawn = {label: v for label, v in values.items() if None not in v}
-    for label, each in drawn.items():
-        steps = np.arange(1, 1 + len(each))
-        axis.plot(steps, np.asarray(each, float), label=label, **look[label].line())
+    look, drawn, longest = common.looks(card.defenses), set(), 1
+    for label in _with_steps(card):
+        values = [s.get(name) for s in card.defenses[label]["steps"]]
+        longest = max(longest, len(values))
+        if None not in values:
+            steps = np.arange(1, 1 + len(values))
+            line = np.asarray(values, float)
+            axis.plot(steps, line, label=label, **look[label].line())
+            drawn.add(label)
     axis.set_ylabel(CURVES[name])
-    _steps_axis(axis, max(map(len, values.values()), default=1))
-    return set(drawn)
+    _steps_axis(axis, longest)
+    return drawn
 
 
 TOWARDS = {
@@ -142,11 +132,11 @@ TOWARDS = {
 def alignment(card: Scorecard) -> Any:
     """Draw the cosine of the perturbation with what it may imitate, by step."""
     ylabel = "cosine with the perturbation,\nmean ± sd over records"
-    figure, axes = _bands(card, TOWARDS, "cos_base", ylabel, -1)
+    axes = _bands(card, TOWARDS, "cos_base", ylabel, -1)
     for axis in axes:
         axis.axhline(0, color=common.MUTED, linewidth=0.8)
         axis.set_ylim(-1.05, 1.05)
-    return figure
+    return axes[0].figure
 
 
 def _shown(steps: int) -> np.ndarray:
@@ -166,16 +156,14 @@ def _per_step(count: int, ylabel: str, title: str, **given: Any) -> tuple[Any, d
 
 def cosines(label: str, card: Scorecard) -> Any:
     """Draw the cosine of every record's gradient with its perturbation, by class."""
-    values = card.arrays[f"{label}/anatomy/cos_base"]
-    labels = card.arrays["label"]
+    values, labels = card.arrays[f"{label}/anatomy/cos_base"], card.arrays["label"]
     title = f"{label}: cosine of a record's gradient and its perturbation"
     figure, axes = _per_step(len(values), "records", title)
     edges = np.linspace(-1, 1, BINS + 1)
     for step, axis in axes.items():
         for name, look in common.looks(np.unique(labels)).items():
-            members = values[step][labels == name]
-            shape = look.bars(label=f"class {name}")
-            axis.hist(members[np.isfinite(members)], edges, **shape)
+            members = values[step][(labels == name) & np.isfinite(values[step])]
+            axis.hist(members, edges, **look.bars(label=f"class {name}"))
         axis.set_xlim(-1.02, 1.02)
     common.legend_below(figure, 10)
     return figure
@@ -183,7 +171,7 @@ def cosines(label: str, card: Scorecard) -> Any:
 
 def components_of_parts(label: str, card: Scorecard) -> Any:
     """Draw each step's records on the two leading components of each part."""
-    rows = [name for name in PANELS if _array(card, label, name) is not None]
+    rows = [name for name in PANELS if f"{label}/anatomy/{name}" in card.arrays]
     labels = card.arrays["label"]
     shown = _shown(len(card.arrays[f"{label}/anatomy/{rows[0]}"]))
     size = (2.1 * len(shown) + 0.6, 2.2 * len(rows) + 0.3)
@@ -213,9 +201,8 @@ def _components(axis: Any, place: np.ndarray, share: np.ndarray, labels: Any) ->
         axis.set_xlabel("one point: the same\nfor all records", fontsize=7)
         return
     for name, look in common.looks(np.unique(labels)).items():
-        points, label = place[labels == name], f"class {name}"
-        shape = {"color": look.color, "marker": look.marker, "alpha": 0.6}
-        axis.scatter(*points.T, s=5, linewidths=0, label=label, **shape)
+        shape = look.points() | {"s": 5, "alpha": 0.6, "linewidths": 0}
+        axis.scatter(*place[labels == name].T, label=f"class {name}", **shape)
     first, second = np.nan_to_num(share)
     axis.set_xlabel(f"PC1 ({first:.0%}; PC2 {second:.0%})", fontsize=7)
     axis.margins(0.1)

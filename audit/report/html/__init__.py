@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from audit.errors import UserError
+from audit.errors import UserError, did_you_mean
 from audit.report import columns, summary, terminal
 from audit.report.columns import MARKS
 from audit.report.html import target_plots, template
-from audit.report.links import beside, figures
 from audit.report.markdown import provenance
 from audit.scorecard import card as cards
 from audit.scorecard import schema
@@ -29,11 +25,7 @@ def run_names() -> list[str]:
 
 
 def locate(run: str) -> Path:
-    """Return the folder of a run.
-
-    Args:
-      run: a folder with a scorecard.json, that file, or the name of a folder under
-        results/runs or results.
+    """Return the folder of a run: itself, its scorecard.json, or its name in `RUNS`.
 
     Raises:
       UserError: if there is none of that name, with the nearest one.
@@ -44,11 +36,8 @@ def locate(run: str) -> Path:
     for place in places:
         if (place / "scorecard.json").is_file():
             return place
-    from audit.errors import did_you_mean
-
-    raise UserError(
-        f"no scorecard.json of a run {run!r}{did_you_mean(run, run_names())}"
-    )
+    hint = did_you_mean(run, run_names())
+    raise UserError(f"no scorecard.json of a run {run!r}{hint}")
 
 
 def load(folder: Path) -> Scorecard:
@@ -57,32 +46,26 @@ def load(folder: Path) -> Scorecard:
     Raises:
       UserError: if it is no scorecard, or the arrays cannot be read.
     """
-    card = schema.load(folder / "scorecard.json")
-    arrays: dict[str, np.ndarray] = {}
-    path = beside(folder, "scorecard.npz")
-    if path is not None:
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {k: file[k] for k in file}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"cannot read {path}: {error}") from None
-    return card._replace(arrays=arrays)
+    path = template.beside(folder, "scorecard.npz")
+    if path is None:
+        return schema.load(folder / "scorecard.json")
+    try:
+        return cards.load(folder)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
 
 
 def render(card: Scorecard, folder: Path) -> str:
-    """Return the page.
-
-    Args:
-      card: what `load` returned.
-      folder: of the run, for the figures in it.
-    """
-    album = template.Album()
-    lines = columns.lines(card)
-    shown = {"atlas": target_plots.atlas(card, album)}  # first into the album
-    uris = {name: album.picture(folder / name, 1000) for name in figures(folder)}
+    """Return the page of a card, with the figures in its folder."""
+    album, scenario = template.Album(), plain(card.scenario)
+    atlas = target_plots.atlas(card, album)  # first into the album
+    uris = {f: album.picture(folder / f, 1000) for f in template.figures(folder)}
+    lines, kinds = columns.lines(card), ("defense", "attack")
+    settings = {"scenario": {k: v for k, v in scenario.items() if k not in kinds}}
+    settings |= {f"{kind} {k}": v for kind in kinds for k, v in scenario[kind].items()}
     return template.render(
         "report.html",
-        f"{card.scenario['scenario']} on {card.data['name']}: report",
+        f"{card.scenario.scenario} on {card.data.name}: report",
         card=card._replace(arrays={}),
         verdicts=[summary.verdict(line) for line in lines],
         columns=columns.columns(card),
@@ -93,10 +76,10 @@ def render(card: Scorecard, folder: Path) -> str:
         scatter_text=target_plots.thinned(card),
         budget=target_plots.budgets(card),
         figures=uris,
+        atlas=atlas,
         arrays=bool(card.arrays),
         provenance=provenance(card.provenance),
-        settings=_settings(plain(card.scenario)),
-        **shown,
+        settings=settings,
     )
 
 
@@ -104,42 +87,23 @@ def flags(card: Scorecard) -> list[dict[str, str]]:
     """Return every flag once, errors first, with the rows that raise it."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for t in card.trials:
-        for f in t["flags"]:
-            key = f["name"], f["level"], f["text"]
-            rows.setdefault(key, []).append(f"{t['attack']} on {t['defense']}")
-    return [
-        {
-            "name": name,
-            "level": level,
-            "text": text,
-            "mark": MARKS[level],
-            "rows": "every row"
-            if len(raised) == len(card.trials)
-            else ", ".join(raised),
-        }
-        for (name, level, text), raised in sorted(
-            rows.items(), key=lambda row: (-LEVELS[row[0][1]], row[0][0])
-        )
-    ]
-
-
-def _settings(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a scenario that the page folds away, by their headings."""
-    kinds = ("defense", "attack")
-    rest = {k: v for k, v in scenario.items() if k not in kinds}
-    parts = {f"{kind} {k}": v for kind in kinds for k, v in scenario[kind].items()}
-    return {"scenario": rest, **parts}
+        for f in t.flags:
+            raised = rows.setdefault((f.name, f.level, f.text), [])
+            raised.append(f"{t.attack} on {t.defense}")
+    listed = []
+    for flag in sorted(rows, key=lambda flag: (-LEVELS[flag[1]], flag[0])):
+        every = len(rows[flag]) == len(card.trials)
+        fields = dict(zip(("name", "level", "text"), flag, strict=True))
+        fields |= {"rows": "every row" if every else ", ".join(rows[flag])}
+        listed.append(fields | {"mark": MARKS[flag[1]]})
+    return listed
 
 
 def write(folder: Path, out: Path) -> Path:
-    """Write the page of a run into a file; return the file.
-
-    Args:
-      folder: of the run.
-      out: the page; its folder exists.
+    """Write the page of a run's folder into the file `out`; return that file.
 
     Raises:
-      UserError: if there is no such folder, or no scorecard in the run's.
+      UserError: if the file's folder does not exist, or the run has no scorecard.
     """
     if not out.parent.is_dir():
         raise UserError(f"out={out}: no such folder {out.parent}")

@@ -13,7 +13,7 @@ from audit.report.figures import bounds, common, steps
 from audit.report.figures.bounds import numbers
 from audit.report.html.template import Album
 from audit.scorecard.card import Scorecard
-from audit.scorecard.view import number
+from audit.scorecard.view import attack_name, number
 
 MOST_POINTS = 2_000  # of one defense; more are thinned evenly
 MOST_TARGETS = 40  # of an atlas
@@ -57,43 +57,44 @@ def atlas(card: Scorecard, album: Album) -> dict[str, Any] | None:
 
     None where the card has no pictures of every target.
     """
-    targets = numbers(card, "target")
+    targets, labels = numbers(card, "target"), numbers(card, "label")
     if targets is None or targets.ndim != 4 or targets.shape[-1] not in (1, 3):
         return None
-    best = {d: columns.strongest(card, d) for d in card.defenses}
-    names = {d: f"{d}/{t['attack']}" for d, t in best.items() if t is not None}
-    guesses = {d: numbers(card, f"{name}/guess") for d, name in names.items()}
-    shown = {
-        d: (guess, numbers(card, f"{names[d]}/mse"), numbers(card, f"{d}/cramer_rao"))
-        for d, guess in guesses.items()
-        if guess is not None and guess.shape == targets.shape
-    }
+    shown, heads = {}, []
+    for line in columns.lines(card):
+        attack = attack_name(line)
+        guess = numbers(card, f"{line.label}/{attack}/guess")
+        if guess is not None and guess.shape == targets.shape:
+            heads.append(f"{line.label}, {attack}")
+            mse = numbers(card, f"{line.label}/{attack}/mse")
+            bound = numbers(card, f"{line.label}/cramer_rao")
+            shown[line.label] = guess, mse, bound
     if not shown:
         return None
     errors = [mse for _, mse, _ in shown.values() if mse is not None]
-    order = np.argsort(np.mean(errors, 0) if errors else 0 * targets[:, 0, 0, 0])
+    order = np.argsort(np.mean(errors, 0) if errors else np.zeros(len(targets)))
     count = min(MOST_TARGETS, len(targets))
     places = np.unique(np.linspace(0, len(targets) - 1, count).round().astype(int))
-    rows = [_target(card, album, int(i), targets, shown) for i in order[places]]
-    return {
-        "targets": len(targets),
-        "heads": [names[d].replace("/", ", ") for d in shown],
-        "rows": rows,
-    }
+    rows = []
+    for i in order[places].tolist():
+        name = f"{i}" if labels is None else f"{i}: class {labels[i]:g}"
+        uri, alt = album.pixels(targets[i]), f"target {i}"
+        cells = [_cell(album, label, i, *values) for label, values in shown.items()]
+        rows.append({"name": name, "uri": uri, "alt": alt, "cells": cells})
+    return {"targets": len(targets), "heads": heads, "rows": rows}
 
 
-def _target(
-    card: Scorecard, album: Album, i: int, targets: np.ndarray, shown: dict[str, Any]
+def _cell(
+    album: Album,
+    label: str,
+    i: int,
+    guess: np.ndarray,
+    mse: np.ndarray | None,
+    bound: np.ndarray | None,
 ) -> dict[str, Any]:
-    """Return one row of the atlas: target i and each defense's guess of it."""
-    labels = numbers(card, "label")
-    name = f"{i}" if labels is None else f"{i}: class {labels[i]:g}"
-    cells = []
-    for label, (guess, mse, bound) in shown.items():
-        text = "" if mse is None else f"MSE {number(float(mse[i]))}"
-        if bound is not None and bound.ndim:
-            text += f" 1/dFIL {format_bound(float(bound[i]))}"
-        alt = f"guess of target {i} under {label}"
-        cells.append({"uri": album.pixels(guess[i]), "alt": alt, "text": text})
-    uri = album.pixels(targets[i])
-    return {"name": name, "uri": uri, "alt": f"target {i}", "cells": cells}
+    """Return a defense's guess of target i, its error and its bound."""
+    text = "" if mse is None else f"MSE {number(float(mse[i]))}"
+    if bound is not None and bound.ndim:
+        text += f" 1/dFIL {format_bound(float(bound[i]))}"
+    alt = f"guess of target {i} under {label}"
+    return {"uri": album.pixels(guess[i]), "alt": alt, "text": text}

@@ -50,6 +50,18 @@ def render(template: str, title: str, **shown: Any) -> str:
     return _templates().get_template(template).render(**page, **shown)
 
 
+def beside(folder: Path, name: str) -> Path | None:
+    """Return the file `name` in `folder`, or None: not there, or a link out of it."""
+    path = folder / name
+    inside = Path(name).name == name and path.resolve().parent == folder.resolve()
+    return path if inside and path.is_file() else None
+
+
+def figures(folder: Path) -> list[str]:
+    """Return the names of the figures in a card's folder."""
+    return sorted(p.name for p in folder.glob("*.png") if beside(folder, p.name))
+
+
 class Album:
     """Pictures for one page, until there is no room left."""
 

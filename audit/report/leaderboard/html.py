@@ -9,14 +9,12 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from audit.report import terminal
 from audit.report.columns import MARKS, common_flags
 from audit.report.figures import common
 from audit.report.figures.common import INK
 from audit.report.html import template
-from audit.report.leaderboard import comparisons, standings
+from audit.report.leaderboard import standings
 from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
-from audit.report.links import LINKS, figures, pick
 from audit.scorecard.schema import RaisedFlag
 from audit.scorecard.view import SHORT, Column
 
@@ -24,41 +22,23 @@ WIDTHS = (900, 640, 400)  # of figures, in pixels; the first at which all fit is
 
 
 def render(cards: list[CommittedCard], folder: Path) -> str:
-    """Return the page.
-
-    Args:
-      cards: what `markdown.committed` returned.
-      folder: the results; each card's folder, with its figures, is in it.
-    """
-    tables, pictures = [_table(t) for t in standings.tables(cards)], []
+    """Return the page of committed cards, with the figures in `folder`/<card>."""
+    tables, pictures = standings.tables(cards), []
     for width in WIDTHS:
         album = template.Album()
-        pictures = [_pictures(t["table"], folder, album, width) for t in tables]
+        pictures = [_pictures(t, folder, album, width) for t in tables]
         if not album.full:
             break
     return template.render(
         "leaderboard.html",
         "Breachmark leaderboard",
-        tables=[{**t, "figures": p} for t, p in zip(tables, pictures, strict=True)],
+        tables=zip(tables, pictures, strict=True),
+        holds_for=_holds_for,
+        plot_of=pareto_plot,
         links=partial(_links, folder=folder),
         flags=flags,
         marks=MARKS,
     )
-
-
-def _table(table: StandingsTable) -> dict[str, Any]:
-    cards = {id(row.group.card): row.group.card for row in table.rows}.values()
-    notes = [n for c in cards for n in terminal.notes(c).split("\n")]
-    return {
-        "table": table,
-        "holds": {c.header: _holds_for(c, table) for c in table.columns},
-        "plot": pareto_plot(table),
-        "compared": [
-            *_compared("equal noise", *comparisons.at_equal_noise(table)),
-            *_compared("equal utility", *comparisons.at_equal_utility(table)),
-        ],
-        "notes": "\n".join(dict.fromkeys(notes)),
-    }
 
 
 def _pictures(
@@ -74,19 +54,16 @@ def _pictures(
             "uri": album.picture(folder / name / figure, width),
         }
         for name in names
-        for figure in figures(folder / name)
+        for figure in template.figures(folder / name)
     ]
 
 
 def _links(row: Standing, folder: Path) -> list[tuple[str, str]]:
     """Return (id, text) of the figures on the page that show a row's cards."""
-    runs = [(run, figures(folder / run.folder)) for run in row.group.members]
-    seed = "seed {}, " if len(runs) > 1 else ""
     return [
-        (f"{run.folder}/{name}", seed.format(run.card.scenario["seed"]) + text)
-        for run, names in runs
-        for text, wanted in LINKS.items()
-        if (name := pick(names, wanted))
+        (f"{member.folder}/{name}", seed + text)
+        for member, seed, shown in standings.links(row, folder)
+        for text, name in shown.items()
     ]
 
 
@@ -110,18 +87,6 @@ def flags(row: Standing) -> list[RaisedFlag]:
     return [flag for flag in raised if flag.name not in common]
 
 
-def _compared(
-    what: str, results: list[comparisons.Comparison], why: str
-) -> list[tuple[str, str]]:
-    """Return (what is equal, the rows) per comparison, or why there is none."""
-    lines = [] if results else [(what, f"no comparison: {why}.")]
-    for c in results:
-        rows = "; ".join(f"{r.label} {comparisons.protection_text(r)}" for r in c.rows)
-        less = f". Less useful: {c.left_out}" if c.left_out else ""
-        lines.append((what, f"({c.why}): {rows}{less}."))
-    return lines
-
-
 def pareto_plot(table: StandingsTable) -> Markup | None:
     """Return utility against protection; None where fewer than two rows have both."""
     rows = {
@@ -133,16 +98,19 @@ def pareto_plot(table: StandingsTable) -> Markup | None:
         return None
     line = table.rows[0].line
     r2 = line.defense.utility is not None and line.defense.utility.r2 is not None
-    utility = "R²" if r2 else "accuracy"
-    better = "higher" if table.sign > 0 else "lower"
-    labels = f"{table.measure} ({better} is better)", f"{utility} (right is better)"
-    figure, (axis,) = common.panels(1, (5.6, 4.2), *labels)
+    utility, better = (
+        "R²" if r2 else "accuracy",
+        "higher" if table.sign > 0 else "lower",
+    )
+    words = f"{table.measure} ({better} is better)", f"{utility} (right is better)"
+    figure, (axis,) = common.panels(1, (5.6, 4.2), *words)
     floor = None if line.result is None else line.result.headline.floor
     if floor is not None:
         axis.axhline(float(floor), label="ignores the release", **common.FLOOR)
     axis.plot(*zip(*sorted(rows[i][1:] for i in table.front), strict=True), color=INK)
-    cards = (row.group.card for row in table.rows)
-    looks = common.looks(dict.fromkeys(label for c in cards for label in c.defenses))
+    looks = common.looks(
+        dict.fromkeys(d for r in table.rows for d in r.group.card.defenses)
+    )
     for label, x, y in rows.values():
         shape = {"color": looks[label].color, "marker": looks[label].marker}
         (marker,) = axis.plot(x, y, linestyle="", label=label, **shape)

@@ -1,4 +1,4 @@
-"""From scorecards to the tables of a leaderboard: plain data, nothing rendered.
+"""From scorecards to the tables of a leaderboard, and which rows can be compared.
 
 There is one table per scenario and data set. Cards that differ in their seed alone form
 one group, whose numbers are means over seeds.
@@ -6,18 +6,24 @@ one group, whose numbers are means over seeds.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter, defaultdict
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from audit.engine import store as stores
 from audit.report import columns as cells
+from audit.report import terminal
+from audit.report.html.template import figures
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
-from audit.scorecard.schema import DefenseRow
-from audit.scorecard.view import Column, Line, number
+from audit.scorecard.schema import EpsilonPair
+from audit.scorecard.view import Column, Line, number, with_error
 
+NOBODY = "nobody attacks here"
 NOT_RECORDED, NOT_MEASURED = "not recorded", "not measured"
 # the settings that agree where two defenses add equal noise
 NOISE = (
@@ -54,6 +60,19 @@ class Standing(NamedTuple):
         return self.line.label
 
 
+class Comparison(NamedTuple):
+    """Rows that can be compared, best protected first, and why; or why none can."""
+
+    what: str  # is equal
+    why: str
+    rows: tuple[Standing, ...] = ()
+    left_out: str = ""
+
+    def results(self, separator: str) -> str:
+        """Return each row with the headline of the strongest attack on it."""
+        return separator.join(f"{r.label} {protection_text(r)}" for r in self.rows)
+
+
 class StandingsTable(NamedTuple):
     """The standings of one scenario on one data set, best protected first."""
 
@@ -66,45 +85,65 @@ class StandingsTable(NamedTuple):
     measure: str | None  # what measures protection, in words; None where nobody attacks
     sign: float  # shown value = sign * protection
 
+    @property
+    def cards(self) -> list[Scorecard]:
+        """The mean card of every group, once."""
+        return list({id(r.group.card): r.group.card for r in self.rows}.values())
+
+    @property
+    def notes(self) -> str:
+        """The notes of all cards, each line once."""
+        lines = (n for card in self.cards for n in terminal.notes(card).split("\n"))
+        return "\n".join(dict.fromkeys(lines))
+
+    @property
+    def commands(self) -> list[str]:
+        """What makes every card again."""
+        members = (member for row in self.rows for member in row.group.members)
+        return list(dict.fromkeys(m.card.provenance.command for m in members))
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Which rows can be compared: those of equal noise, of equal utility."""
+        if self.measure is None:
+            return [Comparison(f"equal {k}", NOBODY) for k in ("noise", "utility")]
+        return [*_of_equal_noise(self.rows), _of_equal_utility(self.rows)]
+
 
 # Tables -------------------------------------------------------------------------------
 
 
 def tables(cards: list[CommittedCard]) -> list[StandingsTable]:
     """Return one table per scenario and data set, in alphabetical order."""
-    groups: dict[tuple[str, str], list[CommittedCard]] = {}
-    for member in cards:
-        where = member.card.scenario.scenario, member.card.data.name
-        groups.setdefault(where, []).append(member)
-    return [_table(seed_groups(groups[where])) for where in sorted(groups)]
+    where = lambda m: (m.card.scenario.scenario, m.card.data.name)  # noqa: E731
+    grouped = itertools.groupby(sorted(cards, key=where), where)
+    return [_table(seed_groups(list(members))) for _, members in grouped]
 
 
 def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
     """Return cards of equal settings together; a group has each seed at most once."""
     groups: dict[tuple[str, int], list[CommittedCard]] = {}
+    times: Counter[tuple[str, int]] = Counter()  # that one seed of one key occurred
     for member in sorted(cards, key=lambda m: (m.card.scenario.seed, m.folder)):
-        key, copy = _but_the_seed(member.card), 0
-        seed = member.card.scenario.seed
-        while any(m.card.scenario.seed == seed for m in groups.get((key, copy), ())):
-            copy += 1  # a second card of one seed starts another group
-        groups.setdefault((key, copy), []).append(member)
+        scenario = plain(member.card.scenario)
+        settings = {k: v for k, v in scenario.items() if k not in ("seed", "lanes")}
+        key = stores.digest(settings, member.card.data.digest)
+        seed = key, scenario["seed"]
+        groups.setdefault((key, times[seed]), []).append(member)
+        times[seed] += 1  # a second card of one seed starts another group
     return [
         SeedGroup(tuple(members), average_seeds.merged([m.card for m in members]))
         for members in groups.values()
     ]
 
 
-def _but_the_seed(card: Scorecard) -> str:
-    scenario = plain(card.scenario)
-    kept = {k: v for k, v in scenario.items() if k not in ("seed", "lanes")}
-    return stores.digest(kept, card.data.digest)
-
-
 def _table(groups: list[SeedGroup]) -> StandingsTable:
     first = groups[0].card
     rows = [_row(group, line) for group in groups for line in cells.lines(group.card)]
     rows.sort(key=_order)
-    name, sign = _measure(rows)
+    headlines = [r.line.result.headline for r in rows if r.line.result is not None]
+    metric = headlines[0].metric if headlines else ""
+    text = MEASURES.get(metric, f"{metric} of the strongest attack")
     return StandingsTable(
         scenario=first.scenario.scenario,
         data=first.data.name,
@@ -112,14 +151,9 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         rows=tuple(rows),
         columns=tuple(_columns(groups)),
         front=pareto([(r.utility, r.protection) for r in rows]),
-        measure=name,
-        sign=sign,
+        measure=text if headlines else None,
+        sign=-1.0 if headlines and headlines[0].better == "higher" else 1.0,
     )
-
-
-def _order(row: Standing) -> tuple[bool, float, str]:
-    unranked = row.protection is None or math.isnan(row.protection)
-    return (unranked, 0.0 if unranked else -float(row.protection or 0.0), row.label)
 
 
 def _row(group: SeedGroup, line: Line) -> Standing:
@@ -127,16 +161,21 @@ def _row(group: SeedGroup, line: Line) -> Standing:
     return Standing(group, line, protection, cells.usefulness(line.defense))
 
 
-def _measure(rows: list[Standing]) -> tuple[str | None, float]:
-    """Return what measures protection, in words, and the sign it is shown with."""
-    headlines = [r.line.result.headline for r in rows if r.line.result is not None]
-    if not headlines:
-        return None, 1.0
-    metric = headlines[0].metric
-    text = MEASURES.get(metric, f"{metric} of the strongest attack")
-    return text, 1.0 if headlines[0].better == "lower" else -1.0
+def _order(row: Standing) -> tuple[bool, float, str]:
+    if row.protection is None or math.isnan(row.protection):
+        return True, 0.0, row.label
+    return False, -row.protection, row.label
 
 
+# figures by what a reader looks for, the first that is there counts
+LINKS = {
+    "per target": (
+        "mse_vs_bound.png", "mse_vs_bound_records.png", "success_by_eta.png",
+        "separation_vs_dfil.png", "eta_by_class.png",
+    ),
+    "rebuilt": ("reconstructions.png", "rebuilt.png", "eta_extremes.png"),
+    "ROC": ("roc.png",),
+}  # fmt: skip
 MEASURES = {
     "mse": "MSE of the strongest attack",
     "success": "share the strongest attack tells right",
@@ -148,31 +187,103 @@ MEASURES = {
 def pareto(points: list[tuple[float | None, float | None]]) -> frozenset[int]:
     """Return the points for which no other is as good in both and better in one.
 
-    Args:
-      points: (utility, protection), larger is better; None or nan: left out.
+    Points are (utility, protection), larger is better; None or nan: left out.
     """
-    valid = {
-        i: (float(u), float(p))
-        for i, (u, p) in enumerate(points)
-        if u is not None and p is not None and not (math.isnan(u) or math.isnan(p))
-    }
-    return frozenset(
-        i
-        for i, point in valid.items()
-        if not any(
-            other[0] >= point[0] and other[1] >= point[1] and other != point
-            for other in valid.values()
-        )
-    )
+    each = np.array(points, float).reshape(-1, 2)
+    beaten = [bool(((each >= p).all(1) & (each > p).any(1)).any()) for p in each]
+    front = ~np.array(beaten, bool) & ~np.isnan(each).any(1)
+    return frozenset(np.flatnonzero(front).tolist())
+
+
+def links(
+    row: Standing, folder: Path
+) -> list[tuple[CommittedCard, str, dict[str, str]]]:
+    """Return each card of a row, its seed in words, and its figures by what they show.
+
+    The words are "" where the row has one seed only.
+    """
+    several, linked = len(row.group.members) > 1, []
+    for member in row.group.members:
+        seed = f"seed {member.card.scenario.seed}, " if several else ""
+        names = figures(folder / member.folder)
+        shown = {text: [n for n in each if n in names] for text, each in LINKS.items()}
+        linked.append((member, seed, {text: n[0] for text, n in shown.items() if n}))
+    return linked
 
 
 def utility_se(group: SeedGroup, label: str) -> float | None:
     """Return the standard error of a defense's utility over seeds; None for one."""
-    each = [cells.usefulness(member.card.defenses[label]) for member in group.members]
+    each = (cells.usefulness(member.card.defenses[label]) for member in group.members)
     values = [value for value in each if value is not None]
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+# Comparisons --------------------------------------------------------------------------
+
+
+def _of_equal_noise(rows: tuple[Standing, ...]) -> list[Comparison]:
+    """Return groups of rows with equal noise settings, or why there is none."""
+    what, groups = "equal noise", defaultdict(list)
+    for row in rows:
+        settings = row.line.defense.settings
+        noise = {k: settings[k] for k in NOISE if settings.get(k) is not None}
+        if any(k in noise for k in NOISE[:3]):
+            words = ", ".join(f"{k} {value}" for k, value in noise.items())
+            groups[id(row.group), words].append(row)
+    equal = [Comparison(what, k[1], tuple(r)) for k, r in groups.items() if len(r) > 1]
+    none = Comparison(what, "no two defenses here have the same noise settings")
+    return equal or [none]
+
+
+def _of_equal_utility(rows: tuple[Standing, ...]) -> Comparison:
+    """Return the rows whose utility equals the best one's, or why there is none.
+
+    Nobody tuned the settings until utilities were equal. Two standard errors are
+    allowed: that of the test part, sqrt(p (1 - p) / m) for a share p of m records, and
+    that over seeds where there are several. R^2 has none with one seed.
+    """
+    what = "equal utility"
+    ranked = [
+        (r, r.utility)
+        for r in rows
+        if r.utility is not None and r.protection is not None
+    ]
+    if not ranked:
+        return Comparison(what, "no release here is a model")
+    best, most = max(ranked, key=lambda pair: pair[1])
+    slack = _slack(best)
+    if slack is None:
+        return Comparison(what, "R² has no standard error with one seed")
+    within = tuple(r for r, utility in ranked if utility >= most - slack)
+    if len(within) < 2:
+        return Comparison(what, "every other row is less useful than the best")
+    less = ", ".join(r.label for r, utility in ranked if utility < most - slack)
+    why = f"within {number(slack)} of the best, {number(most)}"
+    return Comparison(what, why, within, less)
+
+
+def _slack(row: Standing) -> float | None:
+    utility, over_seeds = (
+        row.line.defense.utility,
+        utility_se(row.group, row.label),
+    )
+    if utility is None or utility.accuracy is None:
+        return None if over_seeds is None else 2 * over_seeds
+    share = min(max(float(utility.accuracy), 0.0), 1.0)
+    test = share * (1 - share) / float(utility.test)
+    return 2 * math.sqrt(test + (over_seeds or 0.0) ** 2)
+
+
+def protection_text(row: Standing) -> str:
+    """Return the headline of a row's strongest attack, as the tables print it."""
+    if row.line.result is None:
+        return "no valid attack"
+    headline = row.line.result.headline
+    if headline.standard_error is None:
+        return number(headline.value, 3)
+    return with_error(headline.value, headline.standard_error)
 
 
 # Columns ------------------------------------------------------------------------------
@@ -186,8 +297,6 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         for column in cells.columns(group.card):
             shown.setdefault(column.header, column)
     defense, utility, *rest = shown.values()
-    flags = shown["flags"]
-    between = [c for c in rest if c.header != "flags"]
 
     def useful(line: Line) -> str:
         se = utility_se(group_of[id(line.card)], line.label)
@@ -195,15 +304,17 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         return value if se is None else f"{value} ± {number(se)}"
 
     epsilons = [Column("ε upper", epsilon_upper), Column("ε lower", epsilon_lower)]
-    epsilons = [c for c in epsilons if c.header not in shown]
-    last = [
-        Column("noise", lambda v: noise(v.defense), right=False),
+    return [
+        defense,
+        utility._replace(cell=useful),
+        *(c for c in rest if c.header != "flags"),
+        *(c for c in epsilons if c.header not in shown),
+        shown["flags"],
+        Column("noise", noise, right=False),
         Column("settings by, cost", chosen, right=False),
         Column("targets × runs", effort),
         Column("seeds", lambda v: str(len(group_of[id(v.card)].members))),
     ]
-    counted = utility._replace(cell=useful)
-    return [defense, counted, *between, *epsilons, flags, *last]
 
 
 def epsilon_upper(line: Line) -> str:
@@ -212,9 +323,8 @@ def epsilon_upper(line: Line) -> str:
         return number(line.result["upper"], 2)  # of the adjacency the attack audits
     adjacency = line.defense.get("membership", {}).get("adjacency", "replace_one")
     epsilon = line.defense.epsilon
-    pair = None if epsilon is None else epsilon[adjacency]
-    value = pair and (pair.tight if pair.tight is not None else pair.rdp)
-    return "none" if value is None else number(value, 2)
+    pair: EpsilonPair | None = None if epsilon is None else epsilon[adjacency]
+    return "none" if pair is None else number(pair.least, 2)
 
 
 def epsilon_lower(line: Line) -> str:
@@ -228,14 +338,14 @@ def epsilon_lower(line: Line) -> str:
     return number(max(proved), 2) if proved else NOT_MEASURED
 
 
-def noise(defense: DefenseRow) -> str:
-    """Return the setting that says how much noise there is."""
-    settings = defense.settings
-    texts = [
+def noise(line: Line) -> str:
+    """Return the settings that say how much noise a defense adds."""
+    settings = line.defense.settings
+    values = {k: settings[k] for k in NOISE[:3] if settings.get(k) is not None}
+    texts = (
         f"{k} {value:g}" if isinstance(value, float) else f"{k} {value}"
-        for k, value in ((k, settings.get(k)) for k in NOISE[:3])
-        if value is not None
-    ]
+        for k, value in values.items()
+    )
     return ", ".join(texts) or "none"
 
 

@@ -34,8 +34,7 @@ def card(game="leave_one_out", **changed):
     arrays |= {name.replace("__", "/"): value for name, value in changed.items()}
     bound = {"name": "hammersley_chapman_robbins", "mean": 0.0, "log10": -320.2}
     claim = {"quantity": "MSE bound", "value": 0.02, "source": "x", "void": "why"}
-    error = {} if game == "attribute" else {"mse": 1.0}
-    result = {**error, "success": 0.5}
+    result = {"success": 0.5} | ({} if game == "attribute" else {"mse": 1.0})
     trial = {"defense": "noisy", "attack": "attack", "use": "glm_attack"}
     return pages.typed(
         scenario={"game": game, "features": {"pca": 0}},
@@ -49,24 +48,17 @@ def card(game="leave_one_out", **changed):
     )
 
 
-@pytest.mark.parametrize("name", records.FIGURES)
+@pytest.mark.parametrize("name", [*records.FIGURES, *attribute.FIGURES])
 def test_every_figure_is_drawn_and_drawn_the_same(name, tmp_path):
-    applies, draw = records.FIGURES[name]
-    assert applies(card())
+    applies, draw = (records.FIGURES | attribute.FIGURES)[name]
+    shown = card("attribute" if name in attribute.FIGURES else "leave_one_out")
+    assert applies(shown)
     for place in ("a.png", "b.png"):
-        common.save(draw(card()), tmp_path / place)
+        common.save(draw(shown), tmp_path / place)
     drawn = (tmp_path / "a.png").read_bytes()
     assert drawn[:4] == b"\x89PNG"
     assert 5_000 < len(drawn) < 300_000
     assert drawn == (tmp_path / "b.png").read_bytes()
-
-
-def test_the_attribute_figure_is_drawn(tmp_path):
-    ((applies, draw),) = attribute.FIGURES.values()
-    assert applies(card("attribute"))
-    assert not applies(card())
-    common.save(draw(card("attribute")), tmp_path / "a.png")
-    assert (tmp_path / "a.png").stat().st_size > 5_000
 
 
 def test_figures_say_where_they_do_not_apply():
@@ -82,7 +74,7 @@ def test_figures_say_where_they_do_not_apply():
         "rebuilt.png": ("noisy__attack__mean_guess",),
     }.items():
         assert not records.FIGURES[name][0](card(**dict.fromkeys(gone))), name
-    for applies, _ in bounds.FIGURES.values():
+    for applies, _ in (*bounds.FIGURES.values(), *attribute.FIGURES.values()):
         assert not applies(card())
 
 
@@ -105,43 +97,37 @@ def test_tenths_are_ordered_by_eta():
     np.testing.assert_allclose(means, np.arange(10) * 20 + 9.5)
 
 
-def test_every_record_is_on_one_side_of_its_bound():
-    """Zero is below a positive bound, infinity above any, nan nowhere."""
-    bound = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, 0.0, np.nan])
-    mse = np.array([2.0, 1.0, 0.5, 0.0, np.inf, np.nan, 3.0, 3.0, 3.0])
-    above, below = records.sides(bound, mse)
-    np.testing.assert_array_equal(np.flatnonzero(above), [0, 1, 4, 7])
-    np.testing.assert_array_equal(np.flatnonzero(below), [2, 3, 6])
-
-
 def legends(figure):
     """What the legends of a figure say."""
     boxes = [a.get_legend() for a in figure.axes if a.get_legend()]
     return [t.get_text() for box in boxes for t in box.get_texts()]
 
 
-def test_points_below_their_bound_are_counted():
-    """Through the legend: every record is somewhere, none is dropped silently."""
-    held = card()
-    figure = records.mse_vs_bound(held)
-    seen = legends(figure)
-    mse = held.arrays["noisy/attack/mse"]
-    below = int((mse[3:] < held.arrays["noisy/cramer_rao"][3:]).sum())
-    assert f"below its bound: {below + 1}" in seen  # and the error of zero
-    assert f"at or above its bound: {N - 3 - below + 1}" in seen  # and the infinite
-    assert "of these zero or infinite, at an edge: 2" in seen
-    assert "not a number, not drawn: 1" in seen
+def test_every_record_is_counted_on_one_side_of_its_bound():
+    """Zero is below a positive bound, infinity above any; nan is named, not drawn."""
+    shown = card()
+    bound, mse = (
+        shown.arrays[f"noisy/{name}"] for name in ("cramer_rao", "attack/mse")
+    )
+    bound[3:6] = [np.inf, 0.0, np.nan]  # and errors 0 to 2: infinite, zero, nan
+    figure = records.mse_vs_bound(shown)
+    below = int((mse[6:] < bound[6:]).sum())
+    assert {
+        f"below its bound: {below + 2}",
+        f"at or above its bound: {N - 6 - below + 2}",
+        "of these zero or infinite, at an edge: 4",
+        "not a number, not drawn: 2",
+    } <= set(legends(figure))
     low, high = figure.axes[0].get_ylim()
     drawn = np.concatenate([c.get_offsets() for c in figure.axes[0].collections])
-    assert len(drawn) == N - 1
+    assert len(drawn) == N - 2
     assert ((low <= drawn[:, 1]) & (drawn[:, 1] <= high)).all()
 
 
 def test_the_floor_is_on_its_panel():
-    held = card(noisy__attack__mse=np.full(N, 50.0))
-    figure = records.mse_vs_bound(held)
+    figure = records.mse_vs_bound(card(noisy__attack__mse=np.full(N, 50.0)))
     low, high = figure.axes[0].get_ylim()
-    assert low < held.floor["mse"] < 50 < high
+    assert low < 0.05 < 50 < high
 
 
 def test_bins_of_eta_hold_every_record():
@@ -159,42 +145,39 @@ def test_bins_of_eta_hold_every_record():
     assert edges[0] < 0 < edges[-1]
 
 
-@pytest.mark.parametrize("classes", [1, 2, 10])
-def test_no_class_is_left_out(classes):
-    figure = records.eta_by_class(card(label=np.arange(N) % classes))
-    assert legends(figure) == [str(i) for i in range(classes)] * 2
-    assert all(len(axis.lines) == classes for axis in figure.axes)  # the means
+CLASSES = [(np.arange(N) % n, [str(i) for i in range(n)]) for n in (1, 2, 10)]
+NONE = [(label, ["all"]) for label in (None, np.linspace(-1, 1, N))]
 
 
-@pytest.mark.parametrize("label", [None, np.linspace(-1, 1, N)])
-def test_records_without_classes_have_one_colour(label):
+@pytest.mark.parametrize(("label", "classes"), [*CLASSES, *NONE])
+def test_every_class_has_a_colour_and_its_mean(label, classes):
+    """Records without classes share one."""
     figure = records.eta_by_class(card(label=label))
-    assert legends(figure) == ["all", "all"]  # one per panel
+    assert legends(figure) == classes * 2  # in either panel
+    assert all(len(axis.lines) == len(classes) for axis in figure.axes)  # the means
 
 
 def test_the_renyi_bounds_are_named():
     """One too small for the axis is text; one in reach is a line."""
     figure = records.dfil_histogram(card())
-    seen = legends(figure)
-    assert "Rényi bound 10^-320 (off the axis)" in seen
-    assert "Rényi bound as published, void here" in seen
+    words = legends(figure)
+    assert "Rényi bound 10^-320 (off the axis)" in words
+    assert "Rényi bound as published, void here" in words
     drawn = [line.get_xdata() for line in figure.axes[0].lines]
     assert {0.02, 1.0} == {x[0] for x in drawn if len(x)}
 
 
-def awkward(index, value):
-    bound = card().arrays["noisy/cramer_rao"].copy()
+def with_bound(index, value):
+    bound = card().arrays["noisy/cramer_rao"]
     bound[index] = value
     return card(noisy__cramer_rao=bound)
 
 
 @pytest.mark.parametrize(
-    "held",
+    "odd",
     [
-        awkward(5, np.inf),
-        awkward(5, 0.0),
-        awkward(5, np.nan),
-        awkward(slice(None), 3.0),
+        *(with_bound(5, value) for value in (np.inf, 0.0, np.nan)),
+        with_bound(slice(None), 3.0),
         card(shown_x=None),
         card(noisy__attack__mse=None),
         card(noisy__attack__mse=np.full(N, np.nan)),
@@ -203,11 +186,11 @@ def awkward(index, value):
         card()._replace(scenario={"game": "leave_one_out"}),
     ],
 )
-def test_odd_cards_are_drawn(held, tmp_path):
+def test_odd_cards_are_drawn(odd, tmp_path):
     """Warnings are errors here: nothing may warn either."""
     for name, (applies, draw) in records.FIGURES.items():
-        if applies(held):
-            common.save(draw(held), tmp_path / name)
+        if applies(odd):
+            common.save(draw(odd), tmp_path / name)
             assert (tmp_path / name).stat().st_size > 5_000
 
 

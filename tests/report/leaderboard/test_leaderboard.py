@@ -12,8 +12,8 @@ from audit.__main__ import main
 from audit.errors import UserError
 from audit.report.figures import common
 from audit.report.html import template
-from audit.report.leaderboard import comparisons, standings
 from audit.report.leaderboard import markdown as leaderboard
+from audit.report.leaderboard import standings
 from audit.report.leaderboard.standings import CommittedCard
 from audit.scorecard import average_seeds, schema
 from audit.scorecard import card as cards
@@ -23,7 +23,7 @@ from tests.pages import RESULTS, SCRIPT
 DOCS = RESULTS.parent / "docs"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def data():
     return pages.plain()
 
@@ -40,75 +40,61 @@ def test_committed_rows_keep_the_contract(path):
 
 
 def test_the_schema_in_the_docs_is_the_one_that_is_checked():
-    """Made again by: python -c "from audit.scorecard import schema; schema.write()"."""
-    held = json.loads((DOCS / "scorecard.schema.json").read_text())
-    assert held == schema.schema()
+    """Made again by: json.dumps(schema.schema(), indent=1)."""
+    text = (DOCS / "scorecard.schema.json").read_text()
+    assert json.loads(text) == schema.schema()
 
 
-def wrong(data, change):
-    held = json.loads(json.dumps(data))
-    change(held)
-    return held
+GONE = object()
 
 
-def _set(*path_and_value):
-    *path, last, value = path_and_value
+def wrong(*path, value):
+    """A committed row with another value at a path, or GONE."""
+    row = part = pages.plain()
+    for step in path[:-1]:
+        part = part[step]
+    if value is GONE:
+        del part[path[-1]]
+    else:
+        part[path[-1]] = value
+    return row
 
-    def change(held):
-        for step in path:
-            held = held[step]
-        held[last] = value
 
-    return change
-
-
-WRONG = {
-    "a script as a defense": (
-        lambda h: h["defenses"].update({SCRIPT: h["defenses"]["sgd"]}),
-        "defenses.<script>",
-    ),
+FATAL = [{"name": "x", "level": "fatal", "text": ""}]
+WRONG = {  # what: path, value, error
+    "a script as a defense": (("defenses", SCRIPT), {}, "defenses.<script>"),
     "a path as a scenario": (
-        _set("scenario", "scenario", "../../etc/passwd"),
+        ("scenario", "scenario"), "../../etc/passwd",
         "scenario.scenario='../../etc/passwd'",
     ),
-    "a path as data": (_set("data", "name", "../x"), "data.name='../x'"),
-    "an attack with a slash": (_set("trials", 0, "attack", "a/b"), "trials.0.attack"),
-    "a level unknown": (
-        _set("trials", 0, "flags", [{"name": "x", "level": "fatal", "text": ""}]),
-        "'note', 'warning' or 'error'",
-    ),
-    "text for a number": (_set("trials", 0, "result", "mse", "small"), "result.mse"),
-    "control characters": (_set("scenario", "title", "\x1b[31mred"), "scenario.title"),
-    "two lines": (_set("provenance", "command", "a\nb"), "provenance.command"),
-    "no digest": (_set("data", "digest", "abc"), "data.digest='abc'"),
-    "a field nobody knows": (lambda h: h.update(extra=1), "extra=1"),
-    "a part missing": (lambda h: h.pop("floor"), "floor: field required"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_rows_are_refused_by_field_and_by_any_json_schema_tool(data, case):
-    validator = pytest.importorskip("jsonschema").Draft202012Validator
-    change, said = WRONG[case]
-    held = wrong(data, change)
-    with pytest.raises(UserError, match="here: ") as error:
-        schema.from_json(json.dumps(held), "here")
-    assert said in str(error.value)
-    assert not validator(schema.schema()).is_valid(held)
-    assert validator(schema.schema()).is_valid(data)
-
-
+    "a path as data": (("data", "name"), "../x", "data.name='../x'"),
+    "an attack with a slash": (("trials", 0, "attack"), "a/b", "trials.0.attack"),
+    "a level unknown": (("trials", 0, "flags"), FATAL, "'note', 'warning' or 'error'"),
+    "text for a number": (("trials", 0, "result", "mse"), "small", "result.mse"),
+    "control characters": (("scenario", "title"), "\x1b[31mred", "scenario.title"),
+    "two lines": (("provenance", "command"), "a\nb", "provenance.command"),
+    "no digest": (("data", "digest"), "abc", "data.digest='abc'"),
+    "a field nobody knows": (("extra",), 1, "extra=1"),
+    "a part missing": (("floor",), GONE, "floor: field required"),
+}  # fmt: skip
 INCONSISTENT = {
-    "a defense that is not there": _set("trials", 0, "defense", "nobody"),
-    "ok without a result": _set("trials", 0, "result", None),
-    "two data sets": _set("data", "name", "mnist"),
+    "a defense that is not there": (("trials", 0, "defense"), "nobody", "'nobody'"),
+    "ok without a result": (("trials", 0, "result"), None, "trials.0 is ok"),
+    "two data sets": (("data", "name"), "mnist", "'mnist' is not"),
 }
 
 
-@pytest.mark.parametrize("case", INCONSISTENT)
-def test_rows_that_contradict_themselves_are_refused(data, case):
-    with pytest.raises(UserError, match="here: "):
-        schema.from_json(json.dumps(wrong(data, INCONSISTENT[case])), "here")
+@pytest.mark.parametrize("case", [*WRONG, *INCONSISTENT])
+def test_wrong_rows_are_refused_by_field_and_by_any_json_schema_tool(data, case):
+    """A JSON Schema cannot say that two fields contradict each other."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    path, value, message = (WRONG | INCONSISTENT)[case]
+    row = wrong(*path, value=value)
+    with pytest.raises(UserError, match="here: ") as error:
+        schema.from_json(json.dumps(row), "here")
+    assert message in str(error.value)
+    assert validator(schema.schema()).is_valid(row) == (case in INCONSISTENT)
+    assert validator(schema.schema()).is_valid(data)
 
 
 @pytest.mark.parametrize(
@@ -119,28 +105,26 @@ def test_what_is_no_row_at_all(text):
         schema.from_json(text, "here")
 
 
-def test_a_row_from_elsewhere_that_is_wrong_stops_with_exit_code_two(
-    data, tmp_path, capsys
-):
-    pages.folder(tmp_path, "x", wrong(data, _set("floor", "mse", "none")))
+def test_a_row_from_elsewhere_that_is_wrong_stops_with_exit_code_two(tmp_path, capsys):
+    pages.folder(tmp_path, "x", wrong("floor", "mse", value="none"))
     assert main(["leaderboard", f"results={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert "floor.mse" in said
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "floor.mse" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["resluts=x"], "takes results=DIR, not 'resluts=x'"),
         (["results=/no/such"], "no such folder"),
         (["results=."], "no scorecard"),
     ],
 )
-def test_wrong_words(words, said, capsys, tmp_path, monkeypatch):
+def test_wrong_words(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["leaderboard", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # Tables -------------------------------------------------------------------------------
@@ -148,72 +132,62 @@ def test_wrong_words(words, said, capsys, tmp_path, monkeypatch):
 
 def test_the_committed_leaderboard_is_what_the_rows_give():
     """Made again by `python -m audit leaderboard`."""
-    found = leaderboard.committed(RESULTS)
-    assert (
-        leaderboard.markdown(found, RESULTS) == (RESULTS / "LEADERBOARD.md").read_text()
-    )
-
-
-def test_links_of_the_committed_leaderboard_lead_somewhere():
     text = (RESULTS / "LEADERBOARD.md").read_text()
+    assert leaderboard.markdown(leaderboard.committed(RESULTS), RESULTS) == text
     targets = set(re.findall(r"\]\(([^)#]+)", text))
     assert targets
     assert all((RESULTS / target).exists() for target in targets)
 
 
-def test_one_table_a_scenario_and_data_set_best_protected_first(data):
+def table(data):
+    (table,) = standings.tables([CommittedCard("a", pages.card(data))])
+    return table
+
+
+def test_there_is_one_table_per_scenario_and_data_set_best_protected_first(data):
     other = pages.plain("binary_mnist-mnist")
-    held = [CommittedCard("a", pages.card(data)), CommittedCard("b", pages.card(other))]
-    found = standings.tables(held)
-    assert [(t.scenario, t.data) for t in found] == [
+    rows = [CommittedCard("a", pages.card(data)), CommittedCard("b", pages.card(other))]
+    tables = standings.tables(rows)
+    assert [(t.scenario, t.data) for t in tables] == [
         ("binary_mnist", "mnist"),
         ("binary_mnist", "mnist5k"),
     ]
-    for t in found:
+    for t in tables:
         protection = [r.protection for r in t.rows]
         assert protection == sorted(protection, reverse=True)
 
 
 def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
     shifts = (0.0, 0.003, 0.006)
-    held = [
-        CommittedCard(f"s{i}", pages.card(pages.seeded(data, i, s)))
-        for i, s in enumerate(shifts)
-    ]
-    (table,) = standings.tables(held)
-    row = next(r for r in table.rows if r.label == "dpsgd")
+    each = [pages.card(pages.seeded(data, i, s)) for i, s in enumerate(shifts)]
+    (whole,) = standings.tables([CommittedCard(f"s{i}", c) for i, c in enumerate(each)])
+    row = next(r for r in whole.rows if r.label == "dpsgd")
     assert len(row.group.members) == 3
-    np.testing.assert_allclose(
-        standings.utility_se(row.group, "dpsgd"), np.std(shifts, ddof=1) / np.sqrt(3)
-    )
-    own = next(
+    spread = np.std(shifts, ddof=1) / np.sqrt(3)
+    np.testing.assert_allclose(standings.utility_se(row.group, "dpsgd"), spread)
+    first = next(
         t for t in data["trials"]
         if (t["defense"], t["attack"]) == ("dpsgd", "reconstructor")
     )["result"]  # fmt: skip
     best = row.line.result
-    np.testing.assert_allclose(best.mse, own["mse"] + 0.003)
+    np.testing.assert_allclose(best.mse, first["mse"] + 0.003)
     np.testing.assert_allclose(float(best.headline.value), best.mse)
-    # targets and seeds, in quadrature
-    expected = np.hypot(own["mse_se"], np.std(shifts, ddof=1) / np.sqrt(3))
+    expected = np.hypot(first["mse_se"], spread)  # targets and seeds, in quadrature
     np.testing.assert_allclose(best.mse_se, expected)
     np.testing.assert_allclose(best.headline.standard_error, expected)
-    header = [c.header for c in table.columns]
-    cells = [c.cell(row.line) for c in table.columns]
-    assert cells[header.index("seeds")] == "3"
-    assert "±" in cells[header.index("accuracy")]
+    cells = {c.header: c.cell(row.line) for c in whole.columns}
+    assert cells["seeds"] == "3"
+    assert "±" in cells["accuracy"]
 
 
-def test_the_same_seed_twice_is_two_entries(data):
-    held = [CommittedCard("a", pages.card(data)), CommittedCard("b", pages.card(data))]
-    assert len(standings.seed_groups(held)) == 2
-
-
-def test_a_trial_that_failed_under_one_seed_is_not_averaged(data):
+def test_seeds_that_are_not_averaged(data):
+    """The same seed twice is two entries; a trial that failed once has no mean."""
+    same = [CommittedCard(folder, pages.card(data)) for folder in "ab"]
+    assert len(standings.seed_groups(same)) == 2
     bad = pages.seeded(data, 1)
     bad["trials"][2] |= {"status": "failed", "reason": "broke", "result": None}
-    merged = average_seeds.merged([pages.card(data), pages.card(bad)])
-    assert merged.trials[2].status == "failed"
-    assert merged.trials[2].reason == "broke"
+    trial = average_seeds.merged([pages.card(data), pages.card(bad)]).trials[2]
+    assert (trial.status, trial.reason) == ("failed", "broke")
 
 
 @pytest.mark.parametrize(
@@ -230,32 +204,28 @@ def test_pareto(points, front):
 
 
 def test_comparisons_say_what_is_equal_or_why_there_is_none(data):
-    (table,) = standings.tables([CommittedCard("a", pages.card(data))])
-    ((noise,), _), ((utility,), _) = (
-        comparisons.at_equal_noise(table),
-        comparisons.at_equal_utility(table),
-    )
-    labels = [r.label for r in noise.rows]
-    assert set(labels) == {"fim", "public_mean", "prune", "dpsgd"}
+    whole = table(data)
+    noise, utility = whole.comparisons
+    assert {r.label for r in noise.rows} == {"fim", "public_mean", "prune", "dpsgd"}
     assert "noise_multiplier 0.05" in noise.why
     test = 2 * np.sqrt(0.9933335 * (1 - 0.9933335) / 150)
-    for row in table.rows:
+    for row in whole.rows:
         assert (row in utility.rows) == (row.utility >= 0.9933335 - test)
-    alone = pages.plain("glm_fil_mnist-mnist")
-    (table,) = standings.tables([CommittedCard("a", pages.card(alone))])
-    assert comparisons.at_equal_noise(table) == ([], "nobody attacks here")
-    told = pages.plain("glm_attributes-diabetes")
-    (table,) = standings.tables([CommittedCard("a", pages.card(told))])
-    assert "one seed" in comparisons.at_equal_utility(table)[1]
+    for name, reason in {
+        "glm_fil_mnist-mnist": "nobody attacks here",
+        "glm_attributes-diabetes": "R² has no standard error with one seed",
+    }.items():
+        last = table(pages.plain(name)).comparisons[-1]
+        assert (last.why, last.rows) == (reason, ())
 
 
-def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them(data):
-    held = wrong(data, _set("trials", 5, "result", "epsilon_lower", 1.25))
+def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them():
+    row = wrong("trials", 5, "result", "epsilon_lower", value=1.25)
     who = {"dpsgd": {"by": "Table B.2", "cost": "not stated"}}
-    held["provenance"]["chosen"] = who
-    (table,) = standings.tables([CommittedCard("a", pages.card(held))])
+    row["provenance"]["chosen"] = who
+    whole = table(row)
     shown = {
-        r.label: {c.header: c.cell(r.line) for c in table.columns} for r in table.rows
+        r.label: {c.header: c.cell(r.line) for c in whole.columns} for r in whole.rows
     }
     assert shown["dpsgd"]["ε lower"] == "1.25"
     assert shown["dpsgd"]["settings by, cost"] == "Table B.2; not stated"
@@ -273,21 +243,19 @@ def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them(data):
         ("bits", "higher", 3.0, "bits of the strongest attack"),
     ],
 )
-def test_attacks_are_ranked_and_shown_by_their_headline(
-    data, metric, better, value, words
-):
-    card = wrong(data, lambda h: None)
+def test_attacks_are_ranked_and_shown_by_their_headline(metric, better, value, words):
+    card = pages.plain()
     for i, trial in enumerate(card["trials"]):
         trial["result"]["headline"] = {
             "metric": metric, "value": value + i, "standard_error": 0.025,
             "better": better, "floor": None,
         }  # fmt: skip
-    (table,) = standings.tables([CommittedCard("a", pages.card(card))])
-    assert table.measure == words
-    row = table.rows[0]
+    whole = table(card)
+    row = whole.rows[0]
     headline = row.line.result.headline
-    assert table.sign * row.protection == headline.value
-    assert comparisons.protection_text(row).endswith("± .0250")
+    assert whole.measure == words
+    assert whole.sign * row.protection == headline.value
+    assert standings.protection_text(row).endswith("± .0250")
     assert (headline.strength < 0) == (better == "lower")
 
 
@@ -298,9 +266,6 @@ def test_attacks_are_ranked_and_shown_by_their_headline(
 )  # fmt: skip
 def test_cells_sort_by_their_numbers(small, large):
     assert template.sort_value(small) < template.sort_value(large)
-
-
-def test_words_do_not_sort_as_numbers():
     assert template.sort_value("none") is None
 
 
@@ -308,11 +273,11 @@ def test_words_do_not_sort_as_numbers():
 
 
 @pytest.fixture(scope="module")
-def hostile(data, tmp_path_factory):
+def hostile(tmp_path_factory):
     """A leaderboard with a hostile row in a folder of a hostile name."""
     place = tmp_path_factory.mktemp("results")
     name = "x'><img src=y onerror=alert(1)>"
-    pages.folder(place, name, pages.hostile(data), figures=())
+    pages.folder(place, name, pages.hostile(pages.plain()), figures=())
     (place / name / "mse_vs_bound.png").symlink_to("/etc/hostname")
     return leaderboard.write(place)
 
@@ -335,13 +300,13 @@ def test_a_hostile_row_puts_no_markup_into_either_file(hostile):
 def test_files_outside_a_cards_folder_are_not_read(hostile, tmp_path):
     place = hostile[0].parent
     (folder,) = (p for p in place.iterdir() if p.is_dir())
-    assert leaderboard.figures(folder) == []
+    assert template.figures(folder) == []
     assert "mse_vs_bound.png" not in hostile[0].read_text()
     (tmp_path / "secret.png").write_bytes(b"")
     inside = tmp_path / "card"
     inside.mkdir()
     for name in ("../secret.png", "..", ".", "a/../../secret.png", "/etc/hostname"):
-        assert leaderboard.beside(inside, name) is None
+        assert template.beside(inside, name) is None
 
 
 @pytest.fixture(scope="module")
@@ -365,17 +330,17 @@ def test_the_page_is_small_and_asks_for_nothing(html):
 
 
 def test_the_page_opens_offline_in_a_browser_and_its_script_runs(html, tmp_path):
-    shown, asked = pages.opened(html, tmp_path)
+    shown, requests = pages.opened(html, tmp_path)
     assert "<option>accuracy</option>" in shown  # the script filled the chooser
     assert shown.count("<svg") == html.read_text().count("<svg")
-    assert asked == []
+    assert requests == []
 
 
 def test_no_script_of_a_row_runs_in_a_browser(hostile, tmp_path):
-    shown, asked = pages.opened(hostile[1], tmp_path)
+    shown, requests = pages.opened(hostile[1], tmp_path)
     assert "<title>Breachmark leaderboard</title>" in shown
     assert "<option>accuracy</option>" in shown
-    assert asked == []
+    assert requests == []
 
 
 def test_columns_sort_and_rows_filter(html, tmp_path):
@@ -399,8 +364,8 @@ def test_columns_sort_and_rows_filter(html, tmp_path):
     text = re.sub(r"<meta http-equiv[^>]*>", "", html.read_text())
     copy = tmp_path / "copy.html"
     copy.write_text(text.replace("</body>", drive + "</body>"))
-    shown, asked = pages.opened(copy, tmp_path)
-    assert asked == ["http://asked.invalid/"]  # a request would have been seen
+    shown, requests = pages.opened(copy, tmp_path)
+    assert requests == ["http://asked.invalid/"]  # a request would have been seen
     up, down, left, sections = re.search("<title>(.*?)</title>", shown)[1].split("; ")
     row = pages.plain("binary_mnist-mnist")["defenses"]
     order = {d: row[d]["utility"]["accuracy"] for d in row}
