@@ -33,14 +33,9 @@ from typing import NamedTuple
 from audit.errors import UserError
 
 VARIABLE = "AUDIT_PLUGINS"
-KINDS = {
-    "defense": "defenses",
-    "attack": "attacks",
-    "bound": "bounds",
-    "game": "games",
-}
+KINDS = {kind: f"{kind}s" for kind in ("defense", "attack", "bound", "game")}
 # what a factory says it returns, by which a flat folder's files are told apart
-RETURNS = {"Defense": "defense", "Attack": "attack", "Bound": "bound", "Game": "game"}
+RETURNS = {kind.capitalize(): kind for kind in KINDS}
 SCENARIOS = "scenarios"
 
 
@@ -101,14 +96,11 @@ def using(folders: list[str]) -> contextlib.AbstractContextManager[None]:
 
 
 def existing(typed: str | None, by: str = "--plugins") -> str:
-    """Return the name of a folder that exists.
+    """Return a folder's name as typed. Raises UserError unless there is such a folder.
 
     Args:
       typed: its name; None = nothing was typed.
       by: what named it, for the error.
-
-    Raises:
-      UserError: if there is no such folder.
     """
     if typed is None or not Path(typed).is_dir():
         raise UserError(f"{by} {typed}: no such folder")
@@ -130,17 +122,21 @@ def laid_out(folder: Path) -> bool:
 def places(kind: str) -> Iterator[tuple[str, Place]]:
     """Yield the name and place of every plug-in from elsewhere, clashes and all.
 
-    Args:
-      kind: of `KINDS`.
-
     Raises:
       UserError: for a folder that is not there, a file of a flat folder that is no
         plug-in, or an entry point that cannot be one.
     """
+    if kind not in KINDS:
+        return  # models are the suite's own
     for typed in named_folders():
-        for path in _files(Path(existing(typed, VARIABLE)), kind):
-            yield path.stem, Place(path, f"folder {typed}", (path,))
-    for point in _points(f"audit.{KINDS[kind]}"):
+        folder = Path(existing(typed, VARIABLE))
+        by_kind = laid_out(folder)
+        for path in sorted((folder / KINDS[kind] if by_kind else folder).glob("*.py")):
+            if path.stem.startswith(("_", "test_", "conftest")):
+                continue
+            if by_kind or _kind(path) == kind:
+                yield path.stem, Place(path, f"folder {typed}", (path,))
+    for point in _points(f"audit.{KINDS[kind]}", tuple(sys.path)):
         path, sources = _located(point)
         if point.attr != point.name:
             raise UserError(
@@ -155,10 +151,10 @@ def scenario_folders() -> list[tuple[Path, str]]:
     places = []
     for typed in named_folders():
         folder = Path(existing(typed, VARIABLE))
-        scenarios = folder / SCENARIOS if laid_out(folder) else folder
-        if scenarios.is_dir():
-            places.append((scenarios, f"folder {typed}"))
-    for point in _points(f"audit.{SCENARIOS}"):
+        places.append(
+            (folder / SCENARIOS if laid_out(folder) else folder, f"folder {typed}")
+        )
+    for point in _points(f"audit.{SCENARIOS}", tuple(sys.path)):
         places.append((_located(point)[0].parent, _package(point)))
     return places
 
@@ -181,11 +177,7 @@ def load(place: Place, name: str) -> ModuleType:
 
 
 def parse(path: Path) -> ast.Module:
-    """Return a plug-in's syntax tree.
-
-    Raises:
-      UserError: if it cannot be read, naming the file and the line.
-    """
+    """Return a plug-in's syntax tree. Raises UserError, which names file and line."""
     try:
         return _tree(path.read_bytes())
     except SyntaxError as error:
@@ -200,20 +192,6 @@ _tree = functools.lru_cache(maxsize=256)(ast.parse)  # never changed by its read
 def functions(path: Path) -> dict[str, ast.FunctionDef]:
     """Return the functions of a file by name."""
     return {n.name: n for n in parse(path).body if isinstance(n, ast.FunctionDef)}
-
-
-# Folders ------------------------------------------------------------------------------
-
-
-def _files(folder: Path, kind: str) -> list[Path]:
-    if laid_out(folder):
-        return _python(folder / KINDS[kind])
-    return [path for path in _python(folder) if _kind(path) == kind]
-
-
-def _python(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.py"))
-    return [f for f in files if not f.stem.startswith(("_", "test_", "conftest"))]
 
 
 def _kind(path: Path) -> str:
@@ -251,13 +229,10 @@ def _load_file(path: Path) -> ModuleType:
 # Packages -----------------------------------------------------------------------------
 
 
-def _points(group: str) -> tuple[metadata.EntryPoint, ...]:
-    return _points_on(group, tuple(sys.path))
-
-
 @functools.lru_cache(maxsize=32)
-def _points_on(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    del path  # what is installed is what can be imported
+def _points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """Return the entry points of a group; they are searched for along `path`."""
+    del path  # `entry_points` reads it from `sys`
     return tuple(sorted(metadata.entry_points(group=group), key=lambda p: p.name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -48,9 +49,8 @@ def used(scenario: Scenario) -> list[tuple[str, str]]:
 
 def from_elsewhere(scenario: Scenario) -> list[dict[str, str]]:
     """Return what of a scenario is not the suite's own: kind, name, origin, code."""
-    each = [registry.elsewhere(*plugin) for plugin in used(scenario)]
-    each.append(scenario.elsewhere)
-    return [origin for origin in each if origin is not None]
+    origins = [registry.elsewhere(*plugin) for plugin in used(scenario)]
+    return [origin for origin in (*origins, scenario.elsewhere) if origin is not None]
 
 
 def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
@@ -69,20 +69,15 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
             pass
     except OSError as error:
         raise UserError(f"cannot write out={folder}: {error.strerror}") from None
-    card = folder / "scorecard.json"
-    if card.exists() and _digest_of(card) != digest:
+    card, before = folder / "scorecard.json", None
+    with contextlib.suppress(ValueError, KeyError, OSError):
+        before = json.loads(card.read_text())["provenance"]["scenario_digest"]
+    if card.exists() and before != digest:
         raise UserError(
             f"out={folder} holds the scorecard of another run; name another folder or "
             f"remove it"
         )
     return folder, digest
-
-
-def _digest_of(card: Path) -> str | None:
-    try:
-        return json.loads(card.read_text())["provenance"]["scenario_digest"]
-    except (ValueError, KeyError, OSError):
-        return None
 
 
 def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> Engine:

@@ -88,7 +88,7 @@ def threat_model_words_are_known(case: AttackCase) -> None:
 def _games() -> dict[str, base.Game]:
     """Return every game of the suite; settings do not change what a game grants."""
     games = {}
-    for name in registry.own_names("game"):
+    for name in registry.built_in("game"):
         settings = registry.check("game", name, GAME_SETTINGS.get(name, {}), "")
         games[name] = registry.find("game", name)(**settings)
     return games

@@ -69,14 +69,14 @@ def each(names, quick):
     return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-@pytest.mark.parametrize("name", each(registry.own_names("defense"), DEFENSES))
+@pytest.mark.parametrize("name", each(registry.built_in("defense"), DEFENSES))
 def test_every_defense_that_ships_keeps_the_laws(name):
     settings = (DEFENSES | SLOW_DEFENSES).get(name, {})
     outcomes = testing.check_defense(registry.find("defense", name), **settings)
     assert outcomes.keys() == LAWS["defense"].keys()
 
 
-@pytest.mark.parametrize("name", each(registry.own_names("attack"), ATTACKS))
+@pytest.mark.parametrize("name", each(registry.built_in("attack"), ATTACKS))
 def test_every_attack_that_ships_keeps_the_laws(name):
     settings = (ATTACKS | SLOW_ATTACKS).get(name, {})
     outcomes = testing.check_attack(registry.find("attack", name), **settings)
