@@ -69,35 +69,25 @@ def main(argv: list[str] | None = None) -> int:
     if not words or {"-h", "--help"} & set(words) or words[0] == "help":
         print(HELP, end="")
         return 0
-    commands = {
-        "run": _run,
-        "show": _show,
-        "reproduce": _reproduce,
-        "scale": _scale,
-        "leaderboard": _leaderboard,
-        "report": _report,
-        "verify": _verify,
-        "membership": _membership,
-        "new": _new,
-        "list": _list,
-        "bench": _bench,
-        "doctor": _doctor,
-    }
+    functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _verify]
+    functions += [_membership, _new, _list, _bench, _doctor]
+    commands = {function.__name__.strip("_"): function for function in functions}
     from audit.config import plugins
     from audit.config.hydra_app import Refused
 
+    command = words[0]
     try:
-        if words[0] not in commands:
-            hint = did_you_mean(words[0], commands)
-            raise UserError(f"unknown command {words[0]!r}{hint}")
+        if command not in commands:
+            raise UserError(
+                f"unknown command {command!r}{did_you_mean(command, commands)}"
+            )
         rest, folders = plugins.words(words[1:])
-        if folders and words[0] not in WITH_PLUGINS:
-            raise UserError(f"{words[0]} takes no --plugins")
-        for folder in folders:
-            if words[0] != "new":  # which makes it
-                plugins.existing(folder)
+        if folders and command not in WITH_PLUGINS:
+            raise UserError(f"{command} takes no --plugins")
+        for folder in folders if command != "new" else ():  # which makes it
+            plugins.existing(folder)
         with plugins.using(folders):
-            return commands[words[0]](rest)
+            return commands[command](rest)
     except (UserError, Refused) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -138,15 +128,9 @@ def _audit(scenario: Scenario, command: str) -> int:
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
     _print_files(written, "  ")
-    return _failures(card)
-
-
-def _failures(card: Scorecard) -> int:
-    """Say which trials failed; return how many."""
-    failed = [t for t in card.trials if t["status"] == "failed"]
+    failed = [t for t in card.trials if t.status == "failed"]
     for t in failed:
-        pair = f"{t['attack']} on {t['defense']}"
-        print(f"failed: {pair}: {t['reason']}", file=sys.stderr)
+        print(f"failed: {t.attack} on {t.defense}: {t.reason}", file=sys.stderr)
     return len(failed)
 
 
@@ -171,15 +155,11 @@ def _reproduce(given: list[str]) -> int:
     from audit.cli.reproduce.published import BUDGETS
     from audit.config.plugins import existing
 
-    [*names], options = parse(
-        "reproduce",
-        given,
-        "SOURCE",
-        {
-            "budget=": choice("budget", *BUDGETS),
-            "--config-dir DIR": lambda typed: existing(typed, "--config-dir"),
-        },
-    )
+    usage = {
+        "budget=": choice("budget", *BUDGETS),
+        "--config-dir DIR": lambda typed: existing(typed, "--config-dir"),
+    }
+    names, options = parse("reproduce", given, "SOURCE", usage)
     config_dir = options.get("config_dir")
     plans = [
         plan(name, file, options.get("budget", "full"), config_dir)
@@ -194,7 +174,7 @@ def _compared(plan: Plan) -> int:
 
     print(f"{plan.expected.title}: {len(plan.numbers)} published numbers")
     outcomes = execute.carry_out(plan, _audit, RUNS, print)
-    judged = execute.verdicts(plan, outcomes)
+    judged = [execute.verdict(n, plan.budget, outcomes) for n in plan.numbers]
     print(f"\n{verdicts.table(judged)}\n")
     for line in verdicts.notes(judged):
         print(line, file=sys.stderr)
@@ -265,10 +245,8 @@ def _membership(given: list[str]) -> int:
         "targets=N": rate_scores.whole_number(least=1),
         "calibration=N": rate_scores.whole_number(least=0),
     }
-    which = (
-        f"membership of what? one .npz file or folder: a file holds "
-        f"{score_formats.LAYOUTS}"
-    )
+    holds = f"a file holds {score_formats.LAYOUTS}"
+    which = f"membership of what? one .npz file or folder: {holds}"
     [path], options = parse("membership", given, "PATH", usage, which)
     print(rate_scores.render(rate_scores.rate(Path(path), **options)))
     return 0
@@ -279,12 +257,17 @@ def _list(given: list[str]) -> int:
     from audit.config import registry
     from audit.config.compose import scenario_names, title
     from audit.config.hydra_app import folders, locate
+    from audit.config.registry import SUITE
 
     parse("list", given)
+
+    def line(name: str, text: str, origin: str) -> None:
+        print(f"  {name:<20} {text}{f' [{origin}]' if origin != SUITE else ''}")
+
     print("scenarios")
     for name in scenario_names(folders(None)):
         folder, origin = locate(name)
-        print(f"  {name:<20} {title(folder / name)}{_from(origin)}")
+        line(name, title(folder / name), origin)
     for kind, heading in (
         ("defense", "defenses"),
         ("attack", "attacks"),
@@ -294,18 +277,11 @@ def _list(given: list[str]) -> int:
         names = registry.names(kind)
         print(heading if names else f"{heading}: none")
         for name in names:
-            origin = _from(registry.place(kind, name).origin)
-            print(f"  {name:<20} {registry.summary(kind, name)}{origin}")
+            line(name, registry.summary(kind, name), registry.place(kind, name).origin)
     print("data sets")
     for name in data.names():
-        print(f"  {name:<20} {data.where(name) or 'not on this machine'}")
+        line(name, data.where(name) or "not on this machine", SUITE)
     return 0
-
-
-def _from(origin: str) -> str:
-    from audit.config.registry import SUITE
-
-    return "" if origin == SUITE else f" [{origin}]"
 
 
 def _new(given: list[str]) -> int:

@@ -64,9 +64,7 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     """
     folder, digest = place(scenario, runs)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        make_writable(folder)
     except OSError as error:
         raise UserError(f"cannot write out={folder}: {error.strerror}") from None
     card, before = folder / "scorecard.json", None
@@ -78,6 +76,13 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
             f"remove it"
         )
     return folder, digest
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder and prove that files can be written there. Raises: OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> Engine:
