@@ -74,10 +74,10 @@ def check_defense(
     Raises:
       AssertionError: naming every law that is broken, and what was observed.
     """
-    from audit.testing import defense
+    from audit.testing.defense import DefenseCase
     from audit.testing.laws import judge
 
-    case = defense.DefenseCase(factory, task, settings)
+    case = DefenseCase(factory, task, settings)
     return judge(f"defense {factory.__name__}", laws_of("defense"), case)
 
 
@@ -99,16 +99,12 @@ def check_attack(
         unbiased attackers do.
       **settings: of the factory; the rest are its defaults.
 
-    Returns:
-      Law -> "holds", or "does not apply: why".
-
-    Raises:
-      AssertionError: naming every law that is broken, and what was observed.
+    Returns, raises: as `check_defense`.
     """
-    from audit.testing import attack
+    from audit.testing.attack import AttackCase
     from audit.testing.laws import judge
 
-    case = attack.AttackCase(factory, task, settings, oracle, leaves_domain)
+    case = AttackCase(factory, task, settings, oracle, leaves_domain)
     return judge(f"attack {factory.__name__}", laws_of("attack"), case)
 
 
@@ -122,11 +118,7 @@ def check_scenario(
       *words: of the small budget, as typed after `python -m audit run`.
       run: whether it is run at all; without, laws of its card do not apply.
 
-    Returns:
-      Law -> "holds", or "does not apply: why".
-
-    Raises:
-      AssertionError: naming every law that is broken, and what was observed.
+    Returns, raises: as `check_defense`.
     """
     from audit.testing.laws import judge
     from audit.testing.scenario import ScenarioCase

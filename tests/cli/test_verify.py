@@ -32,13 +32,13 @@ def written(where, data):
 
 
 def changed(data, change):
-    held = json.loads(json.dumps(data))
-    change(held)
-    return held
+    card = json.loads(json.dumps(data))
+    change(card)
+    return card
 
 
-def move(held, by):
-    headline = held["trials"][1]["result"]["headline"]
+def move(card, by):
+    headline = card["trials"][1]["result"]["headline"]
     headline["value"] += by * headline["standard_error"]
 
 

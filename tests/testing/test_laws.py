@@ -176,6 +176,10 @@ def decides(task: Task, *, noise_stddev: Positive = 0.5) -> Defense:
     return tiny(task, noise_stddev=noise_stddev if noise_stddev < 1 else 1.0)
 
 
+def scaled_by(factor):
+    return lambda f: lambda *given: factor * f(*given)
+
+
 CALLS = iter(np.arange(100.0))
 FALLING = np.array([4.0, 3.0, 2.0, 1.0, 0.5])
 BROKEN_DEFENSES = {
@@ -185,16 +189,12 @@ BROKEN_DEFENSES = {
     "preparing_looks_at_public_data_only": changed(prepare=counting),
     "order_of_records_does_not_matter": changed(train=ordered),
     "predictions_are_logits": changed(predict=lambda f: lambda *g: f(*g)[:, 0]),
-    "information_is_finite_and_not_negative": changed(
-        fisher=lambda f: lambda *given: -f(*given)
-    ),
+    "information_is_finite_and_not_negative": changed(fisher=scaled_by(-1)),
     "the_renyi_curve_rises": changed(rdp=lambda f: lambda n, orders, adj: FALLING),
     "infinite_noise_leaks_nothing": changed(
         rdp=lambda f: lambda n, orders, adj: np.ones(len(orders))
     ),
-    "the_tight_epsilon_is_not_above_the_curves": changed(
-        rdp=lambda f: lambda *given: f(*given) / 10
-    ),
+    "the_tight_epsilon_is_not_above_the_curves": changed(rdp=scaled_by(0.1)),
     "the_target_is_a_candidate_like_any_other": changed(
         log_likelihood=lambda f: lambda *given: f(*given).at[-1].add(1.0)
     ),
@@ -227,12 +227,12 @@ def test_a_defense_that_breaks_a_law_is_found(law):
         laws.judge("tiny", [LAWS["defense"][law]], case(BROKEN_DEFENSES[law]))
 
 
-def dpsgd_with(query=lambda q: q, **fields):
+def dpsgd_with(query=lambda q: q):
     """Return a case of DP-SGD whose query is another; no step is compiled."""
     dpsgd = case(registry.find("defense", "dpsgd"), steps=1)
     mechanism = dpsgd.defense.mechanism
     other = mechanism._replace(query=query(mechanism.query))
-    changed = dpsgd.defense._replace(mechanism=other, **fields)
+    changed = dpsgd.defense._replace(mechanism=other)
     dpsgd.learner = dpsgd.learner._replace(defense=changed)
     with jax.enable_x64(True):
         side = defense.double(dpsgd.learner.side)
@@ -243,14 +243,13 @@ def dpsgd_with(query=lambda q: q, **fields):
 
 def times(form, factor):
     def scale(query):
-        record = query if form in Query._fields else query.closed_forms
-        value = getattr(record, form)
-        if callable(value):
-            changed = lambda *at: jax.tree.map(lambda a: factor * a, value(*at))  # noqa: E731
-        else:
-            changed = value * factor
-        record = record._replace(**{form: changed})
-        return record if form in Query._fields else query._replace(closed_forms=record)
+        forms = query if form in Query._fields else query.closed_forms
+        value = getattr(forms, form)
+        changed = (
+            scaled(lambda a: factor * a)(value) if callable(value) else value * factor
+        )
+        forms = forms._replace(**{form: changed})
+        return forms if form in Query._fields else query._replace(closed_forms=forms)
 
     return scale
 
@@ -308,20 +307,19 @@ def random_fit(key, knowledge):
     return jnp.asarray(RANDOM.uniform(size=knowledge.task.features)), {}
 
 
-SEES_TARGET = ThreatModel("reconstruction", sees=frozenset({"target"}))
+def model(sees=(), knows=()):
+    return ThreatModel("reconstruction", frozenset(sees), frozenset(knows))
+
+
 RANDOM = np.random.default_rng(0)
 PLAIN = jnp.full((4, 4, 1), 0.5)
 BROKEN_ATTACKS = {
-    "threat_model_words_are_known": {
-        "model": ThreatModel("reconstruction", sees=frozenset({"key"}))
-    },
-    "some_game_can_be_played": {
-        "model": ThreatModel("reconstruction", knows=frozenset({"canaries"}))
-    },
+    "threat_model_words_are_known": {"model": model(sees={"key"})},
+    "some_game_can_be_played": {"model": model(knows={"canaries"})},
     "what_it_declares_is_enough": {"guess": lambda s, key, seen: s + seen.params["w"]},
     "what_it_did_not_declare_is_not_read": {"guess": peeks},
     "the_target_stays_hidden": {
-        "model": SEES_TARGET,
+        "model": model(sees={"target"}),
         "guess": lambda state, key, seen: seen.target,
     },
     "same_key_same_bits": {"fit": random_fit},
@@ -356,9 +354,7 @@ def test_an_oracle_says_that_it_is_one():
 # Broken on purpose: files and scenarios -----------------------------------------------
 
 
-def positional(task: Task, level: float = 0.5) -> Attack:
-    """Take a setting by its place."""
-    return grey()(task)
+def positional(task: Task, level: float = 0.5): ...
 
 
 def silent(task: Task, *, level: float = 0.5) -> Attack:
@@ -366,14 +362,7 @@ def silent(task: Task, *, level: float = 0.5) -> Attack:
     return grey()(task)
 
 
-def wrong_default(task: Task, *, level: Positive = -1.0) -> Attack:
-    """Be wrong from the start.
-
-    Args:
-      task: what is learnt.
-      level: negative.
-    """
-    return grey()(task)
+def wrong_default(task: Task, *, level: Positive = -1.0): ...
 
 
 @pytest.mark.parametrize(
