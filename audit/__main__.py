@@ -113,17 +113,13 @@ def _run(words: list[str]) -> int:
 def _audit(scenario: Scenario, command: str) -> int:
     """Run one scenario into its folder; return how many trials failed."""
     from audit.cli import files
-    from audit.config import compose
-    from audit.config.workspace import engine, open_folder, prepare_jax
-    from audit.engine.progress import Progress
-    from audit.pipeline import audit
+    from audit.config import compose, workspace
     from audit.report import terminal
 
-    folder, _ = open_folder(scenario, RUNS)
-    prepare_jax()
+    folder, _ = workspace.open_folder(scenario, RUNS)
+    workspace.prepare_jax()
     print(terminal.banner(scenario, compose.play(scenario)))
-    with Progress() as progress:
-        card = audit(scenario, engine(scenario, folder, RUNS, progress), command)
+    card = _again(scenario, command)
     written = files.write(card, folder)
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
@@ -173,7 +169,9 @@ def _compared(plan: Plan) -> int:
     from audit.cli.reproduce import execute, verdicts
 
     print(f"{plan.expected.title}: {len(plan.numbers)} published numbers")
-    outcomes = execute.carry_out(plan, _audit, RUNS, print)
+    outcomes = {
+        run: execute.carry_out(plan, run, _audit, RUNS, print) for run in plan.jobs
+    }
     judged = [execute.verdict(n, plan.budget, outcomes) for n in plan.numbers]
     print(f"\n{verdicts.table(judged)}\n")
     for line in verdicts.notes(judged):
@@ -226,7 +224,7 @@ def _verify(given: list[str]) -> int:
     return verify.CODES[verdict.word]
 
 
-def _again(scenario: Scenario) -> Scorecard:
+def _again(scenario: Scenario, command: str = "") -> Scorecard:
     """Run one scenario into its folder; return its card and leave no other trace."""
     from audit.config.workspace import engine, open_folder, prepare_jax
     from audit.engine.progress import Progress
@@ -235,7 +233,7 @@ def _again(scenario: Scenario) -> Scorecard:
     folder, _ = open_folder(scenario, RUNS)
     prepare_jax()
     with Progress() as progress:
-        return audit(scenario, engine(scenario, folder, RUNS, progress))
+        return audit(scenario, engine(scenario, folder, RUNS, progress), command)
 
 
 def _membership(given: list[str]) -> int:

@@ -52,15 +52,10 @@ class Benchmark(NamedTuple):
     difference: float  # largest relative one between a lane's weights and the loop's
 
 
-def problem() -> tuple[Task, TrainingSet]:
-    """Return the linear task and random records: 1,000 fixed, MODELS targets."""
-    rng = np.random.default_rng(0)
-
-    def draw(n: int) -> Examples:
-        x = rng.uniform(size=(n, *PIXELS)) * (rng.uniform(size=(n, *PIXELS)) < 0.2)
-        return Examples(x.astype(np.float32), rng.integers(0, 2, n).astype(np.int32))
-
-    return networks.binary_linear(PIXELS, 2), TrainingSet(draw(FIXED), draw(MODELS))
+def draw(n: int, rng: np.random.Generator) -> Examples:
+    """Return random records, most of their pixels 0."""
+    x = rng.uniform(size=(n, *PIXELS)) * (rng.uniform(size=(n, *PIXELS)) < 0.2)
+    return Examples(x.astype(np.float32), rng.integers(0, 2, n).astype(np.int32))
 
 
 def make(name: str, task: Task) -> shadow.Learner:
@@ -119,7 +114,8 @@ def _fastest(run: Callable[[], Any], times: int) -> float:
 def measure(lanes: Lanes | None = None) -> Benchmark:
     """Run the benchmark; the fastest of several repetitions counts, for each line."""
     engine = shadow.Engine(lanes or Lanes())
-    task, data = problem()
+    rng, task = np.random.default_rng(0), networks.binary_linear(PIXELS, 2)
+    data = TrainingSet(draw(FIXED, rng), draw(MODELS, rng))
     root = jax.random.key(1)
     dpsgd = make("dpsgd", task)
     loop = plain_loop(task, dpsgd)

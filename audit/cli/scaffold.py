@@ -40,11 +40,7 @@ class Copy(NamedTuple):
 
 
 def plan(words: list[str]) -> Copy:
-    """Return what `new KIND NAME` writes; nothing is written yet.
-
-    Raises:
-      UserError: naming the word that is wrong, or the file that exists already.
-    """
+    """Return what `new KIND NAME` writes, or UserError; nothing is written yet."""
     if len(words) != 2:
         raise UserError(f"new what? {'|'.join(EXAMPLES)} and a name, not {words}")
     kind, name = words

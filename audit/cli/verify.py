@@ -62,10 +62,8 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
     """Return the words of `run` that replay a row into another folder.
 
     The row's folders of plug-ins are never opened: the command line must name some.
-
-    Raises:
-      UserError: if the command is not one of `python -m audit run`, has a word that
-        would do more than set up its scenario, or needs plug-ins and there are none.
+    Raises UserError if they are needed and missing, or if the command is not one of
+    `python -m audit run` or has a word that would do more than set up its scenario.
     """
     command = card.provenance["command"]
     try:
@@ -206,15 +204,10 @@ def render(verdict: ReplayVerdict) -> str:
 def verify(
     row: Path, out: Path | None, audit: Callable[[Scenario], Scorecard]
 ) -> ReplayVerdict:
-    """Return the verdict on a row after running its command again.
+    """Return the verdict on a row, a scorecard.json or its folder, after a replay.
 
-    Args:
-      row: a scorecard.json, or the folder it stands in.
-      out: where the results of the replay go; None = nowhere that lasts.
-      audit: runs one scenario into the folder it names and returns its card.
-
-    Raises:
-      UserError: if it is no scorecard, or its command cannot be replayed.
+    `audit` runs one scenario into the folder it names: `out`, or one that does not
+    last. Raises UserError for what is no scorecard, or a command that is not replayed.
     """
     card = schema.load(row / "scorecard.json" if row.is_dir() else row)
     with tempfile.TemporaryDirectory(prefix="verify-") as place:

@@ -18,7 +18,7 @@ def parse(
     options: Mapping[str, Reader] | None = None,
     which: str | None = None,
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the positional words of a command and the values of its options.
+    """Return the positional words of a command, and name -> value of typed options.
 
     Args:
       verb: the command, for messages.
@@ -28,9 +28,6 @@ def parse(
         its value. A flag at the end of the words reads None.
       which: the question to ask unless there is exactly one positional word; None = any
         number of them will do.
-
-    Returns:
-      The positional words, and name -> value of the options that were typed.
 
     Raises:
       UserError: naming the word that is wrong, and the options there are.

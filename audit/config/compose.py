@@ -85,15 +85,7 @@ def title(scenario: Path) -> str:
 
 
 def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
-    """Check a composed scenario.
-
-    Args:
-      name: of the scenario.
-      composed: plain containers, interpolations resolved.
-
-    Raises:
-      UserError: naming what was typed and what exists.
-    """
+    """Return a composed scenario, checked. Raises UserError, naming what is wrong."""
     common = {k: v for k, v in composed.items() if k in ScenarioSpec.model_fields}
     settings = {k: v for k, v in composed.items() if k not in common}
     if isinstance(game := common.get("game"), str):
@@ -153,11 +145,7 @@ def _check_known(words: Iterable[str], known: Iterable[str], where: str) -> None
 
 
 def _check_settings(game: str, settings: Mapping[str, Any], where: str) -> None:
-    """Refuse words that are neither of every scenario nor settings of its game.
-
-    Raises:
-      UserError: naming the games that have the setting, or the nearest word.
-    """
+    """Refuse words that are neither of every scenario nor settings of its game."""
     words = registry.settings("game", game)
     for word in settings:
         if word in words:
@@ -176,13 +164,9 @@ def _check_settings(game: str, settings: Mapping[str, Any], where: str) -> None:
 
 
 def play(scenario: Scenario) -> Any:
-    """Return the scenario's game; the first call imports JAX.
+    """Return the scenario's `games.base.Game`; the first call imports JAX.
 
-    Returns:
-      `games.base.Game`.
-
-    Raises:
-      UserError: for splits, plug-ins or settings that the game cannot be played with.
+    Raises UserError for splits, plug-ins or settings with which it cannot be played.
     """
     game = registry.find("game", scenario.game.name)(**scenario.game.settings)
     name, sizes = scenario.spec.game, scenario.splits

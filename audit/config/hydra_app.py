@@ -42,10 +42,8 @@ def folders(config_dir: str | None) -> list[Path]:
 def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
     """Return the folder of a scenario, and where it is from.
 
-    A scenario in `config_dir`, the user's folder, may stand in for another.
-
-    Raises:
-      UserError: if there is none of that name, or two.
+    A scenario in `config_dir`, the user's folder, may stand in for another. Raises
+    UserError if there is none of that name, or two.
     """
     if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
         return Path(config_dir), f"folder {config_dir}"
@@ -113,8 +111,7 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
 def composed(words: list[str]) -> tuple[compose.Scenario, str]:
     """Return the one scenario the words describe, and the words that replay it.
 
-    Raises:
-      UserError: naming the word that is wrong, or if the words describe a sweep.
+    Raises UserError, naming the word that is wrong, or if the words describe a sweep.
     """
     points: list[tuple[compose.Scenario, str]] = []
     try:

@@ -54,11 +54,7 @@ def named_folders() -> list[str]:
 
 
 def words(given: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a command without `--plugins DIR`, and the folders.
-
-    Raises:
-      UserError: if one is no folder's name.
-    """
+    """Return words without `--plugins DIR`, and the folders. Raises UserError."""
     kept, folders, stream = [], [], iter(given)
     for word in stream:
         if word.startswith("--plugins"):
@@ -96,12 +92,7 @@ def using(folders: list[str]) -> contextlib.AbstractContextManager[None]:
 
 
 def existing(typed: str | None, by: str = "--plugins") -> str:
-    """Return a folder's name as typed. Raises UserError unless there is such a folder.
-
-    Args:
-      typed: its name; None = nothing was typed.
-      by: what named it, for the error.
-    """
+    """Return a folder's name as typed; UserError, naming `by`, if it is not there."""
     if typed is None or not Path(typed).is_dir():
         raise UserError(f"{by} {typed}: no such folder")
     return typed
@@ -122,9 +113,8 @@ def laid_out(folder: Path) -> bool:
 def places(kind: str) -> Iterator[tuple[str, Place]]:
     """Yield the name and place of every plug-in from elsewhere, clashes and all.
 
-    Raises:
-      UserError: for a folder that is not there, a file of a flat folder that is no
-        plug-in, or an entry point that cannot be one.
+    Raises UserError for a folder that is not there, a file of a flat folder that is no
+    plug-in, or an entry point that cannot be one.
     """
     if kind not in KINDS:
         return  # models are the suite's own
@@ -160,11 +150,7 @@ def scenario_folders() -> list[tuple[Path, str]]:
 
 
 def load(place: Place, name: str) -> ModuleType:
-    """Import a plug-in's module.
-
-    Raises:
-      UserError: one line that names the file, whatever goes wrong.
-    """
+    """Import a plug-in's module. Raises UserError, one line that names the file."""
     try:
         if place.module is not None:
             return importlib.import_module(place.module)
@@ -241,11 +227,7 @@ def _package(point: metadata.EntryPoint) -> str:
 
 
 def _located(point: metadata.EntryPoint) -> tuple[Path, tuple[Path, ...]]:
-    """Return an entry point's file and all files of its package; nothing is imported.
-
-    Raises:
-      UserError: if there is no such file.
-    """
+    """Return an entry point's file and its package's, or UserError; imports nothing."""
     top, *rest = point.module.split(".")
     spec = importlib.util.find_spec(top)
     if spec is not None and spec.submodule_search_locations:

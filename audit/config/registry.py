@@ -72,21 +72,13 @@ def _factories(path: Path, kind: str) -> list[str]:
 
 
 def names(kind: str) -> list[str]:
-    """Return the names of all plug-ins of a kind.
-
-    Args:
-      kind: "defense", "attack", "bound", "game" or "model".
-    """
+    """Return the names of all plug-ins of a kind of `FOLDERS`."""
     always = () if kind == "bound" else built_in(kind)  # no scenario names those
     return sorted({*always, *(name for name, _ in plugins.places(kind))})
 
 
 def place(kind: str, name: str) -> plugins.Place:
-    """Return where a plug-in is.
-
-    Raises:
-      UserError: if there is none of that name, or two of them.
-    """
+    """Return where a plug-in is. Raises UserError if there is none, or two."""
     places = _all_places(kind, name)
     if not places:
         raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names(kind))}")
@@ -112,11 +104,7 @@ def source(kind: str, name: str) -> Path:
 
 
 def find(kind: str, name: str) -> Callable:
-    """Import a plug-in and return its factory.
-
-    Raises:
-      UserError: if it is not to be found, or fails to import.
-    """
+    """Import a plug-in and return its factory. Raises UserError if that fails."""
     at = place(kind, name)
     factory = getattr(plugins.load(at, name), name, None)
     if factory is None:
@@ -166,10 +154,9 @@ def settings(kind: str, name: str) -> dict[str, Setting]:
 def read_settings(path: Path, name: str) -> dict[str, Setting]:
     """Return the settings of a file's function, without importing the file.
 
-    Raises:
-      UserError: if the file has no function of its own name, or an annotation or
-        default is no word of `audit.types`, `annotated_types`, typing, the builtins or
-        a `Section` of the same file.
+    Raises UserError if the file has no function of its own name, or an annotation or
+    default is no word of `audit.types`, `annotated_types`, typing, the builtins or a
+    `Section` of the same file.
     """
     function = functions(path).get(name)
     if function is None:
@@ -209,10 +196,8 @@ def _sections(path: Path, words: dict[str, Any]) -> dict[str, Any]:
 def check(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
     """Return all settings of a factory: the given ones validated, the others' defaults.
 
-    Errors call the factory as the command line does: `where`, e.g. "defense.dpsgd".
-
-    Raises:
-      UserError: on an unknown setting, a wrong type or a value out of range.
+    Raises UserError on an unknown setting, a wrong type or a value out of range, which
+    calls the factory as the command line does: `where`, e.g. "defense.dpsgd".
     """
     return validate(settings(kind, name), given, where)
 
@@ -243,12 +228,9 @@ def explain(
     where: str = "",
     model: type[pydantic.BaseModel] | None = None,
 ) -> str:
-    """Return a validation error as one line that names what was typed.
+    """Return a validation error as one line that names what was typed, at `where`.
 
-    Args:
-      error: of pydantic.
-      where: how the command line calls what was validated.
-      model: whose words are offered where one is not known.
+    The words of `model` are offered where one is not known.
     """
     problems: dict[str, list[str]] = {}
     for e in error.errors():

@@ -57,10 +57,8 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     """Make the run's folder and prove it can be written; return it and the digest.
 
     The default name holds the digest of everything that can change a number, so the
-    same command finds the same folder, and two different runs never share one.
-
-    Raises:
-      UserError: if it cannot be written, or holds another run.
+    same command finds the same folder, and two different runs never share one. Raises
+    UserError if it cannot be written, or holds another run.
     """
     folder, digest = place(scenario, runs)
     try:

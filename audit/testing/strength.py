@@ -80,11 +80,7 @@ class Band(NamedTuple):
 
 
 def value(card: Scorecard, cell: Cell) -> float:
-    """Return one number of a scorecard.
-
-    Raises:
-      UserError: no such metric, or no finite number there; the text says what there is.
-    """
+    """Return a number of a scorecard; UserError says what there is instead."""
     if cell.metric not in STRONGER:
         hint = did_you_mean(cell.metric, STRONGER)
         raise UserError(f"unknown metric {cell.metric!r}{hint}")
@@ -150,8 +146,7 @@ def play(
 def broken(card: Scorecard, defense: str) -> list[str]:
     """Return what contradicts the theorems about one defense, as the card's flags say.
 
-    Raises:
-      UserError: no such defense, no theorem about it, or no attack that tried it.
+    Raises UserError: no such defense, no theorem about it, or no attack that tried it.
     """
     if defense not in card.defenses:
         hint = did_you_mean(defense, card.defenses)

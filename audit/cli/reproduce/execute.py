@@ -39,19 +39,13 @@ class Outcome(NamedTuple):
 
 
 def carry_out(
-    plan: Plan, audit: Audit, runs: Path, say: Callable[[str], None]
-) -> dict[str, Outcome]:
-    """Return what there is of every run, after doing what is not yet done.
-
-    `audit` does one run, as `python -m audit run` would; run folders stand in `runs`;
-    `say` prints what happens, in words.
-    """
-    return {run: _outcome(plan, run, audit, runs, say) for run in plan.jobs}
-
-
-def _outcome(
     plan: Plan, run: str, audit: Audit, runs: Path, say: Callable[[str], None]
 ) -> Outcome:
+    """Return what there is of one run, after doing what is not yet done.
+
+    `audit` does it as `python -m audit run` would; run folders stand in `runs`; `say`
+    prints what happens, in words.
+    """
     jobs, missing = plan.jobs[run][plan.budget], None
     done = [_finished(job.scenario, runs) for job in jobs]
     if None in done and (missing := _no_data(jobs[0].scenario)):

@@ -83,11 +83,7 @@ def _series(number: ComparedNumber) -> str:
 
 
 def read_cards(folders: list[Path]) -> list[Scorecard]:
-    """Return the cards of runs.
-
-    Raises:
-      UserError: if none is named, or one has no scorecard.
-    """
+    """Return the cards of runs. Raises UserError where there is no run or scorecard."""
     if not folders:
         raise UserError("scale which? give folders of runs, each with scorecard.json")
     files = [folder / "scorecard.json" for folder in folders]
@@ -101,9 +97,7 @@ def over_seeds(cards: list[Scorecard]) -> list[inversion.Point]:
     """Return the defenses that have a place on the scale, least divergence first.
 
     Their readings are means over the seeds of all cards, with half a 95% interval.
-
-    Raises:
-      UserError: if there is none, or two cards mean different noise by one name.
+    Raises UserError if there is none, or two cards mean different noise by one name.
     """
     placed = {point.label: point for card in cards for point in inversion.points(card)}
     if not placed:

@@ -30,11 +30,7 @@ class Plan(NamedTuple):
 
 
 def sources(names: list[str], config_dir: str | None) -> dict[str, Path]:
-    """Return name -> file of the published numbers that were typed; "all" = every one.
-
-    Raises:
-      UserError: unless there is one name, of a file that exists.
-    """
+    """Return name -> file of the source that was typed, or of all; else UserError."""
     files = published.files(hydra_app.folders(config_dir))
     if len(names) != 1:
         raise UserError(f"reproduce which? one of {', '.join([*files, 'all'])}")
@@ -48,8 +44,7 @@ def sources(names: list[str], config_dir: str | None) -> dict[str, Path]:
 def plan(name: str, file: Path, budget: str, config_dir: str | None) -> Plan:
     """Compose every run of a source, in both budgets, and check what is read from it.
 
-    Raises:
-      UserError: if the file, or a scenario it names, cannot work.
+    Raises UserError if the file, or a scenario it names, cannot work.
     """
     source, numbers = published.load(file)
     jobs: dict[str, dict[str, list[Job]]] = {}

@@ -144,11 +144,7 @@ def files(folders: list[Path]) -> dict[str, Path]:
 
 
 def load(path: Path) -> tuple[Source, list[PublishedNumber]]:
-    """Read and check one file; return it and its numbers in order.
-
-    Raises:
-      UserError: naming the file, what is typed there and what exists.
-    """
+    """Return one file and its numbers in order; UserError names what is wrong in it."""
     from omegaconf import OmegaConf
     from yaml import YAMLError
 

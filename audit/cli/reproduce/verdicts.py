@@ -270,11 +270,7 @@ def to_json(page: Page) -> str:
 
 
 def read_pages(folder: Path) -> dict[str, Page]:
-    """Return source -> page, of every `SOURCE.json` of a folder.
-
-    Raises:
-      ValueError: naming a file that is not such a page.
-    """
+    """Return source -> page, of every `SOURCE.json`; ValueError names another file."""
     pages = {}
     for file in sorted(folder.glob("*.json")):
         try:
