@@ -43,6 +43,12 @@ class Scenario(NamedTuple):
     bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
     elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
 
+    @property
+    def line_ups(self) -> dict[str, tuple[Entry, ...]]:
+        """Kind of plug-in -> its entries."""
+        line_ups = {"defense": self.defenses, "attack": self.attacks}
+        return {"game": (self.game,), **line_ups, "bound": self.bounds}
+
     def resolved(self) -> dict[str, Any]:
         """Return everything that can change a number, as plain JSON data."""
 
@@ -105,26 +111,15 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
     attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
-    trained = {
-        w for d in defenses.values() for w in registry.settings("defense", d["use"])
-    }
-    for name, section in spec.sets.items():
-        for kind, line_up, given in (
-            ("defense", {*defenses, *spec.defense}, section.defense),
-            ("attack", {*attacks, *spec.attack}, section.attack),
-        ):
-            labels = {*line_up, *registry.names(kind)}
-            _check_known(given, labels, f"unknown {kind} sets.{name}.{kind}.")
-        training = {**spec.training, **section.training}
-        _check_known(training, trained, "no defense in the line-up has training.")
-    labels = {*defenses, *spec.defense, *registry.names("defense")}
-    _check_known(spec.chosen, labels, "unknown defense chosen.")
+    _check_sections(spec, defenses, attacks)
     update: dict[str, Any] = {  # the command line may have shortened the line-up
         "chosen": {k: v for k, v in spec.chosen.items() if k in defenses}
     }
     if here.features is not None:  # words set in the scenario win
         words = spec.features.model_dump(exclude_unset=True)
         update["features"] = here.features.model_copy(update=words)
+    hints = get_type_hints(Lanes, include_extras=True)
+    lanes = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
     return Scenario(
         spec=spec.model_copy(update=update),
         data=data,
@@ -132,9 +127,29 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         game=Entry(spec.game, spec.game, settings, checked),
         defenses=_entries("defense", defenses, {**spec.training, **here.training}),
         attacks=_entries("attack", attacks, {}),
-        lanes=_lanes(spec.lanes),
+        lanes=Lanes(**registry.validate(lanes, spec.lanes, "lanes")),
         bounds=_bounds(spec),
     )
+
+
+def _check_sections(
+    spec: ScenarioSpec, defenses: dict[str, dict[str, Any]], attacks: Iterable[str]
+) -> None:
+    """Refuse labels and words of training that nothing in the scenario has."""
+    trained = {
+        w for d in defenses.values() for w in registry.settings("defense", d["use"])
+    }
+    known = {
+        "defense": {*defenses, *spec.defense, *registry.names("defense")},
+        "attack": {*attacks, *spec.attack, *registry.names("attack")},
+    }
+    for name, section in spec.sets.items():
+        for kind, labels in known.items():
+            given = getattr(section, kind)
+            _check_known(given, labels, f"unknown {kind} sets.{name}.{kind}.")
+        training = {**spec.training, **section.training}
+        _check_known(training, trained, "no defense in the line-up has training.")
+    _check_known(spec.chosen, known["defense"], "unknown defense chosen.")
 
 
 def _check_known(words: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -264,9 +279,3 @@ def _entries(
         settings = registry.check(kind, name, passed, f"{kind}.{label}")
         entries.append(Entry(label, name, passed, settings))
     return tuple(entries)
-
-
-def _lanes(given: dict[str, Any]) -> Lanes:
-    hints = get_type_hints(Lanes, include_extras=True)
-    declared = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
-    return Lanes(**registry.validate(declared, given, "lanes"))

@@ -105,7 +105,10 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
         with _argv([sys.argv[0], *overrides, *QUIET]), raising:
             main(point)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_in_one_line(error)) from None
+        # without the folders that Hydra looked into
+        text = f"{error} {error.__cause__ or ''}".replace("++", "")
+        text = " ".join(text.split("Config search path")[0].split())
+        raise UserError(text) from None
 
 
 def composed(words: list[str]) -> tuple[compose.Scenario, str]:
@@ -208,12 +211,6 @@ def _replay(config_dir: str | None) -> str:
     words += [w for folder in plugins.named_folders() for w in ("--plugins", folder)]
     plain = re.compile(r"[\w@%+=:,./\[\]-]+")  # lists of plain words need no quotes
     return "".join(f" {w if plain.fullmatch(w) else shlex.quote(w)}" for w in words)
-
-
-def _in_one_line(error: BaseException) -> str:
-    """Return Hydra's message about a word, without the folders it looked into."""
-    text = f"{error} {error.__cause__ or ''}".replace("++", "")
-    return " ".join(text.split("Config search path")[0].split())
 
 
 @contextlib.contextmanager

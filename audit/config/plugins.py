@@ -24,7 +24,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +37,7 @@ KINDS = {kind: f"{kind}s" for kind in ("defense", "attack", "bound", "game")}
 # what a factory says it returns, by which a flat folder's files are told apart
 RETURNS = {kind.capitalize(): kind for kind in KINDS}
 SCENARIOS = "scenarios"
+NAMED = "a plug-in is named so"
 
 
 class Place(NamedTuple):
@@ -149,17 +150,22 @@ def scenario_folders() -> list[tuple[Path, str]]:
     return places
 
 
-def load(place: Place, name: str) -> ModuleType:
-    """Import a plug-in's module. Raises UserError, one line that names the file."""
+def load(place: Place, name: str) -> Callable:
+    """Import a plug-in's function. Raises UserError, one line that names the file."""
     try:
         if place.module is not None:
-            return importlib.import_module(place.module)
-        return _load_file(place.path)
+            module = importlib.import_module(place.module)
+        else:
+            module = _load_file(place.path)
     except Exception as error:  # a plug-in may fail in any way
         text = str(error).strip().split("\n")[0]
         raise UserError(
             f"cannot import {name!r} from {place.path}: {type(error).__name__}: {text}"
         ) from error
+    factory = getattr(module, name, None)
+    if factory is None:
+        raise UserError(f"{place.path} holds no function {name!r}; {NAMED}")
+    return factory
 
 
 def parse(path: Path) -> ast.Module:

@@ -105,11 +105,7 @@ def source(kind: str, name: str) -> Path:
 
 def find(kind: str, name: str) -> Callable:
     """Import a plug-in and return its factory. Raises UserError if that fails."""
-    at = place(kind, name)
-    factory = getattr(plugins.load(at, name), name, None)
-    if factory is None:
-        raise UserError(f"{at.path} holds no function {name!r}; a plug-in is named so")
-    return factory
+    return plugins.load(place(kind, name), name)
 
 
 def version(kind: str, name: str) -> str:
@@ -160,7 +156,7 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
     """
     function = functions(path).get(name)
     if function is None:
-        raise UserError(f"{path} holds no function {name!r}; a plug-in is named so")
+        raise UserError(f"{path} holds no function {name!r}; {plugins.NAMED}")
     words = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
     words |= _sections(path, words)
     arguments = function.args

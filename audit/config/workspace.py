@@ -38,13 +38,8 @@ def code_version(scenario: Scenario) -> str:
 
 def used(scenario: Scenario) -> list[tuple[str, str]]:
     """Return kind and name of every plug-in of the line-up, once each."""
-    line_ups = {
-        "game": (scenario.game,),
-        "defense": scenario.defenses,
-        "attack": scenario.attacks,
-        "bound": scenario.bounds,
-    }
-    return sorted({(kind, e.name) for kind, line in line_ups.items() for e in line})
+    line_ups = scenario.line_ups.items()
+    return sorted({(kind, entry.name) for kind, line in line_ups for entry in line})
 
 
 def from_elsewhere(scenario: Scenario) -> list[dict[str, str]]:

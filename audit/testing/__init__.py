@@ -48,14 +48,9 @@ def load(path: str | Path) -> Callable:
       UserError: if it cannot be imported, or holds no function of its own name.
     """
     from audit.config import plugins
-    from audit.errors import UserError
 
     path = Path(path)
-    module = plugins.load(plugins.Place(path, "", (path,)), path.stem)
-    factory = getattr(module, path.stem, None)
-    if factory is None:
-        raise UserError(f"{path} holds no function {path.stem!r}")
-    return factory
+    return plugins.load(plugins.Place(path, "", (path,)), path.stem)
 
 
 def check_defense(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import jax
 import numpy as np
 
 from audit.config import registry
@@ -69,8 +70,6 @@ def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
 
 
 def _leaves(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    import jax
-
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         yield np.asarray(x), np.asarray(y)
 

@@ -101,13 +101,8 @@ def every_name_exists(case: ScenarioCase) -> None:
     for name in text["sets"]:
         if name not in data.names():
             broken(f"no data set {name!r}")
-    line_ups = {
-        "defense": scenario.defenses,
-        "attack": scenario.attacks,
-        "bound": scenario.bounds,
-    }
-    for kind, entries in line_ups.items():
-        used = {e.label: e.name for e in entries}
+    for kind in ("defense", "attack", "bound"):
+        used = {e.label: e.name for e in scenario.line_ups[kind]}
         for label, given in (text.get(kind) or {}).items():
             registry.source(kind, (given or {}).get("use", used.get(label, label)))
 

@@ -70,11 +70,10 @@ class Scene(NamedTuple):
     @property
     def settings(self):
         """(kind, label, name, setting, annotation) of every setting there is."""
-        line_ups = {"defense": self.scenario.defenses, "attack": self.scenario.attacks}
         return [
             (kind, e.label, e.name, word, setting.annotation)
-            for kind, line_up in line_ups.items()
-            for e in line_up
+            for kind in ("defense", "attack")
+            for e in self.scenario.line_ups[kind]
             for word, setting in registry.settings(kind, e.name).items()
         ]
 
@@ -118,8 +117,8 @@ def wrong_name_in_the_line_up(rng, scene):
 
 def wrong_label(rng, scene):
     kind, label, _, setting, _ = rng.choice(scene.settings)
-    line_ups = {"defense": scene.scenario.defenses, "attack": scene.scenario.attacks}
-    known = {*registry.names(kind), *(e.label for e in line_ups[kind])}
+    labels = {entry.label for entry in scene.scenario.line_ups[kind]}
+    known = labels.union(registry.names(kind))
     return slip(rng, scene.words, f"{kind}.{{}}.{setting}=1", label, known)
 
 
