@@ -16,15 +16,14 @@ from audit.config import compose, hydra_app, registry, workspace
 from audit.games import leave_one_out
 from audit.testing import laws
 from tests import ROOT
-from tests.commands import call, refused
+from tests.commands import call, printed, refused
 
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["run", "--help"]])
 def test_help(words, capsys):
-    assert call(*words) == 0
-    assert capsys.readouterr().out == HELP
+    assert printed(capsys, *words) == HELP
 
 
 IN_A_PROCESS = """
@@ -122,7 +121,7 @@ def test_everything_wrong_is_one_line_and_exit_code_two(words, capsys):
 def test_what_the_data_do_not_allow_is_one_line_and_nothing_is_trained(
     words, capsys, monkeypatch
 ):
-    def fail(*a, **k):
+    def fail(*given, **settings):
         raise AssertionError("something was trained")
 
     monkeypatch.delenv("AUDIT_DATA", raising=False)
@@ -135,24 +134,17 @@ def test_what_the_data_do_not_allow_is_one_line_and_nothing_is_trained(
 @pytest.fixture
 def shown(capsys):
     """Return what `show` prints of some words."""
-
-    def show(*words):
-        assert call("show", *words) == 0
-        return OmegaConf.create(capsys.readouterr().out)
-
-    return show
+    return lambda *words: OmegaConf.create(printed(capsys, "show", *words))
 
 
 def test_show_resolves_everything(shown):
     word = "attack.reconstructor.epochs=7"  # it beats what the data set brings
     assert shown(*RUN[1:], word).attack.reconstructor.epochs == 7
     scenario = shown(*RUN[1:], "defense.dpsgd.noise_multiplier=0.1")
-    assert scenario.data == "mnist5k"
-    assert scenario.defense.dpsgd.noise_multiplier == 0.1
-    assert scenario.defense.dpsgd.optimizer == "adam"
-    assert scenario.defense.dpsgd_strong.use == "dpsgd"
-    assert scenario.attack.reconstructor.epochs == 40
-    assert scenario.attack.reconstructor.batch_size == 64
+    dpsgd, attack = scenario.defense.dpsgd, scenario.attack.reconstructor
+    assert (scenario.data, scenario.defense.dpsgd_strong.use) == ("mnist5k", "dpsgd")
+    assert (dpsgd.noise_multiplier, dpsgd.optimizer) == (0.1, "adam")
+    assert (attack.epochs, attack.batch_size) == (40, 64)
 
 
 @pytest.mark.parametrize(
@@ -183,26 +175,22 @@ def test_line_up_takes_settings_in_place(shown):
 
 def test_sweeps_run_every_point(capsys):
     words = ["scenario=calibration", "data=mnist5k", "-m", "seed=0,1,2"]
-    assert call("show", *words) == 0
-    out = capsys.readouterr().out
+    out = printed(capsys, "show", *words)
     assert all(f"seed: {s}" in out for s in range(3))
 
 
 def test_scenarios_of_third_parties(tmp_path, shown):
     text = (hydra_app.BUILT_IN / "calibration.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text.replace("runs: 10", "runs: 3"))
-    words = ["scenario=mine", "data=digits", "--config-dir", str(tmp_path)]
-    assert shown(*words).runs == 3
+    where = "--config-dir", str(tmp_path)
+    assert shown("scenario=mine", "data=digits", *where).runs == 3
 
 
 def test_list_names_everything(capsys):
-    assert call("list") == 0
-    said = capsys.readouterr().out
-    for kind in ("defense", "attack", "model"):
-        for name in registry.names(kind):
-            assert f"  {name} " in said
-    for name in [*compose.scenario_names([hydra_app.BUILT_IN]), *data.names()]:
-        assert name in said
+    out = printed(capsys, "list")
+    plug_ins = {n for k in ("defense", "attack", "model") for n in registry.names(k)}
+    scenarios = compose.scenario_names([hydra_app.BUILT_IN])
+    assert all(f"  {n} " in out for n in (*plug_ins, *scenarios, *data.names()))
 
 
 def test_doctor_finds_this_machine(capsys):

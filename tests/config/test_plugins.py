@@ -10,7 +10,7 @@ import pytest
 from audit.config import compose, hydra_app, plugins, registry, workspace
 from audit.errors import UserError
 from tests import ROOT
-from tests.commands import call, composed, refused
+from tests.commands import call, composed, printed, refused
 
 EXAMPLE = ROOT / "examples" / "breachmark_example" / "breachmark_example"
 DEFENSE = (EXAMPLE / "defenses" / "dpsgd_cosine.py").read_text()
@@ -105,34 +105,30 @@ def folder(request, tmp_path):
 
 def test_a_folders_plug_ins_are_found_by_every_command(folder, capsys):
     where = ["--plugins", str(folder)]
-    assert call("list", *where) == 0
-    said = capsys.readouterr().out
-    for name in ("mine", "quiet", "grey", "thousandth"):
-        line = next(li for li in said.split("\n") if li.startswith(f"  {name} "))
-        assert line.endswith(f"[folder {folder}]")
+    lines = printed(capsys, "list", *where).split("\n")
+    lines = [line.split()[0] for line in lines if line.endswith(f"[folder {folder}]")]
+    assert sorted(lines) == ["grey", "mine", "quiet", "thousandth"]
     words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd,quiet]"]
     words += ["attacks=[grey]", "bounds=[thousandth]"]
-    assert call("show", *words, *where) == 0
-    said = capsys.readouterr().out
+    out = printed(capsys, "show", *words, *where)
     typed = " ".join([*words, *where])
-    assert said.startswith(f"# python -m audit run {typed}")
-    assert "noise_multiplier: 1.0" in said
-    assert "value: 0.001" in said
-    assert call("show", "scenario=mine", "data=digits", *where) == 0
-    assert "runs: 3" in capsys.readouterr().out
+    assert out.startswith(f"# python -m audit run {typed}")
+    assert "noise_multiplier: 1.0" in out
+    assert "value: 0.001" in out
+    mine = ["scenario=mine", "data=digits"]
+    assert "runs: 3" in printed(capsys, "show", *mine, *where)
 
 
 def test_the_variable_names_folders_too_and_no_command_leaves_any(
     folder, monkeypatch, capsys
 ):
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    show = ["show", "scenario=mine", "data=digits"]
-    assert call(*show, "--plugins", str(folder)) == 0
+    show, typed = ["show", "scenario=mine", "data=digits"], f"--plugins {folder}"
+    assert typed in printed(capsys, *show, "--plugins", str(folder))
     assert plugins.named_folders() == []
     assert "quiet" not in registry.names("defense")
     monkeypatch.setenv(plugins.VARIABLE, str(folder))
-    assert call(*show) == 0
-    assert capsys.readouterr().out.count(f"--plugins {folder}") == 2
+    assert typed in printed(capsys, *show)
 
 
 @pytest.mark.parametrize(
@@ -268,8 +264,7 @@ def test_a_packages_plug_ins_are_found(package, capsys):
     source = Path(registry.source("defense", "calm"))
     scenario(source.parent / "scenarios" / "theirs.yaml")
     assert registry.find("defense", "calm").__name__ == "calm"
-    assert call("list") == 0
-    assert "[package elsewhere 1.2]" in capsys.readouterr().out
+    assert "[package elsewhere 1.2]" in printed(capsys, "list")
     theirs, replay = composed("scenario=theirs", "data=digits", "defenses=[calm]")
     assert "--plugins" not in replay
     origins = [p["origin"] for p in workspace.from_elsewhere(theirs)]
@@ -369,8 +364,7 @@ def test_a_rows_own_folder_of_plug_ins_is_never_opened(run, tmp_path, capsys):
     assert "--plugins DIR" in line
     # the one that is typed is opened, and its row is replayed
     words = ["verify", str(run / "out"), f"out={tmp_path}/again"]
-    assert call(*words, "--plugins", str(run)) == 0
-    assert "equal: " in capsys.readouterr().out
+    assert "equal: " in printed(capsys, *words, "--plugins", str(run))
 
 
 def test_a_name_alone_is_enough_for_a_new_process(flat):

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import audit.__main__ as cli
 from audit.cli.reproduce import figures
 from audit.errors import UserError
 from tests import pages
-from tests.commands import refused
+from tests.commands import printed, refused
 
 
 def defense(use, rdp2, accuracy=0.5, **noise):
@@ -77,13 +76,12 @@ def test_one_name_is_one_noise_and_has_a_divergence():
 
 def test_committed_cards_make_a_figure_and_a_table(tmp_path, capsys):
     folder = "results/dirdp_scale-digits"
-    assert cli.main(["scale", folder, f"out={tmp_path}"]) == 0
+    assert "scale.png" in printed(capsys, "scale", folder, f"out={tmp_path}")
     page = (tmp_path / "scale.md").read_text()
     defenses = json.loads(Path(folder, "scorecard.json").read_text())["defenses"]
     for label, guarantees in defenses.items():
         assert (f"| {label} |" in page) == (guarantees["rdp2"] is not None)
     assert (tmp_path / "scale.png").stat().st_size > 10_000
-    assert "scale.png" in capsys.readouterr().out
 
 
 def test_bad_words(capsys):
