@@ -14,7 +14,7 @@ from typing import Any
 from audit.config import compose, plugins
 from audit.config.registry import SUITE
 from audit.engine import store as stores
-from audit.errors import UserError, did_you_mean
+from audit.errors import UserError
 
 # Hydra composes and sweeps; logging and output folders are the suite's own.
 QUIET = (
@@ -47,19 +47,12 @@ def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
     """
     if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
         return Path(config_dir), f"folder {config_dir}"
-    places: dict[Path, tuple[Path, str]] = {}
-    for folder, origin in [(BUILT_IN, SUITE), *plugins.scenario_folders()]:
-        if (folder / f"{name}.yaml").is_file():  # one folder named twice is one
-            places.setdefault(folder.resolve(), (folder, origin))
-    if not places:
-        names = compose.scenario_names(folders(config_dir))
-        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, names)}")
-    if len(places) > 1:
-        one, two, *_ = [f"{f / name}.yaml ({origin})" for f, origin in places.values()]
-        raise UserError(
-            f"there are two of scenario {name!r}: {one} and {two}; rename one"
-        )
-    return next(iter(places.values()))
+    every = [(BUILT_IN, SUITE), *plugins.scenario_folders()]
+    files = [plugins.Place(f / f"{name}.yaml", origin, ()) for f, origin in every]
+    there = [at for at in files if at.path.is_file()]
+    known = lambda: compose.scenario_names(folders(config_dir))  # noqa: E731
+    at = plugins.single("scenario", name, there, known)
+    return at.path.parent, at.origin
 
 
 def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> None:

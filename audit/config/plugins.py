@@ -24,13 +24,13 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from audit.errors import UserError
+from audit.errors import UserError, did_you_mean
 
 VARIABLE = "AUDIT_PLUGINS"
 KINDS = {kind: f"{kind}s" for kind in ("defense", "attack", "bound", "game")}
@@ -135,6 +135,26 @@ def places(kind: str) -> Iterator[tuple[str, Place]]:
                 f"{point.value!r}; the function must be called {point.name!r}"
             )
         yield point.name, Place(path, _package(point), sources, point.module)
+
+
+def single(
+    kind: str, name: str, places: Iterable[Place], names: Callable[[], Iterable[str]]
+) -> Place:
+    """Return the one place there is; a file that is named twice is one place.
+
+    Raises UserError if there is none, with the nearest of `names`, or two.
+    """
+    files: dict[Path, Place] = {}
+    for at in places:
+        files.setdefault(at.path.resolve(), at)
+    if not files:
+        raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names())}")
+    if len(files) > 1:
+        one, two, *_ = [f"{at.path} ({at.origin})" for at in files.values()]
+        raise UserError(
+            f"there are two of {kind} {name!r}: {one} and {two}; rename one"
+        )
+    return next(iter(files.values()))
 
 
 def scenario_folders() -> list[tuple[Path, str]]:

@@ -79,23 +79,12 @@ def names(kind: str) -> list[str]:
 
 def place(kind: str, name: str) -> plugins.Place:
     """Return where a plug-in is. Raises UserError if there is none, or two."""
-    places = _all_places(kind, name)
-    if not places:
-        raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names(kind))}")
-    if len(places) > 1:
-        one, two, *_ = [f"{at.path} ({at.origin})" for at in places]
-        raise UserError(
-            f"there are two of {kind} {name!r}: {one} and {two}; rename one"
-        )
-    return places[0]
+    return plugins.single(kind, name, _all_places(kind, name), lambda: names(kind))
 
 
 def _all_places(kind: str, name: str) -> list[plugins.Place]:
-    places: dict[Path, plugins.Place] = {}
-    for other, at in (*built_in(kind).items(), *plugins.places(kind)):
-        if other == name:  # one file named twice is one plug-in
-            places.setdefault(at.path.resolve(), at)
-    return list(places.values())
+    every = (*built_in(kind).items(), *plugins.places(kind))
+    return [at for other, at in every if other == name]
 
 
 def source(kind: str, name: str) -> Path:

@@ -81,7 +81,6 @@ def threat_model_words_are_known(case: AttackCase) -> None:
         broken(f"the defense is not {', not '.join(missing)}")
     for game in _games().values():
         base.mismatch(model, case.shown.defense, game)  # refuses words nobody grants
-    return None
 
 
 @functools.cache

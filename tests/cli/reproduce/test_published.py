@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from audit.accounting import rdp
 from audit.cli.reproduce import conventions, plan, published
+from audit.clipping import GELU_OVERSHOOT
 from audit.config import hydra_app, workspace
 from audit.config.compose import scenario_names
 from audit.errors import UserError
@@ -203,13 +205,10 @@ def test_epsilons_of_the_thesis_in_its_convention():
 
 def test_the_nominal_epsilon_claims_less_than_what_is_valid():
     """Replacing one record, with the clip's true overshoot, costs over twice that."""
-    from audit.accounting import rdp
-    from audit.clipping import GELU_OVERSHOOT
-
-    own = {"records": 1001, "batch_size": 1024, "epochs": 5, "noise_multiplier": 0.05}
+    run = {"records": 1001, "batch_size": 1024, "epochs": 5, "noise_multiplier": 0.05}
     shift = 2 * GELU_OVERSHOOT / 0.05
     valid = rdp.GaussianPrivacy(np.sqrt(5) * shift).get_epsilon_for_delta(1e-9)
-    assert 2 * conventions.edmunds_epsilon(**own) < valid
+    assert 2 * conventions.edmunds_epsilon(**run) < valid
 
 
 # Code ---------------------------------------------------------------------------------
