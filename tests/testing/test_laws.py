@@ -386,7 +386,7 @@ def test_a_scenario_that_breaks_a_law_is_found(law, tmp_path):
 
 
 def test_a_broken_law_names_itself_and_what_was_seen():
-    with pytest.raises(AssertionError, match="^attack silent breaks ") as error:
+    with pytest.raises(AssertionError, match=r"^attack silent breaks ") as error:
         testing.check_attack(silent)
     text = str(error.value)
     assert f" of {len(LAWS['attack'])} laws" in text
