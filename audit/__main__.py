@@ -112,7 +112,6 @@ def _run(words: list[str]) -> int:
 
 def _audit(scenario: Scenario, command: str) -> int:
     """Run one scenario into its folder; return how many trials failed."""
-    from audit.cli import files
     from audit.config import compose, workspace
     from audit.report import terminal
 
@@ -120,7 +119,7 @@ def _audit(scenario: Scenario, command: str) -> int:
     workspace.prepare_jax()
     print(terminal.banner(scenario, compose.play(scenario)))
     card = _again(scenario, command)
-    written = files.write(card, folder)
+    written = _write(card, folder)
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
     _print_files(written, "  ")
@@ -128,6 +127,23 @@ def _audit(scenario: Scenario, command: str) -> int:
     for t in failed:
         print(f"failed: {t.attack} on {t.defense}: {t.reason}", file=sys.stderr)
     return len(failed)
+
+
+def _write(card: Scorecard, folder: Path) -> list[Path]:
+    """Write a run's card, page and figures, each whole or not at all; return them."""
+    from audit.report import markdown
+    from audit.report.figures import common, drawings
+    from audit.scorecard import card as cards
+
+    cards.save(card, folder)
+    figures = drawings(card)
+    with cards.replacing(folder / "scorecard.md") as path:
+        path.write_text(markdown.render(card, list(figures)))
+    for name, draw in figures.items():
+        with cards.replacing(folder / name) as path:
+            common.save(draw(card), path)
+    names = ("scorecard.md", "scorecard.json", "scorecard.npz", *figures)
+    return [folder / name for name in names]
 
 
 def _show(words: list[str]) -> int:
