@@ -69,35 +69,25 @@ def main(argv: list[str] | None = None) -> int:
     if not words or {"-h", "--help"} & set(words) or words[0] == "help":
         print(HELP, end="")
         return 0
-    commands = {
-        "run": _run,
-        "show": _show,
-        "reproduce": _reproduce,
-        "scale": _scale,
-        "leaderboard": _leaderboard,
-        "report": _report,
-        "verify": _verify,
-        "membership": _membership,
-        "new": _new,
-        "list": _list,
-        "bench": _bench,
-        "doctor": _doctor,
-    }
+    functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _verify]
+    functions += [_membership, _new, _list, _bench, _doctor]
+    commands = {function.__name__.strip("_"): function for function in functions}
     from audit.config import plugins
     from audit.config.hydra_app import Refused
 
+    command = words[0]
     try:
-        if words[0] not in commands:
-            hint = did_you_mean(words[0], commands)
-            raise UserError(f"unknown command {words[0]!r}{hint}")
+        if command not in commands:
+            raise UserError(
+                f"unknown command {command!r}{did_you_mean(command, commands)}"
+            )
         rest, folders = plugins.words(words[1:])
-        if folders and words[0] not in WITH_PLUGINS:
-            raise UserError(f"{words[0]} takes no --plugins")
-        for folder in folders:
-            if words[0] != "new":  # which makes it
-                plugins.existing(folder)
+        if folders and command not in WITH_PLUGINS:
+            raise UserError(f"{command} takes no --plugins")
+        for folder in folders if command != "new" else ():  # which makes it
+            plugins.existing(folder)
         with plugins.using(folders):
-            return commands[words[0]](rest)
+            return commands[command](rest)
     except (UserError, Refused) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -122,32 +112,38 @@ def _run(words: list[str]) -> int:
 
 def _audit(scenario: Scenario, command: str) -> int:
     """Run one scenario into its folder; return how many trials failed."""
-    from audit.cli import files
-    from audit.config import compose
-    from audit.config.workspace import engine, open_folder, prepare_jax
-    from audit.engine.progress import Progress
-    from audit.pipeline import audit
+    from audit.config import compose, workspace
     from audit.report import terminal
 
-    folder, _ = open_folder(scenario, RUNS)
-    prepare_jax()
+    folder, _ = workspace.open_folder(scenario, RUNS)
+    workspace.prepare_jax()
     print(terminal.banner(scenario, compose.play(scenario)))
-    with Progress() as progress:
-        card = audit(scenario, engine(scenario, folder, RUNS, progress), command)
-    written = files.write(card, folder)
+    card = _again(scenario, command)
+    written = _write(card, folder)
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
     _print_files(written, "  ")
-    return _failures(card)
-
-
-def _failures(card: Scorecard) -> int:
-    """Say which trials failed; return how many."""
-    failed = [t for t in card.trials if t["status"] == "failed"]
+    failed = [t for t in card.trials if t.status == "failed"]
     for t in failed:
-        pair = f"{t['attack']} on {t['defense']}"
-        print(f"failed: {pair}: {t['reason']}", file=sys.stderr)
+        print(f"failed: {t.attack} on {t.defense}: {t.reason}", file=sys.stderr)
     return len(failed)
+
+
+def _write(card: Scorecard, folder: Path) -> list[Path]:
+    """Write a run's card, page and figures, each whole or not at all; return them."""
+    from audit.report import markdown
+    from audit.report.figures import common, drawings
+    from audit.scorecard import card as cards
+
+    cards.save(card, folder)
+    figures = drawings(card)
+    with cards.replacing(folder / "scorecard.md") as path:
+        path.write_text(markdown.render(card, list(figures)))
+    for name, draw in figures.items():
+        with cards.replacing(folder / name) as path:
+            common.save(draw(card), path)
+    names = ("scorecard.md", "scorecard.json", "scorecard.npz", *figures)
+    return [folder / name for name in names]
 
 
 def _show(words: list[str]) -> int:
@@ -171,15 +167,11 @@ def _reproduce(given: list[str]) -> int:
     from audit.cli.reproduce.published import BUDGETS
     from audit.config.plugins import existing
 
-    [*names], options = parse(
-        "reproduce",
-        given,
-        "SOURCE",
-        {
-            "budget=": choice("budget", *BUDGETS),
-            "--config-dir DIR": lambda typed: existing(typed, "--config-dir"),
-        },
-    )
+    usage = {
+        "budget=": choice("budget", *BUDGETS),
+        "--config-dir DIR": lambda typed: existing(typed, "--config-dir"),
+    }
+    names, options = parse("reproduce", given, "SOURCE", usage)
     config_dir = options.get("config_dir")
     plans = [
         plan(name, file, options.get("budget", "full"), config_dir)
@@ -193,8 +185,10 @@ def _compared(plan: Plan) -> int:
     from audit.cli.reproduce import execute, verdicts
 
     print(f"{plan.expected.title}: {len(plan.numbers)} published numbers")
-    outcomes = execute.carry_out(plan, _audit, RUNS, print)
-    judged = execute.verdicts(plan, outcomes)
+    outcomes = {
+        run: execute.carry_out(plan, run, _audit, RUNS, print) for run in plan.jobs
+    }
+    judged = [execute.verdict(n, plan.budget, outcomes) for n in plan.numbers]
     print(f"\n{verdicts.table(judged)}\n")
     for line in verdicts.notes(judged):
         print(line, file=sys.stderr)
@@ -246,7 +240,7 @@ def _verify(given: list[str]) -> int:
     return verify.CODES[verdict.word]
 
 
-def _again(scenario: Scenario) -> Scorecard:
+def _again(scenario: Scenario, command: str = "") -> Scorecard:
     """Run one scenario into its folder; return its card and leave no other trace."""
     from audit.config.workspace import engine, open_folder, prepare_jax
     from audit.engine.progress import Progress
@@ -255,7 +249,7 @@ def _again(scenario: Scenario) -> Scorecard:
     folder, _ = open_folder(scenario, RUNS)
     prepare_jax()
     with Progress() as progress:
-        return audit(scenario, engine(scenario, folder, RUNS, progress))
+        return audit(scenario, engine(scenario, folder, RUNS, progress), command)
 
 
 def _membership(given: list[str]) -> int:
@@ -265,10 +259,8 @@ def _membership(given: list[str]) -> int:
         "target=MODEL": lambda typed: typed,
         "calibration=N": rate_scores.calibration_models,
     }
-    which = (
-        f"membership of what? one .npz file or folder: a file holds "
-        f"{score_formats.LAYOUTS}"
-    )
+    holds = f"a file holds {score_formats.LAYOUTS}"
+    which = f"membership of what? one .npz file or folder: {holds}"
     [path], options = parse("membership", given, "PATH", usage, which)
     print(rate_scores.render(rate_scores.rate(Path(path), **options)))
     return 0
@@ -279,12 +271,17 @@ def _list(given: list[str]) -> int:
     from audit.config import registry
     from audit.config.compose import scenario_names, title
     from audit.config.hydra_app import folders, locate
+    from audit.config.registry import SUITE
 
     parse("list", given)
+
+    def line(name: str, text: str, origin: str) -> None:
+        print(f"  {name:<20} {text}{f' [{origin}]' if origin != SUITE else ''}")
+
     print("scenarios")
     for name in scenario_names(folders(None)):
         folder, origin = locate(name)
-        print(f"  {name:<20} {title(folder / name)}{_from(origin)}")
+        line(name, title(folder / name), origin)
     for kind, heading in (
         ("defense", "defenses"),
         ("attack", "attacks"),
@@ -294,18 +291,11 @@ def _list(given: list[str]) -> int:
         names = registry.names(kind)
         print(heading if names else f"{heading}: none")
         for name in names:
-            origin = _from(registry.place(kind, name).origin)
-            print(f"  {name:<20} {registry.summary(kind, name)}{origin}")
+            line(name, registry.summary(kind, name), registry.place(kind, name).origin)
     print("data sets")
     for name in data.names():
-        print(f"  {name:<20} {data.where(name) or 'not on this machine'}")
+        line(name, data.where(name) or "not on this machine", SUITE)
     return 0
-
-
-def _from(origin: str) -> str:
-    from audit.config.registry import SUITE
-
-    return "" if origin == SUITE else f" [{origin}]"
 
 
 def _new(given: list[str]) -> int:

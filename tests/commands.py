@@ -12,6 +12,13 @@ def call(*words):
         return stop.code
 
 
+def printed(capsys, *words, code=0):
+    """Return what a command prints, and check its exit code."""
+    capsys.readouterr()
+    assert call(*words) == code
+    return capsys.readouterr().out
+
+
 def refused(capsys, *words, silently=False):
     """Return the one line of a command that is refused."""
     assert call(*words) == 2

@@ -15,7 +15,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 @pytest.mark.parametrize("kind", ["defense", "attack"])
 def test_every_plug_in_has_a_page_and_stands_in_the_readme(kind):
     pages = {p.stem for p in (ROOT / "docs" / f"{kind}s").glob("*.md")}
-    assert pages == set(registry.own_names(kind))
+    assert pages == set(registry.built_in(kind))
     readme = (ROOT / "README.md").read_text()
     for name in pages:
         assert f"| `{name}` |" in readme

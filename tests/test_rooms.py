@@ -90,11 +90,7 @@ def test_public_functions_say_what_they_do(path):
 
 
 def test_no_class_name_is_defined_twice():
-    names = [
-        node.name
-        for path in FILES
-        if "audit" in path.parts
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
-    ]
+    trees = [ast.parse(p.read_text()) for p in FILES if "audit" in p.parts]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
     assert sorted(names) == sorted(set(names))

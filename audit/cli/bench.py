@@ -9,7 +9,7 @@ per-example gradients by autodiff, jitted. It must give the same weights.
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -52,15 +52,10 @@ class Benchmark(NamedTuple):
     difference: float  # largest relative one between a lane's weights and the loop's
 
 
-def problem() -> tuple[Task, TrainingSet]:
-    """Return the linear task and random records: 1,000 fixed, MODELS targets."""
-    rng = np.random.default_rng(0)
-
-    def draw(n: int) -> Examples:
-        x = rng.uniform(size=(n, *PIXELS)) * (rng.uniform(size=(n, *PIXELS)) < 0.2)
-        return Examples(x.astype(np.float32), rng.integers(0, 2, n).astype(np.int32))
-
-    return networks.binary_linear(PIXELS, 2), TrainingSet(draw(FIXED), draw(MODELS))
+def draw(n: int, rng: np.random.Generator) -> Examples:
+    """Return random records, most of their pixels 0."""
+    x = rng.uniform(size=(n, *PIXELS)) * (rng.uniform(size=(n, *PIXELS)) < 0.2)
+    return Examples(x.astype(np.float32), rng.integers(0, 2, n).astype(np.int32))
 
 
 def make(name: str, task: Task) -> shadow.Learner:
@@ -111,24 +106,24 @@ def product_rate(tile: int) -> float:
 
 
 def _fastest(run: Callable[[], Any], times: int) -> float:
+    """Return the seconds of the fastest of several calls, after one that compiles."""
     run()
-    best = float("inf")
-    for _ in range(times):
-        began = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - began)
-    return best
+    return min(timeit.repeat(run, number=1, repeat=times))
 
 
 def measure(lanes: Lanes | None = None) -> Benchmark:
     """Run the benchmark; the fastest of several repetitions counts, for each line."""
     engine = shadow.Engine(lanes or Lanes())
-    task, data = problem()
+    rng, task = np.random.default_rng(0), networks.binary_linear(PIXELS, 2)
+    data = TrainingSet(draw(FIXED, rng), draw(MODELS, rng))
     root = jax.random.key(1)
     dpsgd = make("dpsgd", task)
     loop = plain_loop(task, dpsgd)
     keys = [jax.random.fold_in(root, i) for i in range(LOOPED)]
     targets = [jax.tree.map(lambda a, i=i: a[i], data.target) for i in range(LOOPED)]
+
+    def train(learner: shadow.Learner) -> Any:
+        return shadow.sweep("train", learner, root, data, engine=engine).params
 
     def looped() -> list[Any]:
         return [
@@ -136,62 +131,30 @@ def measure(lanes: Lanes | None = None) -> Benchmark:
             for k, z in zip(keys, targets, strict=True)
         ]
 
+    def rate(name: str, times: int) -> float:
+        learner = make(name, task)
+        return MODELS / _fastest(lambda: train(learner), times)
+
     slow = LOOPED / _fastest(looped, 2)
     gflops = product_rate(engine.lanes.tile)
-    speeds = [_speed(name, task, data, root, engine, gflops, slow) for name in SETTINGS]
-    lanes_out = shadow.sweep("train", dpsgd, root, data, engine=engine).params
-    difference = _largest_gap(lanes_out, looped())
+    work = 4 * (FIXED + 1) * (int(np.prod(PIXELS)) + 1) * STEPS / 1e9
+    rates = {name: rate(name, 8) for name in SETTINGS}
+    speeds = [Speed(k, r, r * work / gflops, r / slow) for k, r in rates.items()]
+    speeds.append(Speed("plain loop (dpsgd)", slow, None, 1.0))
+    for name in EXACT:  # which has no fixed number of steps
+        speeds.append(Speed(f"{name} (exact, float64)", rate(name, 2), None, None))
+    theirs = np.stack([ravel_pytree(params)[0] for params in looped()])
+    ours = np.asarray(jax.vmap(lambda p: ravel_pytree(p)[0])(train(dpsgd))[:LOOPED])
+    gaps = np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
     device = jax.devices()[0]
     precision = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
     return Benchmark(
         f"{device.platform}: {device.device_kind}, jax {jax.__version__}, float32 "
         f"products at {precision} precision",
         gflops,
-        (
-            *speeds,
-            Speed("plain loop (dpsgd)", slow, None, 1.0),
-            *(_exact(name, task, data, root, engine) for name in EXACT),
-        ),
-        difference,
+        tuple(speeds),
+        float(gaps.max()),
     )
-
-
-def _speed(
-    name: str,
-    task: Task,
-    data: TrainingSet,
-    key: jax.Array,
-    engine: shadow.Engine,
-    gflops: float,
-    slow: float,
-) -> Speed:
-    learner = make(name, task)
-    run = lambda: shadow.sweep("train", learner, key, data, engine=engine)  # noqa: E731
-    rate = MODELS / _fastest(run, 8)
-    work = 4 * (FIXED + 1) * (int(np.prod(PIXELS)) + 1) * STEPS / 1e9
-    return Speed(name, rate, rate * work / gflops, rate / slow)
-
-
-def _exact(
-    name: str, task: Task, data: TrainingSet, key: jax.Array, engine: shadow.Engine
-) -> Speed:
-    """Return the rate of exact fits, which have no fixed number of steps."""
-    learner = make(name, task)
-    run = lambda: shadow.sweep("train", learner, key, data, engine=engine)  # noqa: E731
-    return Speed(f"{name} (exact, float64)", MODELS / _fastest(run, 2), None, None)
-
-
-def _largest_gap(lanes: Any, looped: list[Any]) -> float:
-    """Return the largest ||a - b|| / ||b|| over models."""
-
-    def flat(leaves: list[Any]) -> np.ndarray:
-        rows = [np.asarray(a)[: len(looped)].reshape(len(looped), -1) for a in leaves]
-        return np.concatenate(rows, 1)
-
-    stacked = [np.stack(p) for p in zip(*map(jax.tree.leaves, looped), strict=True)]
-    ours, theirs = flat(jax.tree.leaves(lanes)), flat(stacked)
-    gap = np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
-    return float(gap.max())
 
 
 def render(benchmark: Benchmark) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from audit.config import workspace
 from audit.engine.store import installed
 
 WIDTH = 120
@@ -73,19 +74,16 @@ def _devices() -> Iterator[Finding]:
 
 def _memory() -> Iterator[Finding]:
     yield Finding("cpus", "ok", str(os.cpu_count() or "unknown"))
-    total, free = _gib("SC_PHYS_PAGES"), _gib("SC_AVPHYS_PAGES")
-    if total is None:
+    counted = set(getattr(os, "sysconf_names", ()))
+    if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= counted:
         yield Finding("memory", "note", "unknown on this system")
         return
-    text = f"{total:.1f} GiB, {'unknown' if free is None else f'{free:.1f}'} free"
+    page, free = os.sysconf("SC_PAGE_SIZE") / 2**30, "unknown"
+    total = os.sysconf("SC_PHYS_PAGES") * page
+    if "SC_AVPHYS_PAGES" in counted:
+        free = f"{os.sysconf('SC_AVPHYS_PAGES') * page:.1f}"
+    text = f"{total:.1f} GiB, {free} free"
     yield Finding("memory", "ok" if total >= 4 else "note", text)
-
-
-def _gib(pages: str) -> float | None:
-    """Return so many pages in GiB; None where the system does not count them."""
-    if not {pages, "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
-        return None
-    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
 def _data() -> Iterator[Finding]:
@@ -121,37 +119,32 @@ def _cache() -> Iterator[Finding]:
     from audit import data
 
     folder = data.cache_folder()
-    yield _writable("cache", folder)
     compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR") or folder / "xla"
-    yield _writable("compilation cache", Path(compiled))
-
-
-def _writable(name: str, folder: Path) -> Finding:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        advice = "name another with AUDIT_CACHE=DIR"
-        return Finding(name, "problem", f"{folder}: {error.strerror}; {advice}")
-    return Finding(name, "ok", str(folder))
+    for name, path in (("cache", folder), ("compilation cache", Path(compiled))):
+        try:
+            workspace.make_writable(path)
+        except OSError as error:
+            advice = "name another with AUDIT_CACHE=DIR"
+            yield Finding(name, "problem", f"{path}: {error.strerror}; {advice}")
+        else:
+            yield Finding(name, "ok", str(path))
 
 
 def _extras() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
-        absent = [module for module in modules if not _is_installed(module)]
+        absent = []
+        for module in modules:
+            spec = None
+            with contextlib.suppress(ModuleNotFoundError):  # not even its package
+                spec = importlib.util.find_spec(module)
+            absent += [module] if spec is None else []
         text = f"no {', '.join(absent)}; pip install -e '.[{extra}]'"
-        yield Finding(f"extra {extra}", *(("note", text) if absent else INSTALLED))
+        here = not absent
+        yield Finding(
+            f"extra {extra}", "ok" if here else "note", "installed" if here else text
+        )
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package it would be in
-        return False
-
-
-INSTALLED: tuple[Status, str] = ("ok", "installed")
 EXTRAS = {
     "launch": (
         "hydra_plugins.hydra_joblib_launcher",
@@ -177,7 +170,7 @@ def render(findings: list[Finding]) -> str:
     texts = []
     for finding in findings:
         head = f"{finding.status:<8} {finding.name:<{width}}  "
-        wrapper = textwrap.TextWrapper(WIDTH, head, " " * len(head))
-        wrapper.break_on_hyphens = False
+        indent = " " * len(head)
+        wrapper = textwrap.TextWrapper(WIDTH, head, indent, break_on_hyphens=False)
         texts.append(wrapper.fill(finding.text))
     return "\n".join(texts)

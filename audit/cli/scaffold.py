@@ -40,14 +40,7 @@ class Copy(NamedTuple):
 
 
 def plan(words: list[str]) -> Copy:
-    """Return what `new KIND NAME` writes; nothing is written yet.
-
-    Args:
-      words: kind and name, as typed.
-
-    Raises:
-      UserError: naming the word that is wrong, or the file that exists already.
-    """
+    """Return what `new KIND NAME` writes, or UserError; nothing is written yet."""
     if len(words) != 2:
         raise UserError(f"new what? {'|'.join(EXAMPLES)} and a name, not {words}")
     kind, name = words
@@ -73,14 +66,13 @@ def plan(words: list[str]) -> Copy:
 def _check_free(kind: str, name: str) -> None:
     """Refuse a name that is taken, wherever it is."""
     with plugins.only([f for f in plugins.named_folders() if Path(f).is_dir()]):
-        if kind == "scenario":
-            taken = [f / f"{name}.yaml" for f in hydra_app.folders(None)]
-            taken = [path for path in taken if path.exists()]
-        else:
-            is_taken = name in registry.names(kind)
-            taken = [registry.source(kind, name)] if is_taken else []
-    if taken:
-        raise UserError(f"{kind} {name!r} is there already: {taken[0]}")
+        places = [f / f"{name}.yaml" for f in hydra_app.folders(None)]
+        if kind != "scenario":
+            named = name in registry.names(kind)
+            places = [registry.source(kind, name)] if named else []
+        for path in places:
+            if path.exists():
+                raise UserError(f"{kind} {name!r} is there already: {path}")
 
 
 def _root(kind: str, folder: str | None) -> tuple[Path, bool]:
@@ -112,11 +104,7 @@ def _renamed(kind: str, name: str, root: Path, flat: bool) -> dict[Path, str]:
 
 
 def write(copy: Copy) -> list[Path]:
-    """Write the files; return their paths.
-
-    Raises:
-      UserError: if one cannot be written.
-    """
+    """Write the files; return their paths. Raises UserError where one cannot be."""
     for path, text in copy.texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -61,13 +61,9 @@ class ReplayVerdict(NamedTuple):
 def replay_words(card: Scorecard, out: Path) -> list[str]:
     """Return the words of `run` that replay a row into another folder.
 
-    Args:
-      card: the row.
-      out: the folder.
-
-    Raises:
-      UserError: if the command is not one of `python -m audit run`, or has a word that
-        would do more than set up its scenario.
+    The row's folders of plug-ins are never opened: the command line must name some.
+    Raises UserError if they are needed and missing, or if the command is not one of
+    `python -m audit run` or has a word that would do more than set up its scenario.
     """
     command = card.provenance["command"]
     try:
@@ -78,7 +74,12 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
         raise UserError(
             f"the row's command {command!r} is not one of python -m audit run"
         )
-    typed = _without_plugins(typed)
+    typed, folders = plugins.words(typed)
+    if folders and not plugins.named_folders():
+        raise UserError(
+            f"the row was made with plug-ins in {folders[0]!r}: read their code, then "
+            f"say where they are with --plugins DIR"
+        )
     for word in typed[4:]:
         if word.startswith(("hydra", "-", "+", "~")) or "${" in word or "=" not in word:
             raise UserError(f"the row's command has {word!r}, which is not replayed")
@@ -89,37 +90,17 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
     return [*kept, f"data={card.data['name']}", f"out={out}"]
 
 
-def _without_plugins(typed: list[str]) -> list[str]:
-    """Return the row's words without its folders of plug-ins, which are never opened.
-
-    Raises:
-      UserError: if the row had some and the command line names none.
-    """
-    kept, folders = plugins.words(typed)
-    if folders and not plugins.named_folders():
-        raise UserError(
-            f"the row was made with plug-ins in {folders[0]!r}: read their code, then "
-            f"say where they are with --plugins DIR"
-        )
-    return kept
-
-
 def compose(card: Scorecard, out: Path) -> Scenario:
-    """Return the scenario of a row as this code composes it; nothing runs.
-
-    Raises:
-      UserError: if a word of it does not exist here, or its data are not on this
-        machine.
-    """
+    """Return the scenario of a row as this code composes it. Raises: `replay_words`."""
     return hydra_app.composed(replay_words(card, out))[0]
 
 
 def changed(card: Scorecard, scenario: Scenario) -> list[str]:
     """Return what is not as it was when the row was made, in words."""
-    changes = []
-    if card.provenance.get("code") is None:
+    changes, code = [], card.provenance.get("code")
+    if code is None:
         changes.append("the row does not say which code made it")
-    elif card.provenance["code"] != workspace.code_version(scenario):
+    elif code != workspace.code_version(scenario):
         changes.append("the code that can change it")
     settings, theirs = scenario.resolved(), plain(card.scenario)
     changes += [
@@ -143,7 +124,8 @@ def numbers(card: Scorecard) -> dict[str, tuple[float, float]]:
     if card.floor.mse is not None:
         compared["floor.mse"] = card.floor.mse, card.floor.mse_se
     for label, defense in card.defenses.items():
-        compared |= _of_defense(f"defenses.{label}", defense)
+        named = _defense_numbers(defense)
+        compared |= {f"defenses.{label}.{k}": pair for k, pair in named.items()}
     for trial in card.trials:
         if trial.result is not None:
             headline = trial.result.headline
@@ -152,22 +134,21 @@ def numbers(card: Scorecard) -> dict[str, tuple[float, float]]:
     return {k: (float(v), float(se or 0)) for k, (v, se) in compared.items()}
 
 
-def _of_defense(where: str, defense: DefenseRow) -> dict[str, tuple[Any, Any]]:
+def _defense_numbers(defense: DefenseRow) -> dict[str, tuple[Any, Any]]:
     compared: dict[str, tuple[Any, Any]] = {}
     for key in ("accuracy", "r2"):
-        value = defense.utility and defense.utility[key]
-        if defense.utility and value is not None:
-            compared[f"{where}.{key}"] = value, _utility_se(defense.utility, key)
+        if defense.utility and (value := defense.utility[key]) is not None:
+            compared[key] = value, _utility_se(defense.utility, key)
     relative = float((defense.dfil or {}).get("relative_se") or 0)
     for bound in defense.bounds:
         se = float(bound.mean) * relative if bound.name == "cramer_rao" else None
         value = bound.mean if bound.log10 is None else bound.log10
-        compared[f"{where}.{bound.name}"] = value, se
+        compared[bound.name] = value, se
     for adjacency in ("replace_one", "add_remove"):
         pair = defense.epsilon and defense.epsilon[adjacency]
         for key in ("rdp", "tight"):
             if pair and pair[key] is not None:
-                compared[f"{where}.epsilon.{adjacency}.{key}"] = pair[key], None
+                compared[f"epsilon.{adjacency}.{key}"] = pair[key], None
     return compared
 
 
@@ -181,13 +162,10 @@ def _utility_se(utility: Utility, key: str) -> float:
 
 
 def compare(theirs: Scorecard, ours: Scorecard, different: list[str]) -> ReplayVerdict:
-    """Return the verdict on a row, given its replay.
+    """Return the verdict on a row, given its replay and what changed since it was made.
 
-    Args:
-      theirs: the row.
-      ours: its replay.
-      different: what changed since the row was made: a row that is not reproduced is
-        stale then, and differs otherwise. One that is reproduced is equal all the same.
+    A row that is not reproduced is stale if anything changed, and differs otherwise.
+    One that is reproduced is equal all the same.
     """
     before, now = numbers(theirs), numbers(ours)
     compared = tuple(
@@ -196,9 +174,9 @@ def compare(theirs: Scorecard, ours: Scorecard, different: list[str]) -> ReplayV
         if name in now
     )
     missing = tuple(sorted(before.keys() - now.keys()))
-    if compared and all(n.equal for n in compared) and not missing:
-        return ReplayVerdict("equal", compared, tuple(different), missing)
     word = "stale" if different else "differs"
+    if compared and all(n.equal for n in compared) and not missing:
+        word = "equal"
     return ReplayVerdict(word, compared, tuple(different), missing)
 
 
@@ -226,15 +204,10 @@ def render(verdict: ReplayVerdict) -> str:
 def verify(
     row: Path, out: Path | None, audit: Callable[[Scenario], Scorecard]
 ) -> ReplayVerdict:
-    """Return the verdict on a row after running its command again.
+    """Return the verdict on a row, a scorecard.json or its folder, after a replay.
 
-    Args:
-      row: a scorecard.json, or the folder it stands in.
-      out: where the results of the replay go; None = nowhere that lasts.
-      audit: runs one scenario into the folder it names and returns its card.
-
-    Raises:
-      UserError: if it is no scorecard, or its command cannot be replayed.
+    `audit` runs one scenario into the folder it names: `out`, or one that does not
+    last. Raises UserError for what is no scorecard, or a command that is not replayed.
     """
     card = schema.load(row / "scorecard.json" if row.is_dir() else row)
     with tempfile.TemporaryDirectory(prefix="verify-") as place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ def parse(
     options: Mapping[str, Reader] | None = None,
     which: str | None = None,
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the positional words of a command and the values of its options.
+    """Return the positional words of a command, and name -> value of typed options.
 
     Args:
       verb: the command, for messages.
@@ -28,14 +29,11 @@ def parse(
       which: the question to ask unless there is exactly one positional word; None = any
         number of them will do.
 
-    Returns:
-      The positional words, and name -> value of the options that were typed.
-
     Raises:
       UserError: naming the word that is wrong, and the options there are.
     """
     options = options or {}
-    readers = {_name(usage): reader for usage, reader in options.items()}
+    readers = {re.split("[ =]", usage)[0]: read for usage, read in options.items()}
     plain, values = [], dict[str, Any]()
     stream = iter(given)
     for word in stream:
@@ -44,7 +42,7 @@ def parse(
             typed = value if equals else next(stream, None)
             values[name.lstrip("-").replace("-", "_")] = readers[name](typed)
         elif equals or word.startswith("-") or not positional:
-            raise UserError(_unexpected(verb, word, [positional, *options]))
+            raise UserError(_unexpected(verb, word, [positional, *options], readers))
         else:
             plain.append(word)
     if which is not None and len(plain) != 1:
@@ -52,16 +50,12 @@ def parse(
     return plain, values
 
 
-def _name(usage: str) -> str:
-    return usage.replace(" ", "=").partition("=")[0]
-
-
-def _unexpected(verb: str, word: str, usage: list[str]) -> str:
+def _unexpected(verb: str, word: str, usage: list[str], options: Iterable[str]) -> str:
     """Return what a command takes, and the option that is nearest to `word`."""
     shown = [u for u in usage if u and not u.startswith("-")]
     if not shown:
         return f"{verb} takes no words, got {word!r}"
-    hint = did_you_mean(_name(word), map(_name, usage[1:])) if usage[1:] else ""
+    hint = did_you_mean(word.partition("=")[0], options) if options else ""
     return f"{verb} takes {' and '.join(shown)}, not {word!r}{hint}"
 
 

@@ -9,6 +9,7 @@ hashed follows from the order of the rooms (`audit.ROOMS`).
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterable
@@ -30,19 +31,10 @@ def version(paths: Iterable[Path]) -> str:
 
 
 def up_to(room: str) -> list[Path]:
-    """Return the suite's files in a room, in every earlier one and below all rooms.
-
-    Args:
-      room: one of `ROOMS`.
-    """
-    later = {PACKAGE + "." + r for r in ROOMS[ROOMS.index(room) + 1 :]}
-    later.add(f"{PACKAGE}.__main__")
-    return [path for name, path in _suite().items() if not _inside(name, later)]
-
-
-def _inside(module: str, rooms: set[str]) -> bool:
-    parts = module.split(".")
-    return any(".".join(parts[:i]) in rooms for i in range(1, len(parts) + 1))
+    """Return the suite's files in one of `ROOMS`, in earlier ones and below all."""
+    later = (*ROOMS[ROOMS.index(room) + 1 :], "__main__")
+    prefixes = tuple(f"{PACKAGE}.{each}." for each in later)
+    return [p for name, p in _suite().items() if not f"{name}.".startswith(prefixes)]
 
 
 @functools.cache
@@ -74,12 +66,8 @@ class _Module(NamedTuple):
 def _meaning(source: bytes) -> str:
     """Return what one file defines: empty for a file of imports and prose alone."""
     module = _parsed(source)
-    return _text(module.body, module.imports, _by_text) if module.body else ""
-
-
-def _by_text(dotted: str) -> str:
-    """Return the name and a hash of the text of a definition of the suite."""
-    return f"{dotted.split('.')[-1]} {_text_of(dotted)}"
+    call = lambda dotted: f"{dotted.split('.')[-1]} {_text_of(dotted)}"  # noqa: E731
+    return _text(module.body, module.imports, call) if module.body else ""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -97,13 +85,7 @@ def _text_of(dotted: str) -> str:
 
 
 def _text(node: Any, imports: dict[str, str], call: Callable[[str], str]) -> str:
-    """Return a syntax tree in words, everything imported called by its definition.
-
-    Args:
-      node: of a syntax tree, or anything in one.
-      imports: what the file's names stand for.
-      call: (dotted name of a definition of the suite) -> what it is called.
-    """
+    """Return a syntax tree in words; `call` names what is imported, by dotted name."""
     if isinstance(node, list):
         return f"[{','.join(_text(n, imports, call) for n in node)}]"
     if not isinstance(node, ast.AST):
@@ -130,7 +112,9 @@ def _parsed(source: bytes) -> _Module:
     tree, imports = ast.parse(source), dict[str, str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            imports |= {a.asname or a.name.split(".")[0]: _top(a) for a in node.names}
+            for a in node.names:
+                top = a.name.split(".")[0]
+                imports[a.asname or top] = a.name if a.asname else top
         elif isinstance(node, ast.ImportFrom) and node.module:
             imports |= {
                 a.asname or a.name: f"{node.module}.{a.name}" for a in node.names
@@ -145,72 +129,53 @@ def _parsed(source: bytes) -> _Module:
     return _Module(tree.body, imports, definitions)
 
 
-def _top(alias: ast.alias) -> str:
-    return alias.name if alias.asname else alias.name.split(".")[0]
-
-
 def _says_nothing(node: ast.stmt) -> bool:
     """Return whether a statement is an import, prose, or there for types alone."""
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return True
-    if isinstance(node, ast.If):
-        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
-        return False
-    return isinstance(node.value.value, str)
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(ast.Constant(str())):
+            return True
+        case ast.If(ast.Name("TYPE_CHECKING")):
+            return True
+    return False
 
 
 def _defined(node: ast.stmt) -> list[str]:
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return [node.name]
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target]
-    return [t.id for t in targets if isinstance(t, ast.Name)]
+    match node:
+        case ast.FunctionDef(name) | ast.ClassDef(name):
+            return [name]
+        case ast.Assign(targets):
+            return [t.id for t in targets if isinstance(t, ast.Name)]
+        case ast.AnnAssign(ast.Name(name)):
+            return [name]
+    return []
 
 
 # Plug-ins -----------------------------------------------------------------------------
 
 
 def with_helpers(sources: Iterable[Path], roots: Iterable[Path]) -> tuple[Path, ...]:
-    """Return files and all they import from the same place, directly or not.
+    """Return a plug-in's files and all they import from the same place or from `roots`.
 
-    Args:
-      sources: files of a plug-in.
-      roots: folders whose modules count; installed packages are no part of a plug-in.
+    Installed packages are no part of a plug-in, hence not among the roots.
     """
     roots, files = tuple(roots), dict.fromkeys(p.resolve() for p in sources)
     waiting = list(files)
     while waiting:
         path = waiting.pop()
-        for folder in dict.fromkeys((path.parent, *roots)):
-            for name in _imported(path):
-                for helper in _files_of(folder, name):
-                    if helper not in files:
-                        files[helper] = None
-                        waiting.append(helper)
+        with contextlib.suppress(SyntaxError, ValueError):  # a file that is no Python
+            for name in set(_parsed(path.read_bytes()).imports.values()):
+                for folder in (path.parent, *roots):
+                    helpers = [f for f in _files_of(folder, name) if f not in files]
+                    files |= dict.fromkeys(helpers)
+                    waiting += helpers
     return tuple(files)
-
-
-def _imported(path: Path) -> set[str]:
-    """Return the dotted names a file imports; nothing for a file that is no Python."""
-    try:
-        return set(_parsed(path.read_bytes()).imports.values())
-    except (SyntaxError, ValueError):
-        return set()
 
 
 def _files_of(folder: Path, dotted: str) -> list[Path]:
     """Return the file of a module below a folder, and its packages' own files."""
-    top = dotted.split(".")[0]
-    if top == PACKAGE:
-        return []
-    files, at = [], folder
-    for part in dotted.split("."):
-        for path in (at / f"{part}.py", at / part / "__init__.py"):
-            if path.is_file():
-                files.append(path.resolve())
-        at = at / part
+    files = []
+    for part in dotted.split(".") if not f"{dotted}.".startswith(f"{PACKAGE}.") else ():
+        paths = folder / f"{part}.py", folder / part / "__init__.py"
+        files += [path.resolve() for path in paths if path.is_file()]
+        folder = folder / part
     return files

@@ -6,6 +6,7 @@ settings. Everything here runs before JAX is imported.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from audit.config import registry
 from audit.config.registry import Setting
-from audit.config.schema import DataSet, Features, ScenarioSpec, SplitSizes
+from audit.config.schema import DataSet, ScenarioSpec, SplitSizes
 from audit.errors import UserError, did_you_mean
 from audit.types import Lanes
 
@@ -42,35 +43,36 @@ class Scenario(NamedTuple):
     bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
     elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
 
+    @property
+    def line_ups(self) -> dict[str, tuple[Entry, ...]]:
+        """Kind of plug-in -> its entries."""
+        line_ups = {"defense": self.defenses, "attack": self.attacks}
+        return {"game": (self.game,), **line_ups, "bound": self.bounds}
+
     def resolved(self) -> dict[str, Any]:
         """Return everything that can change a number, as plain JSON data."""
-        spec = self.spec
+
+        def words(*names: str) -> dict[str, Any]:
+            return self.spec.model_dump(include=set(names))
 
         def line_up(entries: tuple[Entry, ...]) -> dict:
             return {e.label: {"use": e.name, **e.settings} for e in entries}
 
-        game_settings = {
-            word: value.model_dump() if isinstance(value, BaseModel) else value
-            for word, value in self.game.settings.items()
-        }
         return {
-            "scenario": spec.name,
-            "title": spec.title,
-            "source": spec.source,
-            "game": spec.game,
-            "seed": spec.seed,
+            "scenario": self.spec.name,
+            **words("title", "source", "game", "seed"),
             "data": self.data,
-            "task": spec.task.model_dump(),
-            "features": spec.features.model_dump(),
+            **words("task", "features"),
             "splits": self.splits.model_dump(),
-            "pretrain": spec.pretrain.model_dump(),
-            "runs": spec.runs,
-            "accounting_runs": spec.accounting_runs,
-            "delta": spec.delta,
+            **words("pretrain"),
+            **words("runs", "accounting_runs", "delta"),
             "defense": line_up(self.defenses),
             "attack": line_up(self.attacks),
             "lanes": {"tile": self.lanes.tile},
-            **game_settings,
+            **{
+                word: value.model_dump() if isinstance(value, BaseModel) else value
+                for word, value in self.game.settings.items()
+            },
             **({"bound": line_up(self.bounds)} if self.bounds else {}),
         }
 
@@ -82,29 +84,18 @@ def scenario_names(folders: list[Path]) -> list[str]:
 
 
 def title(scenario: Path) -> str:
-    """Return a scenario file's title; "" where it has none.
-
-    Args:
-      scenario: without its suffix.
-    """
-    lines = scenario.with_name(f"{scenario.name}.yaml").read_text().splitlines()
-    titles = (
-        line.removeprefix("title:") for line in lines if line.startswith("title:")
-    )
-    return next(titles, "").strip()
+    """Return the title of a scenario file, named without its suffix; "" = none."""
+    text = scenario.with_name(f"{scenario.name}.yaml").read_text()
+    line = re.search(r"^title:(.*)", text, re.MULTILINE)
+    return line[1].strip() if line else ""
 
 
 def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
-    """Check a composed scenario.
-
-    Args:
-      name: of the scenario.
-      composed: plain containers, interpolations resolved.
-
-    Raises:
-      UserError: naming what was typed and what exists.
-    """
-    common, settings = _parted(composed)
+    """Return a composed scenario, checked. Raises UserError, naming what is wrong."""
+    common = {k: v for k, v in composed.items() if k in ScenarioSpec.model_fields}
+    settings = {k: v for k, v in composed.items() if k not in common}
+    if isinstance(game := common.get("game"), str):
+        _check_settings(game, settings, "")
     try:
         spec = ScenarioSpec(name=name, **common)
     except ValidationError as error:
@@ -113,98 +104,84 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     here = spec.sets[data]
     for data_set, section in spec.sets.items():
         _check_settings(spec.game, section.model_extra or {}, f"sets.{data_set}.")
-    spec = spec.model_copy(update={"features": _features(spec, here)})
-    game = _game(spec, settings, here)
+    settings |= here.model_extra or {}  # those of the data set in use win
+    checked = registry.check("game", spec.game, settings, "")
     _playable(spec, here)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
     attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
-    for name, section in spec.sets.items():
-        where = f"sets.{name}"
-        _check_labels(
-            "defense", defenses, spec.defense, section.defense, f"{where}.defense"
-        )
-        _check_labels("attack", attacks, spec.attack, section.attack, f"{where}.attack")
-        _used({**spec.training, **section.training}, defenses)
-    _check_labels("defense", defenses, spec.defense, spec.chosen, "chosen")
-    # the command line may have shortened the line-up
-    chosen = {k: v for k, v in spec.chosen.items() if k in defenses}
-    spec = spec.model_copy(update={"chosen": chosen})
-    training = {**spec.training, **here.training}
+    _check_sections(spec, defenses, attacks)
+    update: dict[str, Any] = {  # the command line may have shortened the line-up
+        "chosen": {k: v for k, v in spec.chosen.items() if k in defenses}
+    }
+    if here.features is not None:  # words set in the scenario win
+        words = spec.features.model_dump(exclude_unset=True)
+        update["features"] = here.features.model_copy(update=words)
+    hints = get_type_hints(Lanes, include_extras=True)
+    lanes = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
     return Scenario(
-        spec=spec,
+        spec=spec.model_copy(update=update),
         data=data,
         splits=here.splits,
-        game=game,
-        defenses=_entries("defense", defenses, training),
+        game=Entry(spec.game, spec.game, settings, checked),
+        defenses=_entries("defense", defenses, {**spec.training, **here.training}),
         attacks=_entries("attack", attacks, {}),
-        lanes=_lanes(spec.lanes),
+        lanes=Lanes(**registry.validate(lanes, spec.lanes, "lanes")),
         bounds=_bounds(spec),
     )
 
 
-def _features(spec: ScenarioSpec, here: DataSet) -> Features:
-    """Return the data set's features; words set in the scenario win."""
-    if here.features is None:
-        return spec.features
-    explicit = {k: getattr(spec.features, k) for k in spec.features.model_fields_set}
-    return here.features.model_copy(update=explicit)
+def _check_sections(
+    spec: ScenarioSpec, defenses: dict[str, dict[str, Any]], attacks: Iterable[str]
+) -> None:
+    """Refuse labels and words of training that nothing in the scenario has."""
+    trained = {
+        w for d in defenses.values() for w in registry.settings("defense", d["use"])
+    }
+    known = {
+        "defense": {*defenses, *spec.defense, *registry.names("defense")},
+        "attack": {*attacks, *spec.attack, *registry.names("attack")},
+    }
+    for name, section in spec.sets.items():
+        for kind, labels in known.items():
+            given = getattr(section, kind)
+            _check_known(given, labels, f"unknown {kind} sets.{name}.{kind}.")
+        training = {**spec.training, **section.training}
+        _check_known(training, trained, "no defense in the line-up has training.")
+    _check_known(spec.chosen, known["defense"], "unknown defense chosen.")
 
 
-def _parted(composed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the words of every scenario, and those that are settings of its game."""
-    common = {k: v for k, v in composed.items() if k in ScenarioSpec.model_fields}
-    settings = {k: v for k, v in composed.items() if k not in common}
-    game = common.get("game")
-    if isinstance(game, str):
-        _check_settings(game, settings, "")
-    return common, settings
+def _check_known(words: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse a word that is not known, as `where` calls it."""
+    for word in words:
+        if word not in known:
+            raise UserError(f"{where}{word}{did_you_mean(word, known)}")
 
 
 def _check_settings(game: str, settings: Mapping[str, Any], where: str) -> None:
-    """Refuse words that are neither of every scenario nor settings of its game.
-
-    Raises:
-      UserError: naming the games that have the setting, or the nearest word.
-    """
+    """Refuse words that are neither of every scenario nor settings of its game."""
     words = registry.settings("game", game)
     for word in settings:
         if word in words:
             continue
-        games = [g for g in registry.names("game") if word in _settings(g)]
+        games = []
+        for other in registry.names("game"):
+            with contextlib.suppress(UserError):  # another plug-in may be broken
+                games += [other] * (word in registry.settings("game", other))
         if games:
             raise UserError(
                 f"{where}{word}: a setting of {', '.join(games)}; the game is {game}"
             )
-        allowed = {*ScenarioSpec.model_fields, *words} - {"name"} | {"scenario"}
-        if where:
-            allowed = {*DataSet.model_fields, *words}
-        raise UserError(f"unknown key {where}{word}{did_you_mean(word, allowed)}")
-
-
-def _settings(game: str) -> Iterable[str]:
-    try:
-        return registry.settings("game", game)
-    except UserError:  # another plug-in may be broken
-        return ()
-
-
-def _game(spec: ScenarioSpec, settings: Mapping[str, Any], here: DataSet) -> Entry:
-    """Check the game's settings; those of the data set in use win."""
-    passed = {**settings, **(here.model_extra or {})}
-    checked = registry.check("game", spec.game, passed, "")
-    return Entry(spec.game, spec.game, passed, checked)
+        here = {*ScenarioSpec.model_fields, "scenario"} - {"name"}
+        known = {*(DataSet.model_fields if where else here), *words}
+        raise UserError(f"unknown key {where}{word}{did_you_mean(word, known)}")
 
 
 def play(scenario: Scenario) -> Any:
-    """Return the scenario's game; the first call imports JAX.
+    """Return the scenario's `games.base.Game`; the first call imports JAX.
 
-    Returns:
-      `games.base.Game`.
-
-    Raises:
-      UserError: for splits, plug-ins or settings that the game cannot be played with.
+    Raises UserError for splits, plug-ins or settings with which it cannot be played.
     """
     game = registry.find("game", scenario.game.name)(**scenario.game.settings)
     name, sizes = scenario.spec.game, scenario.splits
@@ -227,11 +204,11 @@ def play(scenario: Scenario) -> Any:
 def _bounds(spec: ScenarioSpec) -> tuple[Entry, ...]:
     """Check the bounds that are plug-ins: the suite's own are always computed."""
     requested = _line_up("bound", spec.bounds, spec.bound, {})
-    always = registry.own_names("bound")
-    for label, given in requested.items():
-        for word in (label, given["use"]):
-            if word in always:
-                raise UserError(f"bounds: {word} is always computed; leave it out")
+    named = {
+        word for label, given in requested.items() for word in (label, given["use"])
+    }
+    for word in sorted(named & registry.built_in("bound").keys()):
+        raise UserError(f"bounds: {word} is always computed; leave it out")
     return _entries("bound", requested, {})
 
 
@@ -250,9 +227,7 @@ def _choose_data(spec: ScenarioSpec) -> str:
     from audit import data
 
     names = data.names()
-    for name in spec.sets:
-        if name not in names:
-            raise UserError(f"unknown data set sets.{name}{did_you_mean(name, names)}")
+    _check_known(spec.sets, names, "unknown data set sets.")
     if spec.data not in ("auto", *names):
         hint = did_you_mean(spec.data, ["auto", *spec.sets])
         raise UserError(f"unknown data set data={spec.data}{hint}")
@@ -281,43 +256,13 @@ def _line_up(
                 )
             if label in chosen:
                 raise UserError(f"{kind} {label!r} stands twice in the line-up")
-            merged = {
-                **data_settings.get(label, {}),
-                **given,
-                **settings.get(label, {}),
-            }
-            chosen[label] = {"use": label, **merged}
-    plugins = registry.names(kind)
+            first, last = data_settings.get(label, {}), settings.get(label, {})
+            chosen[label] = {"use": label, **first, **given, **last}
+    words = {*chosen, *registry.names(kind)}
     for label in settings:
-        if (
-            label not in chosen
-            and label not in plugins
-            and "use" not in settings[label]
-        ):
-            words = {*chosen, *plugins}
+        if label not in words and "use" not in settings[label]:
             raise UserError(f"unknown {kind} {label!r}{did_you_mean(label, words)}")
     return chosen
-
-
-def _check_labels(
-    kind: str, line_up: Any, settings: Any, labels: Iterable[str], where: str
-) -> None:
-    """Refuse settings at `where` for a label that does not exist."""
-    words = {*line_up, *settings, *registry.names(kind)}
-    for label in labels:
-        if label not in words:
-            hint = did_you_mean(label, words)
-            raise UserError(f"unknown {kind} {where}.{label}{hint}")
-
-
-def _used(training: dict[str, Any], line_up: dict[str, dict[str, Any]]) -> None:
-    declared = {
-        w for d in line_up.values() for w in registry.settings("defense", d["use"])
-    }
-    for word in training:
-        if word not in declared:
-            hint = did_you_mean(word, declared)
-            raise UserError(f"no defense in the line-up has training.{word}{hint}")
 
 
 def _entries(
@@ -328,16 +273,9 @@ def _entries(
         name = given["use"]
         declared = registry.settings(kind, name)
         passed = {k: v for k, v in common.items() if k in declared}
-        registry.check(
-            kind, name, {k: passed[k] for k in passed.keys() - given.keys()}, "training"
-        )
+        trained = {k: v for k, v in passed.items() if k not in given}
+        registry.check(kind, name, trained, "training")
         passed |= {k: v for k, v in given.items() if k != "use"}
         settings = registry.check(kind, name, passed, f"{kind}.{label}")
         entries.append(Entry(label, name, passed, settings))
     return tuple(entries)
-
-
-def _lanes(given: dict[str, Any]) -> Lanes:
-    hints = get_type_hints(Lanes, include_extras=True)
-    declared = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
-    return Lanes(**registry.validate(declared, given, "lanes"))

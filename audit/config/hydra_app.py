@@ -14,7 +14,7 @@ from typing import Any
 from audit.config import compose, plugins
 from audit.config.registry import SUITE
 from audit.engine import store as stores
-from audit.errors import UserError, did_you_mean
+from audit.errors import UserError
 
 # Hydra composes and sweeps; logging and output folders are the suite's own.
 QUIET = (
@@ -42,36 +42,17 @@ def folders(config_dir: str | None) -> list[Path]:
 def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
     """Return the folder of a scenario, and where it is from.
 
-    Args:
-      name: of the scenario, without a suffix.
-      config_dir: the user's folder, whose scenario may stand in for another.
-
-    Raises:
-      UserError: if there is none of that name, or two.
+    A scenario in `config_dir`, the user's folder, may stand in for another. Raises
+    UserError if there is none of that name, or two.
     """
     if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
         return Path(config_dir), f"folder {config_dir}"
-    places: dict[Path, tuple[Path, str]] = {}
-    for folder, origin in [(BUILT_IN, SUITE), *plugins.scenario_folders()]:
-        if (folder / f"{name}.yaml").is_file():  # one folder named twice is one
-            places.setdefault(folder.resolve(), (folder, origin))
-    if not places:
-        names = compose.scenario_names(folders(config_dir))
-        raise UserError(f"unknown scenario {name!r}{did_you_mean(name, names)}")
-    if len(places) > 1:
-        one, two, *_ = [f"{f / name}.yaml ({origin})" for f, origin in places.values()]
-        raise UserError(
-            f"there are two of scenario {name!r}: {one} and {two}; rename one"
-        )
-    return next(iter(places.values()))
-
-
-def _elsewhere(name: str, folder: Path, origin: str) -> dict[str, str] | None:
-    """Return where a scenario that is not the suite's own is from, for the card."""
-    if origin == SUITE:
-        return None
-    code = stores.digest((folder / f"{name}.yaml").read_text())
-    return {"kind": "scenario", "name": name, "origin": origin, "code": code}
+    every = [(BUILT_IN, SUITE), *plugins.scenario_folders()]
+    files = [plugins.Place(f / f"{name}.yaml", origin, ()) for f, origin in every]
+    there = [at for at in files if at.path.is_file()]
+    known = lambda: compose.scenario_names(folders(config_dir))  # noqa: E731
+    at = plugins.single("scenario", name, there, known)
+    return at.path.parent, at.origin
 
 
 def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> None:
@@ -92,10 +73,17 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
 
     name, rest, config_dir = _parse(words)
     folder, origin = locate(name, config_dir)
-    elsewhere = _elsewhere(name, folder, origin)
-    # argparse wants flags in front of the words
-    overrides = sorted((_forced(word) for word in rest), key=lambda w: w[0] != "-")
-    _check_grammar(overrides)
+    elsewhere = None
+    if origin != SUITE:
+        code = stores.digest((folder / f"{name}.yaml").read_text())
+        elsewhere = {"kind": "scenario", "name": name, "origin": origin, "code": code}
+    # a word may add a key: what may exist is pydantic's to say, more clearly
+    ours = ("-", "+", "~", "hydra.", "hydra/")
+    words = [word if word.startswith(ours) else f"++{word}" for word in rest]
+    overrides = sorted(words, key=lambda w: w[0] != "-")  # as argparse wants them
+    for word in overrides:
+        if not word.startswith("-"):
+            _check_grammar(word)
 
     def point(config: Any) -> None:
         try:
@@ -110,17 +98,16 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
         with _argv([sys.argv[0], *overrides, *QUIET]), raising:
             main(point)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_in_one_line(error)) from None
+        # without the folders that Hydra looked into
+        text = f"{error} {error.__cause__ or ''}".replace("++", "")
+        text = " ".join(text.split("Config search path")[0].split())
+        raise UserError(text) from None
 
 
 def composed(words: list[str]) -> tuple[compose.Scenario, str]:
     """Return the one scenario the words describe, and the words that replay it.
 
-    Args:
-      words: as for `launch`, without a sweep.
-
-    Raises:
-      UserError: naming the word that is wrong, or if the words describe a sweep.
+    Raises UserError, naming the word that is wrong, or if the words describe a sweep.
     """
     points: list[tuple[compose.Scenario, str]] = []
     try:
@@ -160,25 +147,15 @@ def _meant(word: str) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _forced(word: str) -> str:
-    """Let a word add a key: what may exist is pydantic's to say, more clearly."""
-    plain = not word.startswith(("-", "+", "~", "hydra.", "hydra/"))
-    return f"++{word}" if plain else word
-
-
-def _check_grammar(overrides: list[str]) -> None:
+def _check_grammar(word: str) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    parser = OverridesParser.create()
-    for word in overrides:
-        if word.startswith("-"):
-            continue
-        try:
-            parser.parse_override(word)
-        except HydraException as error:
-            why = str(error).split("\n")[0]
-            raise UserError(f"cannot read {word.removeprefix('++')!r}: {why}") from None
+    try:
+        OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        why = str(error).split("\n")[0]
+        raise UserError(f"cannot read {word.removeprefix('++')!r}: {why}") from None
 
 
 def _scenario(name: str, config: Any) -> compose.Scenario:
@@ -199,9 +176,8 @@ def _typed_training_wins(plain: dict) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    overrides = OverridesParser.create().parse_overrides(
-        list(HydraConfig.get().overrides.task)
-    )
+    task = list(HydraConfig.get().overrides.task)
+    overrides = OverridesParser.create().parse_overrides(task)
     typed = {w for o in overrides for w in _leaves(o.key_or_group, o.value())}
     words = {w.removeprefix("training.") for w in typed if w.startswith("training.")}
     sets = plain.get("sets")
@@ -223,21 +199,11 @@ def _leaves(key: str, value: Any) -> set[str]:
 def _replay(config_dir: str | None) -> str:
     from hydra.core.hydra_config import HydraConfig
 
-    words = [_typed(w.removeprefix("++")) for w in HydraConfig.get().overrides.task]
-    words += [f"--config-dir {_typed(config_dir)}"] if config_dir else []
-    words += [f"--plugins {_typed(f)}" for f in plugins.named_folders()]
-    return "".join(f" {w}" for w in words)
-
-
-def _typed(word: str) -> str:
-    """Return a word as a shell takes it; lists of plain words need no quotes."""
-    return word if re.fullmatch(r"[\w@%+=:,./\[\]-]+", word) else shlex.quote(word)
-
-
-def _in_one_line(error: BaseException) -> str:
-    """Return Hydra's message about a word, without the folders it looked into."""
-    text = f"{error} {error.__cause__ or ''}".replace("++", "")
-    return " ".join(text.split("Config search path")[0].split())
+    words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
+    words += ["--config-dir", config_dir] if config_dir else []
+    words += [w for folder in plugins.named_folders() for w in ("--plugins", folder)]
+    plain = re.compile(r"[\w@%+=:,./\[\]-]+")  # lists of plain words need no quotes
+    return "".join(f" {w if plain.fullmatch(w) else shlex.quote(w)}" for w in words)
 
 
 @contextlib.contextmanager

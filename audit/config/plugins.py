@@ -24,24 +24,20 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from audit.errors import UserError
+from audit.errors import UserError, did_you_mean
 
 VARIABLE = "AUDIT_PLUGINS"
-KINDS = {
-    "defense": "defenses",
-    "attack": "attacks",
-    "bound": "bounds",
-    "game": "games",
-}
+KINDS = {kind: f"{kind}s" for kind in ("defense", "attack", "bound", "game")}
 # what a factory says it returns, by which a flat folder's files are told apart
-RETURNS = {"Defense": "defense", "Attack": "attack", "Bound": "bound", "Game": "game"}
+RETURNS = {kind.capitalize(): kind for kind in KINDS}
 SCENARIOS = "scenarios"
+NAMED = "a plug-in is named so"
 
 
 class Place(NamedTuple):
@@ -59,11 +55,7 @@ def named_folders() -> list[str]:
 
 
 def words(given: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a command without `--plugins DIR`, and the folders.
-
-    Raises:
-      UserError: if one is no folder's name.
-    """
+    """Return words without `--plugins DIR`, and the folders. Raises UserError."""
     kept, folders, stream = [], [], iter(given)
     for word in stream:
         if word.startswith("--plugins"):
@@ -101,15 +93,7 @@ def using(folders: list[str]) -> contextlib.AbstractContextManager[None]:
 
 
 def existing(typed: str | None, by: str = "--plugins") -> str:
-    """Return the name of a folder that exists.
-
-    Args:
-      typed: its name; None = nothing was typed.
-      by: what named it, for the error.
-
-    Raises:
-      UserError: if there is no such folder.
-    """
+    """Return a folder's name as typed; UserError, naming `by`, if it is not there."""
     if typed is None or not Path(typed).is_dir():
         raise UserError(f"{by} {typed}: no such folder")
     return typed
@@ -130,17 +114,20 @@ def laid_out(folder: Path) -> bool:
 def places(kind: str) -> Iterator[tuple[str, Place]]:
     """Yield the name and place of every plug-in from elsewhere, clashes and all.
 
-    Args:
-      kind: of `KINDS`.
-
-    Raises:
-      UserError: for a folder that is not there, a file of a flat folder that is no
-        plug-in, or an entry point that cannot be one.
+    Raises UserError for a folder that is not there, a file of a flat folder that is no
+    plug-in, or an entry point that cannot be one.
     """
+    if kind not in KINDS:
+        return  # models are the suite's own
     for typed in named_folders():
-        for path in _files(Path(existing(typed, VARIABLE)), kind):
-            yield path.stem, Place(path, f"folder {typed}", (path,))
-    for point in _points(f"audit.{KINDS[kind]}"):
+        folder = Path(existing(typed, VARIABLE))
+        by_kind = laid_out(folder)
+        for path in sorted((folder / KINDS[kind] if by_kind else folder).glob("*.py")):
+            if path.stem.startswith(("_", "test_", "conftest")):
+                continue
+            if by_kind or _kind(path) == kind:
+                yield path.stem, Place(path, f"folder {typed}", (path,))
+    for point in _points(f"audit.{KINDS[kind]}", tuple(sys.path)):
         path, sources = _located(point)
         if point.attr != point.name:
             raise UserError(
@@ -150,42 +137,59 @@ def places(kind: str) -> Iterator[tuple[str, Place]]:
         yield point.name, Place(path, _package(point), sources, point.module)
 
 
+def single(
+    kind: str, name: str, places: Iterable[Place], names: Callable[[], Iterable[str]]
+) -> Place:
+    """Return the one place there is; a file that is named twice is one place.
+
+    Raises UserError if there is none, with the nearest of `names`, or two.
+    """
+    files: dict[Path, Place] = {}
+    for at in places:
+        files.setdefault(at.path.resolve(), at)
+    if not files:
+        raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names())}")
+    if len(files) > 1:
+        one, two, *_ = [f"{at.path} ({at.origin})" for at in files.values()]
+        raise UserError(
+            f"there are two of {kind} {name!r}: {one} and {two}; rename one"
+        )
+    return next(iter(files.values()))
+
+
 def scenario_folders() -> list[tuple[Path, str]]:
     """Return the folders with scenarios from elsewhere, and where each is from."""
     places = []
     for typed in named_folders():
         folder = Path(existing(typed, VARIABLE))
-        scenarios = folder / SCENARIOS if laid_out(folder) else folder
-        if scenarios.is_dir():
-            places.append((scenarios, f"folder {typed}"))
-    for point in _points(f"audit.{SCENARIOS}"):
+        places.append(
+            (folder / SCENARIOS if laid_out(folder) else folder, f"folder {typed}")
+        )
+    for point in _points(f"audit.{SCENARIOS}", tuple(sys.path)):
         places.append((_located(point)[0].parent, _package(point)))
     return places
 
 
-def load(place: Place, name: str) -> ModuleType:
-    """Import a plug-in's module.
-
-    Raises:
-      UserError: one line that names the file, whatever goes wrong.
-    """
+def load(place: Place, name: str) -> Callable:
+    """Import a plug-in's function. Raises UserError, one line that names the file."""
     try:
         if place.module is not None:
-            return importlib.import_module(place.module)
-        return _load_file(place.path)
+            module = importlib.import_module(place.module)
+        else:
+            module = _load_file(place.path)
     except Exception as error:  # a plug-in may fail in any way
         text = str(error).strip().split("\n")[0]
         raise UserError(
             f"cannot import {name!r} from {place.path}: {type(error).__name__}: {text}"
         ) from error
+    factory = getattr(module, name, None)
+    if factory is None:
+        raise UserError(f"{place.path} holds no function {name!r}; {NAMED}")
+    return factory
 
 
 def parse(path: Path) -> ast.Module:
-    """Return a plug-in's syntax tree.
-
-    Raises:
-      UserError: if it cannot be read, naming the file and the line.
-    """
+    """Return a plug-in's syntax tree. Raises UserError, which names file and line."""
     try:
         return _tree(path.read_bytes())
     except SyntaxError as error:
@@ -200,20 +204,6 @@ _tree = functools.lru_cache(maxsize=256)(ast.parse)  # never changed by its read
 def functions(path: Path) -> dict[str, ast.FunctionDef]:
     """Return the functions of a file by name."""
     return {n.name: n for n in parse(path).body if isinstance(n, ast.FunctionDef)}
-
-
-# Folders ------------------------------------------------------------------------------
-
-
-def _files(folder: Path, kind: str) -> list[Path]:
-    if laid_out(folder):
-        return _python(folder / KINDS[kind])
-    return [path for path in _python(folder) if _kind(path) == kind]
-
-
-def _python(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.py"))
-    return [f for f in files if not f.stem.startswith(("_", "test_", "conftest"))]
 
 
 def _kind(path: Path) -> str:
@@ -251,13 +241,10 @@ def _load_file(path: Path) -> ModuleType:
 # Packages -----------------------------------------------------------------------------
 
 
-def _points(group: str) -> tuple[metadata.EntryPoint, ...]:
-    return _points_on(group, tuple(sys.path))
-
-
 @functools.lru_cache(maxsize=32)
-def _points_on(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    del path  # what is installed is what can be imported
+def _points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """Return the entry points of a group; they are searched for along `path`."""
+    del path  # `entry_points` reads it from `sys`
     return tuple(sorted(metadata.entry_points(group=group), key=lambda p: p.name))
 
 
@@ -266,11 +253,7 @@ def _package(point: metadata.EntryPoint) -> str:
 
 
 def _located(point: metadata.EntryPoint) -> tuple[Path, tuple[Path, ...]]:
-    """Return an entry point's file and all files of its package; nothing is imported.
-
-    Raises:
-      UserError: if there is no such file.
-    """
+    """Return an entry point's file and its package's, or UserError; imports nothing."""
     top, *rest = point.module.split(".")
     spec = importlib.util.find_spec(top)
     if spec is not None and spec.submodule_search_locations:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import difflib
-import importlib
-import importlib.util
 import re
 import typing
 from collections.abc import Callable, Iterable
@@ -36,120 +35,66 @@ class Setting(NamedTuple):
     required: bool = False
 
 
-KINDS = {"defense": "defenses", "attack": "attacks"}  # folders of the suite's own
-ROOMS = {"model": "models", "game": "games", "bound": "accounting"}  # in `audit`
+# folders of the suite's own
+FOLDERS = {
+    "defense": "defenses",
+    "attack": "attacks",
+    "model": "audit/models",
+    "game": "audit/games",
+    "bound": "audit/accounting",
+}
+# what a function in a room of `audit` returns, and takes, if it is a plug-in
 RETURNS = {"model": "Task", "game": "Game", "bound": "Bound"}
+TAKES = {"model": ["features", "classes"], "game": []}
 SUITE = "the suite"
 
 
-def _folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    assert spec is not None, package
-    assert spec.submodule_search_locations, package
-    return Path(spec.submodule_search_locations[0])
-
-
-def own_names(kind: str) -> list[str]:
-    """Return the names of the suite's own plug-ins of a kind.
-
-    Bounds among them are always computed, and no scenario asks for them.
-    """
-    if kind in ROOMS:
-        return sorted(_in_room(kind))
-    files = _folder(KINDS[kind]).glob("*.py")
-    return sorted(f.stem for f in files if not f.stem.startswith("_"))
-
-
-def _in_room(kind: str) -> dict[str, Path]:
-    """Return the suite's own functions of a kind that has a room, by name."""
-    files = sorted((_folder("audit") / ROOMS[kind]).glob("*.py"))
+def built_in(kind: str) -> dict[str, plugins.Place]:
+    """Return the suite's own plug-ins of a kind by name; its bounds always apply."""
+    folder = code.HERE.parent / FOLDERS[kind]
+    package = FOLDERS[kind].replace("/", ".")
     return {
-        name: path
-        for path in files
-        for name, function in functions(path).items()
-        if _is_factory(kind, name, function)
+        name: plugins.Place(path, SUITE, (path,), f"{package}.{path.stem}")
+        for path in sorted(folder.glob("*.py"))
+        for name in (_factories(path, kind) if kind in RETURNS else [path.stem])
+        if not name.startswith("_")
     }
 
 
-def _is_factory(kind: str, name: str, function: ast.FunctionDef) -> bool:
-    """Return whether a function makes a plug-in: a model or game, from settings."""
-    if name.startswith("_") or function.returns is None:
-        return False
-    takes = [a.arg for a in function.args.args]
-    if ast.unparse(function.returns) != RETURNS[kind]:
-        return False
-    return takes == {"model": ["features", "classes"], "game": []}.get(kind, takes)
+def _factories(path: Path, kind: str) -> list[str]:
+    """Return the functions of a room's file that make plug-ins of a kind."""
+    return [
+        name
+        for name, function in functions(path).items()
+        if function.returns and ast.unparse(function.returns) == RETURNS[kind]
+        if kind not in TAKES or TAKES[kind] == [a.arg for a in function.args.args]
+    ]
 
 
 def names(kind: str) -> list[str]:
-    """Return the names of all plug-ins of a kind.
-
-    Args:
-      kind: "defense", "attack", "bound", "game" or "model".
-    """
-    elsewhere = plugins.places(kind) if kind in plugins.KINDS else ()
-    built_in = () if kind == "bound" else own_names(kind)
-    return sorted({*built_in, *(name for name, _ in elsewhere)})
+    """Return the names of all plug-ins of a kind of `FOLDERS`."""
+    always = () if kind == "bound" else built_in(kind)  # no scenario names those
+    return sorted({*always, *(name for name, _ in plugins.places(kind))})
 
 
 def place(kind: str, name: str) -> plugins.Place:
-    """Return where a plug-in is.
-
-    Raises:
-      UserError: if there is none of that name, or two of them.
-    """
-    places = _all_places(kind, name)
-    if not places:
-        raise UserError(f"unknown {kind} {name!r}{did_you_mean(name, names(kind))}")
-    one, *others = places
-    if others:
-        raise UserError(
-            f"there are two of {kind} {name!r}: {_where(one)} and {_where(others[0])}; "
-            f"rename one"
-        )
-    return one
+    """Return where a plug-in is. Raises UserError if there is none, or two."""
+    return plugins.single(kind, name, _all_places(kind, name), lambda: names(kind))
 
 
 def _all_places(kind: str, name: str) -> list[plugins.Place]:
-    places: dict[Path, plugins.Place] = {}
-    if kind in ROOMS and (path := _in_room(kind).get(name)) is not None:
-        module = f"audit.{ROOMS[kind]}.{path.stem}"
-        places[path.resolve()] = plugins.Place(path, SUITE, (path,), module)
-    elif kind in KINDS and name in own_names(kind):
-        path = _folder(KINDS[kind]) / f"{name}.py"
-        module = f"{KINDS[kind]}.{name}"
-        places[path.resolve()] = plugins.Place(path, SUITE, (path,), module)
-    if kind in plugins.KINDS:
-        for other, at in plugins.places(kind):
-            if other == name:  # one file named twice is one plug-in
-                places.setdefault(at.path.resolve(), at)
-    return list(places.values())
-
-
-def _where(at: plugins.Place) -> str:
-    return f"{at.path} ({at.origin})"
+    every = (*built_in(kind).items(), *plugins.places(kind))
+    return [at for other, at in every if other == name]
 
 
 def source(kind: str, name: str) -> Path:
-    """Return the file of a plug-in.
-
-    Raises:
-      UserError: if there is none of that name, or two of them.
-    """
+    """Return the file of a plug-in. Raises: as `place`."""
     return place(kind, name).path
 
 
 def find(kind: str, name: str) -> Callable:
-    """Import a plug-in and return its factory.
-
-    Raises:
-      UserError: if it is not to be found, or fails to import.
-    """
-    at = place(kind, name)
-    factory = getattr(plugins.load(at, name), name, None)
-    if factory is None:
-        raise UserError(f"{at.path} holds no function {name!r}; a plug-in is named so")
-    return factory
+    """Import a plug-in and return its factory. Raises UserError if that fails."""
+    return plugins.load(place(kind, name), name)
 
 
 def version(kind: str, name: str) -> str:
@@ -162,11 +107,7 @@ def version(kind: str, name: str) -> str:
 
 
 def sources(kind: str, name: str) -> tuple[Path, ...]:
-    """Return all files whose code is a plug-in's, its helper modules among them.
-
-    Raises:
-      UserError: if there is none of that name, or two of them.
-    """
+    """Return all files whose code is a plug-in's, its helper modules among them."""
     return code.with_helpers(place(kind, name).sources, plugins.import_roots())
 
 
@@ -186,7 +127,7 @@ def elsewhere(kind: str, name: str) -> dict[str, str] | None:
 def summary(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring."""
     path = source(kind, name)
-    node: Any = functions(path)[name] if kind in ROOMS else plugins.parse(path)
+    node: Any = functions(path)[name] if kind in RETURNS else plugins.parse(path)
     return (ast.get_docstring(node) or "").split("\n")[0]
 
 
@@ -198,23 +139,24 @@ def settings(kind: str, name: str) -> dict[str, Setting]:
 def read_settings(path: Path, name: str) -> dict[str, Setting]:
     """Return the settings of a file's function, without importing the file.
 
-    Raises:
-      UserError: if the file has no function of its own name, or an annotation or
-        default is no word of `audit.types`, `annotated_types`, typing, the builtins or
-        a `Section` of the same file.
+    Raises UserError if the file has no function of its own name, or an annotation or
+    default is no word of `audit.types`, `annotated_types`, typing, the builtins or a
+    `Section` of the same file.
     """
     function = functions(path).get(name)
     if function is None:
-        raise UserError(f"{path} holds no function {name!r}; a plug-in is named so")
+        raise UserError(f"{path} holds no function {name!r}; {plugins.NAMED}")
     words = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
     words |= _sections(path, words)
     arguments = function.args
     settings = {}
     for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         try:
-            settings[a.arg] = Setting(
-                _value(a.annotation, words), _value(d, words), required=d is None
+            annotation, default = (
+                node and eval(ast.unparse(node), dict(words))
+                for node in (a.annotation, d)
             )
+            settings[a.arg] = Setting(annotation, default, required=d is None)
         except Exception as error:  # whatever an expression may raise
             raise UserError(
                 f"{path}, line {a.lineno}: cannot read the setting {a.arg!r}: {error}"
@@ -224,31 +166,23 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
 
 def _sections(path: Path, words: dict[str, Any]) -> dict[str, Any]:
     """Return the file's own `Section` classes; nothing else of it is executed."""
-    classes: list[ast.stmt] = [
-        node
+    classes = {
+        node.name: node
         for node in plugins.parse(path).body
         if isinstance(node, ast.ClassDef)
         if [ast.unparse(base) for base in node.bases] == [Section.__name__]
-    ]
+    }
+    module = ast.Module(list(classes.values()), [])
     names = {Section.__name__: Section, "__name__": path.stem, **words}
-    code_of_classes = compile(
-        ast.Module(classes, []), str(path), "exec", dont_inherit=True
-    )
-    exec(code_of_classes, names)
-    return {c.name: names[c.name] for c in classes if isinstance(c, ast.ClassDef)}
+    exec(compile(module, str(path), "exec", dont_inherit=True), names)
+    return {name: names[name] for name in classes}
 
 
 def check(kind: str, name: str, given: dict[str, Any], where: str) -> dict[str, Any]:
     """Return all settings of a factory: the given ones validated, the others' defaults.
 
-    Args:
-      kind: of plug-in.
-      name: of plug-in.
-      given: what scenario and command line set.
-      where: how the command line calls this, for errors, e.g. "defense.dpsgd".
-
-    Raises:
-      UserError: on an unknown setting, a wrong type or a value out of range.
+    Raises UserError on an unknown setting, a wrong type or a value out of range, which
+    calls the factory as the command line does: `where`, e.g. "defense.dpsgd".
     """
     return validate(settings(kind, name), given, where)
 
@@ -260,7 +194,9 @@ def validate(
     for word in given:
         if word not in declared:
             hint = did_you_mean(word, declared) if declared else "; it has no settings"
-            raise UserError(f"unknown setting {where}{'.' * bool(where)}{word}{hint}")
+            raise UserError(
+                f"unknown setting {'.'.join(filter(None, [where, word]))}{hint}"
+            )
     fields: dict[str, Any] = {
         k: (s.annotation, ... if s.required else s.default) for k, s in declared.items()
     }
@@ -277,18 +213,15 @@ def explain(
     where: str = "",
     model: type[pydantic.BaseModel] | None = None,
 ) -> str:
-    """Return a validation error as one line that names what was typed.
+    """Return a validation error as one line that names what was typed, at `where`.
 
-    Args:
-      error: of pydantic.
-      where: how the command line calls what was validated.
-      model: whose words are offered where one is not known.
+    The words of `model` are offered where one is not known.
     """
     problems: dict[str, list[str]] = {}
     for e in error.errors():
         # of an alternative, pydantic names the type that was tried: not typed by anyone
         steps = [str(s) for s in e["loc"] if not _ALTERNATIVE.match(str(s))]
-        path = ".".join([*([where] if where else []), *steps])
+        path = ".".join(filter(None, [where, *steps]))
         typed = "" if e["type"] == "missing" else f"={e['input']!r}"
         text = e["msg"][0].lower() + e["msg"][1:]
         if e["type"] == "extra_forbidden" and model is not None:
@@ -311,12 +244,10 @@ def _nearest(error: Any) -> str:
         close = difflib.get_close_matches(str(typed), words, n=1, cutoff=0.3)
         return f"; did you mean {close[0]!r}?" if close else ""
     if error["type"] in ("int_type", "float_type") and not isinstance(typed, bool):
-        try:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = float(typed)
             whole = error["type"] == "int_type"
             return f"; did you mean {round(number) if whole else number}?"
-        except (TypeError, ValueError, OverflowError):
-            return ""
     return ""
 
 
@@ -332,8 +263,3 @@ def _words(model: Any, path: Iterable[Any]) -> list[str]:
             inside = within[0]
         model = inside
     return list(model.model_fields)
-
-
-def _value(node: ast.expr | None, words: dict[str, Any]) -> Any:
-    """Evaluate an annotation or default of a plug-in's source."""
-    return None if node is None else eval(ast.unparse(node), dict(words))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -37,40 +38,32 @@ def code_version(scenario: Scenario) -> str:
 
 def used(scenario: Scenario) -> list[tuple[str, str]]:
     """Return kind and name of every plug-in of the line-up, once each."""
-    line_ups = {
-        "game": (scenario.game,),
-        "defense": scenario.defenses,
-        "attack": scenario.attacks,
-        "bound": scenario.bounds,
-    }
-    return sorted({(kind, e.name) for kind, line in line_ups.items() for e in line})
+    line_ups = scenario.line_ups.items()
+    return sorted({(kind, entry.name) for kind, line in line_ups for entry in line})
 
 
 def from_elsewhere(scenario: Scenario) -> list[dict[str, str]]:
     """Return what of a scenario is not the suite's own: kind, name, origin, code."""
-    each = [registry.elsewhere(*plugin) for plugin in used(scenario)]
-    each.append(scenario.elsewhere)
-    return [origin for origin in each if origin is not None]
+    origins = [registry.elsewhere(*plugin) for plugin in used(scenario)]
+    return [origin for origin in (*origins, scenario.elsewhere) if origin is not None]
 
 
 def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     """Make the run's folder and prove it can be written; return it and the digest.
 
     The default name holds the digest of everything that can change a number, so the
-    same command finds the same folder, and two different runs never share one.
-
-    Raises:
-      UserError: if it cannot be written, or holds another run.
+    same command finds the same folder, and two different runs never share one. Raises
+    UserError if it cannot be written, or holds another run.
     """
     folder, digest = place(scenario, runs)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        make_writable(folder)
     except OSError as error:
         raise UserError(f"cannot write out={folder}: {error.strerror}") from None
-    card = folder / "scorecard.json"
-    if card.exists() and _digest_of(card) != digest:
+    card, before = folder / "scorecard.json", None
+    with contextlib.suppress(ValueError, KeyError, OSError):
+        before = json.loads(card.read_text())["provenance"]["scenario_digest"]
+    if card.exists() and before != digest:
         raise UserError(
             f"out={folder} holds the scorecard of another run; name another folder or "
             f"remove it"
@@ -78,11 +71,11 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     return folder, digest
 
 
-def _digest_of(card: Path) -> str | None:
-    try:
-        return json.loads(card.read_text())["provenance"]["scenario_digest"]
-    except (ValueError, KeyError, OSError):
-        return None
+def make_writable(folder: Path) -> None:
+    """Make a folder and prove that files can be written there. Raises: OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> Engine:

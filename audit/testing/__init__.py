@@ -13,6 +13,7 @@ every start, for `audit.testing.pytest_plugin`.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,28 +22,23 @@ if TYPE_CHECKING:
     from audit.testing.laws import Law
     from audit.types import Task
 
-    DEFENSE_LAWS: tuple[Law, ...]
-    ATTACK_LAWS: tuple[Law, ...]
-    SCENARIO_LAWS: tuple[Law, ...]
-
-# modules whose laws a plug-in of each kind is held against
-LAWS = {
-    "DEFENSE_LAWS": ("defense", "accounting", "query"),
-    "ATTACK_LAWS": ("attack",),
-    "SCENARIO_LAWS": ("scenario",),
+# kind of plug-in -> the modules with its laws
+MODULES = {
+    "defense": ("laws", "defense", "accounting", "query"),
+    "attack": ("laws", "attack"),
+    "scenario": ("scenario",),
 }
 
 
-def __getattr__(name: str) -> tuple[Law, ...]:
-    """Return the laws of one kind of plug-in, imported when they are first read."""
-    if name not in LAWS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _laws(name)
-
-
-def _laws(name: str) -> tuple[Law, ...]:
-    modules = [importlib.import_module(f"{__name__}.{m}") for m in LAWS[name]]
-    return tuple(law for module in modules for law in module.LAWS)
+def laws_of(kind: str) -> tuple[Law, ...]:
+    """Return the laws of a kind of plug-in: its modules' public functions of `case`."""
+    return tuple(
+        law
+        for name in MODULES[kind]
+        for law in vars(importlib.import_module(f"{__name__}.{name}")).values()
+        if inspect.isfunction(law) and not law.__name__.startswith("_")
+        if list(inspect.signature(law).parameters) == ["case"]
+    )
 
 
 def load(path: str | Path) -> Callable:
@@ -52,14 +48,9 @@ def load(path: str | Path) -> Callable:
       UserError: if it cannot be imported, or holds no function of its own name.
     """
     from audit.config import plugins
-    from audit.errors import UserError
 
     path = Path(path)
-    module = plugins.load(plugins.Place(path, "", (path,)), path.stem)
-    factory = getattr(module, path.stem, None)
-    if factory is None:
-        raise UserError(f"{path} holds no function {path.stem!r}")
-    return factory
+    return plugins.load(plugins.Place(path, "", (path,)), path.stem)
 
 
 def check_defense(
@@ -78,11 +69,11 @@ def check_defense(
     Raises:
       AssertionError: naming every law that is broken, and what was observed.
     """
-    from audit.testing import defense
+    from audit.testing.defense import DefenseCase
     from audit.testing.laws import judge
 
-    case = defense.DefenseCase(factory, task, settings)
-    return judge(f"defense {factory.__name__}", _laws("DEFENSE_LAWS"), case)
+    case = DefenseCase(factory, task, settings)
+    return judge(f"defense {factory.__name__}", laws_of("defense"), case)
 
 
 def check_attack(
@@ -103,17 +94,13 @@ def check_attack(
         unbiased attackers do.
       **settings: of the factory; the rest are its defaults.
 
-    Returns:
-      Law -> "holds", or "does not apply: why".
-
-    Raises:
-      AssertionError: naming every law that is broken, and what was observed.
+    Returns, raises: as `check_defense`.
     """
-    from audit.testing import attack
+    from audit.testing.attack import AttackCase
     from audit.testing.laws import judge
 
-    case = attack.AttackCase(factory, task, settings, oracle, leaves_domain)
-    return judge(f"attack {factory.__name__}", _laws("ATTACK_LAWS"), case)
+    case = AttackCase(factory, task, settings, oracle, leaves_domain)
+    return judge(f"attack {factory.__name__}", laws_of("attack"), case)
 
 
 def check_scenario(
@@ -126,14 +113,10 @@ def check_scenario(
       *words: of the small budget, as typed after `python -m audit run`.
       run: whether it is run at all; without, laws of its card do not apply.
 
-    Returns:
-      Law -> "holds", or "does not apply: why".
-
-    Raises:
-      AssertionError: naming every law that is broken, and what was observed.
+    Returns, raises: as `check_defense`.
     """
     from audit.testing.laws import judge
     from audit.testing.scenario import ScenarioCase
 
     case = ScenarioCase(scenario, words, run)
-    return judge(f"scenario {case.name}", _laws("SCENARIO_LAWS"), case)
+    return judge(f"scenario {case.name}", laws_of("scenario"), case)

@@ -8,14 +8,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
+from audit.accounting import fisher
 from audit.config import registry
 from audit.engine import shadow
 from audit.engine.precision import double
-from audit.testing import worlds
-from audit.testing.laws import OF_FACTORIES, Law, broken, close, same_bits, settings_of
+from audit.testing import fixtures, laws
+from audit.testing.laws import broken, close, differ, does_not_apply, same_bits
 from audit.types import (
     Defense,
+    Examples,
     Iterative,
     Lanes,
     Minimiser,
@@ -33,10 +36,11 @@ class DefenseCase:
 
     def __init__(self, factory: Callable, task: Task | None, given: dict[str, Any]):
         self.factory, self.traced = factory, 0
-        self.world = worlds.make(task)
-        settings = settings_of(factory)
+        self.world = fixtures.make(task)
+        settings = laws.settings_of(factory)
         self.settings = registry.validate(settings, given, factory.__name__)
-        self.data = worlds.training_sets(self.world)
+        splits = self.world.splits
+        self.data = TrainingSet(splits.fixed, splits.targets)  # one set per target
         self.key = jax.random.key(7)
 
         @functools.wraps(factory)
@@ -72,6 +76,13 @@ class DefenseCase:
         mechanism = self.defense.mechanism
         return mechanism if isinstance(mechanism, Iterative) else None
 
+    @property
+    def parts(self) -> Iterative:
+        """Its query, sampler and noise, and what else its steps are made of."""
+        if self.mechanism is None:
+            does_not_apply("it is made of no query, sampler and noise")
+        return self.mechanism
+
     def sweep(self, method: str, data: TrainingSet, *extra: Any, **how: Any) -> Any:
         """Run a method for every target, by the suite's own engine."""
         learner, key = how.pop("learner", self.learner), how.pop("key", self.key)
@@ -85,7 +96,7 @@ class DefenseCase:
 
     def read(self, learner: shadow.Learner) -> np.ndarray | None:
         """Return the Fisher information about every target [targets, 1], or None."""
-        mechanism, extra = learner.defense.mechanism, np.array([worlds.FIXED])
+        mechanism, extra = learner.defense.mechanism, np.array([fixtures.FIXED])
         how: dict[str, Any] = {"learner": learner, "precise": True}
         if isinstance(mechanism, Minimiser) and mechanism.fil is not None:
             return np.asarray(self.sweep("fil", self.data, extra, **how)[0])
@@ -98,12 +109,12 @@ class DefenseCase:
         """The Fisher information about every target [targets, 1]; None = no bound."""
         return self.read(self.learner)
 
-    def louder(self, factor: float) -> dict[str, float] | None:
-        """Return the setting that is the noise, scaled; None = it has another name."""
+    def louder(self, factor: float) -> dict[str, float]:
+        """Return the setting that is the noise, scaled."""
         for word, power in MORE_NOISE.items():
             if isinstance(self.settings.get(word), float):
                 return {word: self.settings[word] * factor**power}
-        return None
+        does_not_apply(f"no setting is called {', '.join(MORE_NOISE)}")
 
     @functools.cached_property
     def steps(self) -> tuple[Any, list[Any]]:
@@ -119,6 +130,23 @@ class DefenseCase:
                 views.append(view)
         return state, views
 
+    @functools.cached_property
+    def contributions(self) -> Callable:
+        """(params, side, records) -> what the query makes of each, flat [m, D]."""
+        fn = self.parts.query.fn
+        flat = lambda params, side, z: ravel_pytree(fn(params, side, z))[0]  # noqa: E731
+        return jax.jit(jax.vmap(flat, (None, None, 0)))
+
+    @functools.cached_property
+    def jacobians(self) -> Callable:
+        """(params, side, records) -> ||d fn / d x||_F^2 of each [m]."""
+        fn = self.parts.query.fn
+
+        def squared(params: Any, side: Any, z: Examples) -> jax.Array:
+            return fisher.exact_trace(lambda x: fn(params, side, z._replace(x=x)), z.x)
+
+        return jax.jit(jax.vmap(squared, (None, None, 0)))
+
     def one(self, lane: int) -> TrainingSet:
         """Return one lane's training set."""
         target = jax.tree.map(lambda a: a[lane], self.data.target)
@@ -128,45 +156,41 @@ class DefenseCase:
 # Training -----------------------------------------------------------------------------
 
 
-def same_key_same_bits(case: DefenseCase) -> str | None:
+def same_key_same_bits(case: DefenseCase) -> None:
     """A run is a function of key and data: run again, the bits are the same."""
     first = case.released
-    other = worlds.others(case.data.fixed, *case.world.task.domain)
+    other = fixtures.others(case.data.fixed, *case.world.task.domain)
     case.sweep("train", case.data._replace(fixed=other))  # nothing of it may stay
     same_bits(first, case.sweep("train", case.data), "the same run twice")
-    return None
 
 
-def lanes_equal_single_runs(case: DefenseCase) -> str | None:
+def lanes_equal_single_runs(case: DefenseCase) -> None:
     """Under vmap every lane is what it would be alone, up to rounding."""
     alone = case.sweep("train", case.data, tile=1)
     close(alone, case.released, "one lane alone and in a tile", 1e-4)
-    return None
 
 
-def releases_are_finite(case: DefenseCase) -> str | None:
+def releases_are_finite(case: DefenseCase) -> None:
     """What leaves the learner has no nan and no infinity."""
     for leaf in jax.tree.leaves(case.released):
         if not np.isfinite(np.asarray(leaf, float)).all():
             broken("some parameter is not finite")
-    return None
 
 
-def dtype_is_kept(case: DefenseCase) -> str | None:
+def dtype_is_kept(case: DefenseCase) -> None:
     """Float32 in, float32 out; a defense with the trait `exact` works in float64."""
     wanted = np.float64 if "exact" in case.defense.traits else np.float32
     for leaf in jax.tree.leaves(case.released):
         kind = np.asarray(leaf).dtype
         if np.issubdtype(kind, np.floating) and kind != wanted:
             broken(f"a release of {kind}, not {np.dtype(wanted)}")
-    return None
 
 
-def a_new_float_compiles_nothing(case: DefenseCase) -> str | None:
+def a_new_float_compiles_nothing(case: DefenseCase) -> None:
     """Floats are traced: a sweep over one compiles once."""
     floats = {k: v for k, v in case.learner.floats.items() if 0 < v < 0.8 or v >= 1}
     if not floats:
-        return "it has no float settings"
+        does_not_apply("it has no float settings")
     _ = case.released  # compiled by now
     before = case.traced
     louder = {k: v * 1.125 for k, v in floats.items()}
@@ -174,80 +198,66 @@ def a_new_float_compiles_nothing(case: DefenseCase) -> str | None:
     case.sweep("train", case.data, learner=learner)
     if case.traced != before:
         broken(f"new values of {', '.join(floats)} traced it again")
-    return None
 
 
-def other_keys_draw_other_noise(case: DefenseCase) -> str | None:
+def other_keys_draw_other_noise(case: DefenseCase) -> None:
     """A defense with a bound draws noise: another key gives another release."""
     reads_nothing = case.information is None or not case.information.any()
     if case.defense.rdp is None and reads_nothing:
-        return "it has no bound"
+        does_not_apply("it has no bound")
     if case.information is not None and reads_nothing:
-        return "it claims that nothing leaks"
+        does_not_apply("it claims that nothing leaks")
     again = case.sweep("train", case.data, key=jax.random.key(8))
-    for x, y in zip(
-        jax.tree.leaves(case.released), jax.tree.leaves(again), strict=True
-    ):
-        if not np.array_equal(x, y):
-            return None
-    broken("two keys gave the same release, and it claims a bound")
+    if not differ(case.released, again):
+        broken("two keys gave the same release, and it claims a bound")
 
 
-def no_noise_no_bound(case: DefenseCase) -> str | None:
+def no_noise_no_bound(case: DefenseCase) -> None:
     """Where the data leak and no key changes anything, every reading is None."""
     targets = case.world.splits.targets
-    other = case.data._replace(target=worlds.others(targets, *case.world.task.domain))
+    other = case.data._replace(target=fixtures.others(targets, *case.world.task.domain))
     again = case.sweep("train", case.data, key=jax.random.key(8))
     moved = case.sweep("train", other)
-
-    def differs(a: Any, b: Any) -> bool:
-        pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-        return any(not np.array_equal(x, y) for x, y in pairs)
-
-    if differs(case.released, again):
-        return "it draws at random"
-    if not differs(case.released, moved):
-        return "the target does not move it"
+    if differ(case.released, again):
+        does_not_apply("it draws at random")
+    if not differ(case.released, moved):
+        does_not_apply("the target does not move it")
     for word in ("fisher", "rdp", "pld", "log_likelihood"):
         if getattr(case.defense, word) is not None:
             broken(f"`{word}` claims something of a release without noise")
-    return None
 
 
-def train_is_init_and_steps(case: DefenseCase) -> str | None:
+def train_is_init_and_steps(case: DefenseCase) -> None:
     """`train` is `init` and then `step`, as many times as `steps` says."""
     if case.mechanism is None:
-        return "nothing iterates"
+        does_not_apply("nothing iterates")
     whole = case.sweep("train", case.data, precise=True)
     first = jax.tree.map(lambda a: a[0], whole.params)
     close(case.steps[0].params, first, "steps by hand and `train`", 1e-6)
-    return None
 
 
-def preparing_looks_at_public_data_only(case: DefenseCase) -> str | None:
+def preparing_looks_at_public_data_only(case: DefenseCase) -> None:
     """The side is a function of key and public data, whatever was trained before."""
     again = case.learner_with()
     case.sweep("train", case.data, learner=again)
     third = case.learner_with()
     same_bits(again.side, case.learner.side, "prepared twice")
     same_bits(third.side, case.learner.side, "prepared before and after a run")
-    return None
 
 
-def order_of_records_does_not_matter(case: DefenseCase) -> str | None:
+def order_of_records_does_not_matter(case: DefenseCase) -> None:
     """A set has no order: the known records permuted give the same release."""
     mechanism = case.defense.mechanism
     if case.mechanism is not None and "full_batch" not in case.defense.traits:
-        return "batches are drawn by row"
+        does_not_apply("batches are drawn by row")
     if mechanism is not None and mechanism.noise.at == "example":
-        return "noise is drawn by row"
+        does_not_apply("noise is drawn by row")
     fixed = jax.tree.map(lambda a: a[::-1], case.data.fixed)
     permuted = case.sweep("train", case.data._replace(fixed=fixed))
     close(permuted, case.released, "records in another order", 1e-3)
-    return None
 
 
-def records_not_in_rows_take_no_part(case: DefenseCase) -> str | None:
+def records_not_in_rows_take_no_part(case: DefenseCase) -> None:
     """A lane that trains on some rows knows nothing of others; -1 is an empty slot."""
     rows = [0, 1, 2, 3, 4, 5, 6]
     if "rows" in case.defense.traits:
@@ -255,41 +265,22 @@ def records_not_in_rows_take_no_part(case: DefenseCase) -> str | None:
     lanes = np.tile(np.array(rows, np.int32), (LANES, 1))
     fixed, domain = case.data.fixed, case.world.task.domain
     out = np.arange(len(fixed.y)) >= 7
-    x = worlds.others(fixed, *domain).x
+    x = fixtures.others(fixed, *domain).x
     shape = (-1, *[1] * (x.ndim - 1))
     changed = fixed._replace(x=np.where(out.reshape(shape), x, fixed.x))
     first, second = (
         case.sweep("train", TrainingSet(z, None, lanes)) for z in (fixed, changed)
     )
     same_bits(first, second, "records outside the rows, changed")
-    return None
 
 
-def predictions_are_logits(case: DefenseCase) -> str | None:
+def predictions_are_logits(case: DefenseCase) -> None:
     """`predict` gives one row per record: logits [m, classes], or numbers [m, 1]."""
     if case.defense.predict is None:
-        return "it releases no model that predicts"
+        does_not_apply("it releases no model that predicts")
     one = Release(jax.tree.map(lambda a: a[0], case.released.params))
     x = case.world.splits.test.x
     got = np.asarray(case.defense.predict(case.learner.side, one, x))
     wanted = (len(x), max(case.world.task.classes, 1))
     if got.shape != wanted:
         broken(f"shape {got.shape}, not {wanted}")
-    return None
-
-
-LAWS: tuple[Law, ...] = (
-    *OF_FACTORIES,
-    same_key_same_bits,
-    lanes_equal_single_runs,
-    releases_are_finite,
-    dtype_is_kept,
-    a_new_float_compiles_nothing,
-    other_keys_draw_other_noise,
-    no_noise_no_bound,
-    train_is_init_and_steps,
-    preparing_looks_at_public_data_only,
-    order_of_records_does_not_matter,
-    records_not_in_rows_take_no_part,
-    predictions_are_logits,
-)

@@ -1,7 +1,8 @@
 """What a law is, how all laws are judged, and the laws of every factory.
 
-A law is a small function of a case. It returns None where it holds, a reason where it
-does not apply, and calls `broken` with what was observed where it does not hold.
+A law is a public function of one argument, `case`, in a module that `audit.testing`
+lists. It returns where it holds, calls `broken` with what was observed where it does
+not hold, and `does_not_apply` with the reason where it says nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import jax
 import numpy as np
 
 from audit.config import registry
 from audit.config.registry import Setting
 
-Law = Callable[[Any], str | None]
+Law = Callable[[Any], None]
 
 
 class LawBroken(AssertionError):
     """A law that does not hold, and what was observed instead."""
+
+
+class NotApplicable(Exception):
+    """A law says nothing of a case, and why."""
 
 
 def broken(instead: str) -> NoReturn:
@@ -31,32 +37,27 @@ def broken(instead: str) -> NoReturn:
     raise LawBroken(instead)
 
 
+def does_not_apply(why: str) -> NoReturn:
+    """Leave the law, with the reason why it says nothing of the case."""
+    raise NotApplicable(why)
+
+
 def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
-    """Hold a case against every law.
-
-    Args:
-      subject: how messages call it, e.g. "defense dpsgd".
-      laws: small named functions of the case.
-      case: what they look at.
-
-    Returns:
-      Law -> "holds", or "does not apply: why".
-
-    Raises:
-      AssertionError: naming every law that is broken, and what was observed.
-    """
+    """Hold a case, e.g. of "defense dpsgd", against every law; see `check_defense`."""
     outcomes, wrong = {}, []
     for law in laws:
         name = law.__name__
         try:
-            gap = law(case)
+            law(case)
+        except NotApplicable as gap:
+            outcomes[name] = f"does not apply: {gap}"
         except LawBroken as error:
             wrong.append(f"{name}: {error}")
         except Exception as error:  # a plug-in may fail in any way
             text = str(error).strip().split("\n")[0]
             wrong.append(f"{name}: raised {type(error).__name__}: {text}")
         else:
-            outcomes[name] = "holds" if gap is None else f"does not apply: {gap}"
+            outcomes[name] = "holds"
     if wrong:
         listed = "\n  ".join(wrong)
         raise AssertionError(
@@ -69,10 +70,13 @@ def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
 
 
 def _leaves(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    import jax
-
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         yield np.asarray(x), np.asarray(y)
+
+
+def differ(a: Any, b: Any) -> bool:
+    """Return whether two trees of arrays differ in any bit."""
+    return any(not np.array_equal(x, y) for x, y in _leaves(a, b))
 
 
 def same_bits(a: Any, b: Any, what: str) -> None:
@@ -120,15 +124,22 @@ def settings_of(factory: Callable) -> dict[str, Setting]:
     }
 
 
-def file_is_named_like_the_function(case: Any) -> str | None:
+def file_is_named_like_the_function(case: Any) -> None:
     """The file, its function and the word on the command line are one name."""
     path, name = source_of(case.factory), case.factory.__name__
     if path.stem != name:
         broken(f"function {name!r} stands in {path.name}")
-    return None
 
 
-def settings_are_keyword_only_and_typed(case: Any) -> str | None:
+def file_says_what_it_is(case: Any) -> None:
+    """The file opens with a sentence, which `list` and reports show."""
+    path = source_of(case.factory)
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
+    if not re.search(r"[.:?]$", first):
+        broken(f"the first line of {path.name} is {first!r}, no sentence")
+
+
+def settings_are_keyword_only_and_typed(case: Any) -> None:
     """After the task every argument is keyword-only, annotated, and has a default."""
     _, *others = inspect.signature(case.factory).parameters.values()
     for p in others:
@@ -138,10 +149,9 @@ def settings_are_keyword_only_and_typed(case: Any) -> str | None:
             broken(f"{p.name!r} has no type")
         if p.default is p.empty:
             broken(f"{p.name!r} has no default")
-    return None
 
 
-def settings_are_read_from_the_source(case: Any) -> str | None:
+def settings_are_read_from_the_source(case: Any) -> None:
     """What is read without importing the file is what the function takes."""
     name, path = case.factory.__name__, source_of(case.factory)
     read = registry.read_settings(path, name)
@@ -151,10 +161,9 @@ def settings_are_read_from_the_source(case: Any) -> str | None:
     for word, setting in real.items():
         if read[word] != setting:
             broken(f"{word}: read {read[word]}, it is {setting}")
-    return None
 
 
-def settings_are_documented(case: Any) -> str | None:
+def settings_are_documented(case: Any) -> None:
     """The docstring says of every setting what it is."""
     text = inspect.getdoc(case.factory) or ""
     if not text:
@@ -162,31 +171,10 @@ def settings_are_documented(case: Any) -> str | None:
     for word in settings_of(case.factory):
         if not re.search(rf"^\s*{word}: \S", text, re.MULTILINE):
             broken(f"the docstring has no line '{word}: ...'")
-    return None
 
 
-def file_says_what_it_is(case: Any) -> str | None:
-    """The file opens with a sentence, which `list` and reports show."""
-    path = source_of(case.factory)
-    first = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
-    if not re.search(r"[.:?]$", first):
-        broken(f"the first line of {path.name} is {first!r}, no sentence")
-    return None
-
-
-def defaults_are_valid(case: Any) -> str | None:
+def defaults_are_valid(case: Any) -> None:
     """Every default keeps its own annotation."""
     settings = settings_of(case.factory)
     defaults = {k: s.default for k, s in settings.items()}
     registry.validate(settings, defaults, case.factory.__name__)
-    return None
-
-
-OF_FACTORIES: tuple[Law, ...] = (
-    file_is_named_like_the_function,
-    file_says_what_it_is,
-    settings_are_keyword_only_and_typed,
-    settings_are_read_from_the_source,
-    settings_are_documented,
-    defaults_are_valid,
-)

@@ -2,135 +2,91 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from audit.accounting import fisher
 from audit.engine.precision import double
-from audit.testing import worlds
+from audit.testing import fixtures
 from audit.testing.defense import DefenseCase
-from audit.testing.laws import Law, broken, close
-from audit.types import Examples, Query
+from audit.testing.laws import broken, close, does_not_apply
+from audit.types import Examples
 
 RECORDS = 7
-NO_PARTS = "it is made of no query, sampler and noise"
 
 
-def _at(case: DefenseCase, form: str = "") -> tuple[Query, Any, Any, Examples] | str:
-    """Return the query, parameters, side and records; or why a law does not apply."""
-    if case.mechanism is None:
-        return NO_PARTS
-    query = case.mechanism.query
-    if form and getattr(query.closed_forms, form) is None:
-        return f"its query has no closed form `{form}`"
-    _, views = case.steps
+def _closed_form(case: DefenseCase, name: str) -> Any:
+    form = getattr(case.parts.query.closed_forms, name)
+    if form is None:
+        does_not_apply(f"its query has no closed form `{name}`")
+    return form
+
+
+def _at(case: DefenseCase) -> tuple[Any, Any, Examples]:
+    """Return the last step's parameters and side, and RECORDS records."""
+    view = case.steps[1][-1]
     pool = double(case.world.splits.pool)
     z = jax.tree.map(lambda a: jnp.asarray(a[:RECORDS]), pool)
-    return query, views[-1].params, views[-1].side, z
+    return view.params, view.side, z
 
 
-class _QueryPrograms(NamedTuple):
-    """What laws compute of a query, compiled once; z has RECORDS records."""
-
-    contributions: Callable  # (params, side, z) -> [m, D] flat
-    jacobians: Callable  # (params, side, z) -> ||d fn / d x||_F^2 [m]
-
-
-def _programs(query: Query) -> _QueryPrograms:
-    fn: Any = query.fn  # a function, hence hashable
-    return _compiled(fn)
-
-
-@functools.lru_cache(maxsize=4)
-def _compiled(fn: Any) -> _QueryPrograms:
-    def flat(params: Any, side: Any, z: Examples) -> jax.Array:
-        return ravel_pytree(fn(params, side, z))[0]
-
-    def squared(params: Any, side: Any, z: Examples) -> jax.Array:
-        about = lambda x: fn(params, side, z._replace(x=x))  # noqa: E731
-        return fisher.exact_trace(about, z.x)
-
-    def each(function: Callable) -> Callable:
-        return jax.jit(jax.vmap(function, (None, None, 0)))
-
-    return _QueryPrograms(each(flat), each(squared))
-
-
-def the_sum_is_the_weighted_sum_of_contributions(case: DefenseCase) -> str | None:
+def the_sum_is_the_weighted_sum_of_contributions(case: DefenseCase) -> None:
     """`total` == sum_i w_i fn(z_i); a record of weight 0 takes no part."""
+    total = _closed_form(case, "total")
     with jax.enable_x64(True):
-        at = _at(case, "total")
-        if isinstance(at, str):
-            return at
-        query, params, side, z = at
-        assert query.closed_forms.total is not None
-        total, weight = jax.jit(query.closed_forms.total), jnp.arange(float(RECORDS))
+        params, side, z = _at(case)
+        total, weight = jax.jit(total), jnp.arange(float(RECORDS))
         got = ravel_pytree(total(params, side, z, weight))[0]
-        each = _programs(query).contributions(params, side, z)
+        each = case.contributions(params, side, z)
         close(got, weight @ each, "`total` and the sum", 1e-8)
         blank = z._replace(x=jnp.asarray(z.x).at[0].set(0.5))
         other = ravel_pytree(total(params, side, blank, weight))[0]
         close(other, got, "another record of weight 0", 1e-12)
-    return None
 
 
-def the_trace_is_the_jacobians(case: DefenseCase) -> str | None:
+def the_trace_is_the_jacobians(case: DefenseCase) -> None:
     """The closed form of ||d fn / d x||_F^2 is what a sweep of jvps finds."""
+    trace = _closed_form(case, "trace")
     with jax.enable_x64(True):
-        at = _at(case, "trace")
-        if isinstance(at, str):
-            return at
-        query, params, side, z = at
-        assert query.closed_forms.trace is not None
-        got = jax.jit(query.closed_forms.trace)(params, side, z)
-        swept = _programs(query).jacobians(params, side, z)
-        close(got, swept, "closed form and sweep", 1e-6)
-    return None
+        at = _at(case)
+        close(jax.jit(trace)(*at), case.jacobians(*at), "closed form and sweep", 1e-6)
 
 
-def the_score_is_the_inner_product(case: DefenseCase) -> str | None:
+def the_score_is_the_inner_product(case: DefenseCase) -> None:
     """`score` == (<u, fn>, ||fn||^2)."""
+    score = _closed_form(case, "score")
     with jax.enable_x64(True):
-        at = _at(case, "score")
-        if isinstance(at, str):
-            return at
-        query, params, side, z = at
-        assert query.closed_forms.score is not None
+        params, side, z = _at(case)
         u = jax.tree.map(jnp.cos, params)
-        each = _programs(query).contributions(params, side, z)
-        inner, square = jax.jit(query.closed_forms.score)(params, side, z, u)
+        each = case.contributions(params, side, z)
+        inner, square = jax.jit(score)(params, side, z, u)
         close(inner, each @ ravel_pytree(u)[0], "<u, fn>", 1e-8)
         close(square, (each**2).sum(1), "||fn||^2", 1e-8)
-    return None
 
 
-def the_sensitivity_is_not_exceeded(case: DefenseCase) -> str | None:
+def the_sensitivity_is_not_exceeded(case: DefenseCase) -> None:
     """No two records' contributions differ by more, nor is one longer than its bound.
 
     Looked for among corners of the domain, at parameters up to 30 times as large.
     """
+    query = case.parts.query
     with jax.enable_x64(True):
-        at = _at(case)
-        if isinstance(at, str):
-            return at
-        query, params, side, z = at
+        params, side, z = _at(case)
         bounds = float(query.norm_bound), float(query.sensitivity)
         if not np.isfinite(bounds).all():
-            return "it claims none"
+            does_not_apply("it claims none")
         rng, (low, high) = np.random.default_rng(0), case.world.task.domain
         if not np.isfinite((low, high)).all():
             low, high = -1e3, 1e3
         corners = z._replace(x=jnp.asarray(rng.choice([low, high], z.x.shape)))
-        program = _programs(query).contributions
         for factor in (1, 5, 30):
             moved = jax.tree.map(lambda a, f=factor: f * a, params)
-            each = np.concatenate([program(moved, side, r) for r in (z, corners)])
+            each = np.concatenate(
+                [case.contributions(moved, side, r) for r in (z, corners)]
+            )
             longest = np.linalg.norm(each, axis=1).max()
             furthest = np.linalg.norm(each[:, None] - each[None], axis=2).max()
             for what, value, limit in (
@@ -139,19 +95,16 @@ def the_sensitivity_is_not_exceeded(case: DefenseCase) -> str | None:
             ):
                 if value > limit * (1 + 1e-9):
                     broken(f"{what} {value:.6g} above the claimed {limit:.6g}")
-    return None
 
 
-def information_is_summed_along_the_run(case: DefenseCase) -> str | None:
+def information_is_summed_along_the_run(case: DefenseCase) -> None:
     """The reading == sum over the steps trained of factor x precision x ||J||^2."""
-    if case.mechanism is None:
-        return NO_PARTS
-    query, sampler, noise, *_ = case.mechanism
+    query, sampler, noise, *_ = case.parts
     if case.information is None:
-        return "no bound"
+        does_not_apply("no bound")
     if query.closed_forms.trace is None or isinstance(noise.precision, dict):
-        return "its trace is estimated by probes"
-    slot, want = worlds.FIXED, 0.0
+        does_not_apply("its trace is estimated by probes")
+    slot, want = fixtures.FIXED, 0.0
     with jax.enable_x64(True):
         target = double(case.one(0).target)
         z = jax.tree.map(lambda a: np.stack([a] * RECORDS), target)
@@ -165,18 +118,8 @@ def information_is_summed_along_the_run(case: DefenseCase) -> str | None:
             factor = here
             if sampler.fisher_factor is not None:
                 factor = sampler.fisher_factor(noise, query, slot + 1)
-            square = _programs(query).jacobians(view.params, view.side, z)[0]
+            square = case.jacobians(view.params, view.side, z)[0]
             want += float(factor * noise.precision * square)
     got = float(case.information[0, 0])
     if abs(got - want) > 1e-5 * max(abs(want), 1e-12):
         broken(f"{got:.8g} read, {want:.8g} summed over the steps")
-    return None
-
-
-LAWS: tuple[Law, ...] = (
-    the_sum_is_the_weighted_sum_of_contributions,
-    the_trace_is_the_jacobians,
-    the_score_is_the_inner_product,
-    the_sensitivity_is_not_exceeded,
-    information_is_summed_along_the_run,
-)

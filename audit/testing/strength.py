@@ -80,40 +80,24 @@ class Band(NamedTuple):
 
 
 def value(card: Scorecard, cell: Cell) -> float:
-    """Return one number of a scorecard.
-
-    Raises:
-      UserError: no such metric, or no finite number there; the text says what there is.
-    """
+    """Return a number of a scorecard; UserError says what there is instead."""
     if cell.metric not in STRONGER:
         hint = did_you_mean(cell.metric, STRONGER)
         raise UserError(f"unknown metric {cell.metric!r}{hint}")
     name = {"auc": "auc.value", "gini": "auc.value"}.get(cell.metric, cell.metric)
+    pairs = ", ".join(f"{t.attack} on {t.defense}" for t in card.trials)
+    instead = f"; there is {pairs or 'no trial'}"
     try:
-        number = read(trial(card, cell.defense, cell.attack)["result"], name)
+        row = trial(card, cell.defense, cell.attack)
+        instead = f" (the trial was {row.status}: {row.reason})" if row.reason else ""
+        number = read(row.result, name)
     except LookupError as error:
-        raise UserError(f"{cell.name}: {error}{_instead(card, cell)}") from None
+        raise UserError(f"{cell.name}: {error}{instead}") from None
     return 2 * number - 1 if cell.metric == "gini" else number
 
 
-def _instead(card: Scorecard, cell: Cell) -> str:
-    """Return why a trial has no numbers, or which trials there are."""
-    for t in card.trials:
-        if (t["defense"], t["attack"]) == (cell.defense, cell.attack):
-            return (
-                f" (the trial was {t['status']}: {t['reason']})" if t["reason"] else ""
-            )
-    pairs = ", ".join(f"{t['attack']} on {t['defense']}" for t in card.trials)
-    return f"; there is {pairs or 'no trial'}"
-
-
 def band(golden: Iterable[float], seeds: int = PLAYED) -> Band:
-    """Return the band a mean over so many seeds must lie in.
-
-    Args:
-      golden: values of the golden seeds.
-      seeds: how many a check plays.
-    """
+    """Return the band in which the mean over the seeds that a check plays must lie."""
     each = np.array(list(golden), float)
     se = each.std(ddof=1) * np.sqrt(1 / seeds + 1 / len(each))
     mean = float(each.mean())
@@ -152,12 +136,8 @@ def play(
 
     releases = None if store is None else stores.open_store(store)
     engine = shadow.Engine(scenario.lanes, releases)
-
-    def one(seed: int) -> Scorecard:
-        spec = scenario.spec.model_copy(update={"seed": seed})
-        return pipeline.audit(scenario._replace(spec=spec), engine)
-
-    return [one(seed) for seed in seeds]
+    specs = [scenario.spec.model_copy(update={"seed": seed}) for seed in seeds]
+    return [pipeline.audit(scenario._replace(spec=spec), engine) for spec in specs]
 
 
 # Whether a theorem holds --------------------------------------------------------------
@@ -166,8 +146,7 @@ def play(
 def broken(card: Scorecard, defense: str) -> list[str]:
     """Return what contradicts the theorems about one defense, as the card's flags say.
 
-    Raises:
-      UserError: no such defense, no theorem about it, or no attack that tried it.
+    Raises UserError: no such defense, no theorem about it, or no attack that tried it.
     """
     if defense not in card.defenses:
         hint = did_you_mean(defense, card.defenses)
@@ -176,20 +155,15 @@ def broken(card: Scorecard, defense: str) -> list[str]:
     ranked = any(b["ranked"] for b in guarantees["bounds"])
     if not guarantees["epsilon"] and not ranked:
         raise UserError(f"{defense}: no theorem bounds it, so that none can hold")
-    tried = [
-        t
-        for t in card.trials
-        if t["defense"] == defense
-        and t["status"] == "ok"
-        and not t["result"].get("oracle")
-    ]
+    played = [t for t in card.trials if t.defense == defense and t.status == "ok"]
+    tried = [t for t in played if t.result and not t.result.get("oracle")]
     if not tried:
         raise UserError(f"{defense}: no attack tried it, so that no bound was tested")
     return [
-        f"{t['attack']} on {defense}: {flag['text']}"
+        f"{t.attack} on {defense}: {flag.text}"
         for t in tried
-        for flag in t["flags"]
-        if flag["name"] in BROKEN
+        for flag in t.flags
+        if flag.name in BROKEN
     ]
 
 
@@ -212,11 +186,8 @@ def load(path: Path) -> Golden | None:
 
 def save(path: Path, golden: Golden) -> None:
     """Write a golden file, values to six digits, one line per cell."""
-
-    def line(name: str, values: list[float]) -> str:
-        return f"    {json.dumps(name)}: {[float(f'{v:.6g}') for v in values]}"
-
-    cells = ",\n".join(line(k, each) for k, each in golden.cells.items())
+    rounded = {k: [float(f"{v:.6g}") for v in vs] for k, vs in golden.cells.items()}
+    cells = ",\n".join(f"    {json.dumps(k)}: {vs}" for k, vs in rounded.items())
     rest = {k: v for k, v in golden._asdict().items() if k != "cells"}
     lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in rest.items()]
     lines.append(f'  "cells": {{\n{cells}\n  }}')

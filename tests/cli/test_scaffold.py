@@ -9,7 +9,7 @@ import pytest
 from audit.cli import scaffold
 from audit.config import plugins, registry
 from tests import ROOT
-from tests.commands import call, refused
+from tests.commands import call, printed, refused
 
 FILES = {
     "defense": ("defenses/mine.py", "tests/test_mine.py", "docs/defenses/mine.md"),
@@ -21,8 +21,7 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_it_writes_a_plug_in_its_test_and_its_page(kind, tmp_path, capsys):
     folder = tmp_path / "plug ins"
-    assert call("new", kind, "mine", "--plugins", str(folder)) == 0
-    out = capsys.readouterr().out
+    out = printed(capsys, "new", kind, "mine", "--plugins", str(folder))
     for file in FILES[kind]:
         text = (folder / file).read_text()
         assert str(folder / file) in out
@@ -47,11 +46,10 @@ def test_a_flat_folder_stays_flat(kind, tmp_path):
 def test_a_checkout_gets_it_beside_its_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "pyproject.toml").write_text("")
     monkeypatch.setattr(scaffold, "CHECKOUT", tmp_path)
-    assert call("new", "defense", "mine") == 0
-    assert {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*.*")} == {
-        "pyproject.toml", *FILES["defense"],
-    }  # fmt: skip
-    assert "add a row for `mine` to README.md" in capsys.readouterr().out
+    out = printed(capsys, "new", "defense", "mine")
+    files = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*.*")}
+    assert files == {"pyproject.toml", *FILES["defense"]}
+    assert "add a row for `mine` to README.md" in out
 
 
 def test_an_installed_suite_wants_a_folder(tmp_path, monkeypatch, capsys):
@@ -82,8 +80,7 @@ def test_bad_names_are_refused(words, said, tmp_path, capsys):
 
 def test_nothing_is_overwritten(tmp_path, capsys):
     where = ["--plugins", str(tmp_path)]
-    assert call("new", "attack", "mine", *where) == 0
-    capsys.readouterr()
+    printed(capsys, "new", "attack", "mine", *where)
     said = refused(capsys, "new", "attack", "mine", *where)
     assert "attack 'mine' is there already" in said
     (tmp_path / "tests" / "test_other.py").write_text("# mine\n")
@@ -113,14 +110,16 @@ def made(tmp_path_factory):
     return folder
 
 
+def run(*words, **how):
+    words = [sys.executable, "-m", *words]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **how)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
 def test_what_is_written_is_clean(made):
     root = str(ROOT / "pyproject.toml")
     for words in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *words, "--config", root, str(made)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        run("ruff", *words, "--config", root, str(made))
 
 
 def test_what_is_written_runs_at_once(made, tmp_path):
@@ -134,9 +133,5 @@ def test_what_is_written_runs_at_once(made, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 def test_the_test_that_is_written_passes(kind, made):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-         str(made / "tests" / f"test_my_{kind}.py")],
-        capture_output=True, text=True, check=False, cwd=made,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:]
+    file = str(made / "tests" / f"test_my_{kind}.py")
+    run("pytest", "-q", "-p", "no:cacheprovider", file, cwd=made)

@@ -11,7 +11,7 @@ from audit.config import workspace
 from audit.config.hydra_app import composed
 from audit.scorecard import card as cards
 from audit.scorecard import schema
-from tests.commands import refused
+from tests.commands import printed, refused
 from tests.pages import RESULTS
 
 SMALL = ["scenario=calibration", "data=digits", "runs=2", "lanes.tile=64"]
@@ -31,23 +31,26 @@ def written(where, data):
     return path
 
 
+def verified(capsys, where, data, code=0):
+    return printed(capsys, "verify", str(written(where, data)), code=code)
+
+
 def changed(data, change):
-    held = json.loads(json.dumps(data))
-    change(held)
-    return held
+    card = json.loads(json.dumps(data))
+    change(card)
+    return card
 
 
-def move(held, by):
-    headline = held["trials"][1]["result"]["headline"]
+def move(card, by):
+    headline = card["trials"][1]["result"]["headline"]
     headline["value"] += by * headline["standard_error"]
 
 
 def test_a_row_replays_to_equal(row, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["verify", str(written(tmp_path, row))]) == 0
-    said = capsys.readouterr().out
-    assert said.rstrip().split("\n")[-1].startswith("equal: ")
-    assert "changed since" not in said
+    out = verified(capsys, tmp_path, row)
+    assert out.rstrip().split("\n")[-1].startswith("equal: ")
+    assert "changed since" not in out
     assert [p.name for p in tmp_path.iterdir()] == ["scorecard.json"]  # no trace
 
 
@@ -60,66 +63,51 @@ def replayed(row, monkeypatch):
     monkeypatch.setattr(cli, "_again", lambda scenario: again)
 
 
-def call(where, data):
-    return cli.main(["verify", str(written(where, data))])
-
-
 @pytest.mark.usefixtures("replayed")
 @pytest.mark.parametrize(("by", "code"), [(0.0, 0), (1.9, 0), (2.1, 1), (-2.1, 1)])
 def test_two_standard_errors_are_allowed(row, by, code, tmp_path, capsys):
-    assert call(tmp_path, changed(row, lambda h: move(h, by))) == code
+    out = verified(capsys, tmp_path, changed(row, lambda c: move(c, by)), code)
     word = {0: "equal", 1: "differs beyond tolerance"}[code]
-    assert capsys.readouterr().out.rstrip().split("\n")[-1].startswith(f"{word}: ")
+    assert out.rstrip().split("\n")[-1].startswith(f"{word}: ")
 
 
-CHANGES = {  # path in the card -> value (None = left out), what is said
-    "provenance.code": ("0" * 64, "the code that can change it"),
-    "provenance.code ": (None, "does not say which code"),
-    "provenance.versions.jax": ("0.0.1", "jax 0.0.1, here"),
-    "scenario.accounting_runs": (77, "scenario.accounting_runs"),
-}
-
-
-def put(path, value):
-    """Return a change of a card: the value at a path, or none."""
-
-    def change(card):
-        *steps, last = path.split(".")
-        for step in steps:
-            card = card[step]
-        card[last] = value
-        if value is None:
-            del card[last]
-
-    return change
+def put(card, path, value):
+    """Change the value at a path of a card, or take it away."""
+    *steps, last = path.split(".")
+    for step in steps:
+        card = card[step]
+    card[last] = value
+    if value is None:
+        del card[last]
 
 
 @pytest.mark.usefixtures("replayed")
-@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize(
+    ("path", "value", "text"),  # a value of None is left out
+    [
+        ("provenance.code", "0" * 64, "the code that can change it"),
+        ("provenance.code", None, "does not say which code"),
+        ("provenance.versions.jax", "0.0.1", "jax 0.0.1, here"),
+        ("scenario.accounting_runs", 77, "scenario.accounting_runs"),
+    ],
+)
 def test_a_row_by_other_code_is_stale_unless_it_is_reproduced(
-    row, case, tmp_path, capsys
+    row, path, value, text, tmp_path, capsys
 ):
-    value, text = CHANGES[case]
-    other = changed(row, put(case.strip(), value))
-    assert call(tmp_path, other) == 0
-    out = capsys.readouterr().out
+    other = changed(row, lambda card: put(card, path, value))
+    out = verified(capsys, tmp_path, other)
     assert text in out
     assert "equal: " in out
-    assert call(tmp_path, changed(other, lambda h: move(h, 9))) == 3
-    out = capsys.readouterr().out
-    assert text in out
-    assert "stale: " in out
-    assert "trials.sum_inversion on noisy_sum.mse" in out
+    out = verified(capsys, tmp_path, changed(other, lambda c: move(c, 9)), 3)
+    for part in (text, "stale: ", "trials.sum_inversion on noisy_sum.mse"):
+        assert part in out
 
 
 @pytest.mark.usefixtures("replayed")
 def test_a_number_that_cannot_be_had_again_is_a_difference(row, tmp_path, capsys):
-    def more(held):
-        held["trials"].append(json.loads(json.dumps(held["trials"][1])))
-        held["trials"][-1]["attack"] = "another"
-
-    assert call(tmp_path, changed(row, more)) == 1
-    assert "another on noisy_sum.mse: in the row, not here" in capsys.readouterr().out
+    trials = [*row["trials"], row["trials"][1] | {"attack": "another"}]
+    out = verified(capsys, tmp_path, row | {"trials": trials}, 1)
+    assert "another on noisy_sum.mse: in the row, not here" in out
 
 
 @pytest.mark.parametrize(
@@ -134,6 +122,7 @@ def test_numbers_without_an_error_have_a_thousandth(theirs, ours, equal):
 
 # Words of a row that do more than set up a scenario -----------------------------------
 
+COMMAND = "provenance.command"
 RUN = "python -m audit run scenario=calibration"
 REFUSED = {
     "rm -rf /": "is not one of python -m audit run",
@@ -158,20 +147,15 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_commands_that_are_not_replayed(row, command, tmp_path, capsys, monkeypatch):
-    def fail(*a):
-        raise AssertionError("something was trained")
-
-    monkeypatch.setattr(cli, "_again", fail)
-    other = changed(row, lambda h: h["provenance"].update(command=command))
-    path = written(tmp_path, other)
+    monkeypatch.setattr(cli, "_again", lambda *a: pytest.fail("something was trained"))
+    path = written(tmp_path, changed(row, lambda c: put(c, COMMAND, command)))
     assert REFUSED[command] in refused(capsys, "verify", str(path))
 
 
 def test_a_row_cannot_choose_where_things_are_written_or_which_data(row, tmp_path):
-    def elsewhere(held):
-        held["provenance"]["command"] += " out=/etc/x store=/etc/y"
-
-    card = cards.from_json(json.dumps(changed(row, elsewhere)))
+    command = f"{row['provenance']['command']} out=/etc/x store=/etc/y"
+    other = changed(row, lambda card: put(card, COMMAND, command))
+    card = cards.from_json(json.dumps(other))
     words = verify.replay_words(card, tmp_path)
     assert words[-2:] == ["data=digits", f"out={tmp_path}"]
     assert not any("/etc" in word for word in words)

@@ -66,60 +66,48 @@ def test_names_of_files_do_not_count_and_what_is_in_each_does(tmp_path):
     ("before", "after", "same"),
     [
         # one definition by two roads
-        (
-            "from audit.accounting import fisher\nX = fisher.kappa",
-            "from audit.accounting.fisher import kappa as k\nX = k",
-            True,
-        ),
+        ("from audit.accounting import fisher\nX = fisher.kappa",
+         "from audit.accounting.fisher import kappa as k\nX = k", True),
         # one name in two modules
-        (
-            "from audit.accounting.rdp import epsilon\nX = epsilon",
-            "from audit.report.columns import epsilon\nX = epsilon",
-            False,
-        ),
+        ("from audit.accounting.rdp import epsilon\nX = epsilon",
+         "from audit.report.columns import epsilon\nX = epsilon", False),
         ("import numpy as np\nX = np.e", "import numpy\nX = numpy.e", True),
         ("import numpy as np\nX = np.e", "import math as np\nX = np.e", False),
     ],
-)
+)  # fmt: skip
 def test_an_import_stands_for_what_it_imports(tmp_path, before, after, same):
     assert (version(tmp_path, before) == version(tmp_path, after)) == same
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    place = tmp_path_factory.mktemp("copy")
+@pytest.fixture
+def copy(tmp_path):
+    """The suite in another place."""
+    ignore = shutil.ignore_patterns("__pycache__")
     for folder in ("audit", "defenses", "attacks"):
-        shutil.copytree(
-            ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    return place
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
+    return tmp_path
 
 
 def versions(place):
-    done = subprocess.run(
-        [sys.executable, "-c", VERSIONS], cwd=place, capture_output=True, text=True,
-        check=True, env={"PYTHONPATH": str(place)},
-    )  # fmt: skip
-    return done.stdout.split()
+    return subprocess.check_output(
+        [sys.executable, "-c", VERSIONS], cwd=place, text=True,
+        env={"PYTHONPATH": str(place)},
+    ).split()  # fmt: skip
 
 
-def test_a_renamed_file_leaves_every_hash(copy):
-    before = versions(copy)
-    old, new = (
-        copy / "audit" / "accounting" / f"{n}.py" for n in ("tradeoff", "frontier")
-    )
-    old.rename(new)
+@pytest.fixture(scope="module")
+def before():
+    return versions(ROOT)
+
+
+def test_a_renamed_file_leaves_every_hash(copy, before):
+    old = copy / "audit" / "accounting" / "tradeoff.py"
+    old.rename(old.with_stem("frontier"))
     callers = [p for p in copy.rglob("*.py") if "tradeoff" in p.read_text()]
-    texts = {p: p.read_text() for p in callers}
-    for path, text in texts.items():
-        path.write_text(text.replace("tradeoff", "frontier"))
-    try:
-        assert callers
-        assert versions(copy) == before
-    finally:
-        new.rename(old)
-        for path, text in texts.items():
-            path.write_text(text)
+    assert callers
+    for path in callers:
+        path.write_text(path.read_text().replace("tradeoff", "frontier"))
+    assert versions(copy) == before
 
 
 @pytest.mark.parametrize(
@@ -131,27 +119,23 @@ def test_a_renamed_file_leaves_every_hash(copy):
         ("defenses/dpsgd.py", [False, False, True]),
     ],
 )
-def test_the_room_says_what_a_change_makes_stale(copy, file, changed):
-    before, path = versions(copy), copy / file
-    text = path.read_text()
-    path.write_text(text + "\nNEW = 1\n")
-    try:
-        after = versions(copy)
-    finally:
-        path.write_text(text)
-    assert [a != b for a, b in zip(after, before, strict=True)] == changed
+def test_the_room_says_what_a_change_makes_stale(copy, before, file, changed):
+    (copy / file).write_text((copy / file).read_text() + "\nNEW = 1\n")
+    assert [a != b for a, b in zip(versions(copy), before, strict=True)] == changed
 
 
 def test_a_plug_ins_helpers_are_its_code(tmp_path):
+    texts = {
+        "quiet.py": "import helper\nfrom deep.more import B\n",
+        "helper.py": "import numpy\nA = 1\n",
+        "deep/__init__.py": "",
+        "deep/more.py": "import helper\nB = 1\n",
+    }
     (tmp_path / "deep").mkdir()
-    (tmp_path / "quiet.py").write_text("import helper\nfrom deep.more import B\n")
-    (tmp_path / "helper.py").write_text("import numpy\nA = 1\n")
-    (tmp_path / "other.py").write_text("Z = 1\n")
-    (tmp_path / "deep" / "__init__.py").write_text("")
-    (tmp_path / "deep" / "more.py").write_text("import helper\nB = 1\n")
-    found = code.with_helpers([tmp_path / "quiet.py"], [tmp_path])
-    names = {str(p.relative_to(tmp_path.resolve())) for p in found}
-    assert names == {"quiet.py", "helper.py", "deep/__init__.py", "deep/more.py"}
-    before = code.version(found)
+    for name, text in {**texts, "other.py": "Z = 1\n"}.items():
+        (tmp_path / name).write_text(text)
+    files = code.with_helpers([tmp_path / "quiet.py"], [tmp_path])
+    assert {str(p.relative_to(tmp_path.resolve())) for p in files} == texts.keys()
+    before = code.version(files)
     (tmp_path / "helper.py").write_text("import numpy\nA = 2\n")
-    assert code.version(found) != before
+    assert code.version(files) != before

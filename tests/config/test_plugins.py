@@ -10,7 +10,7 @@ import pytest
 from audit.config import compose, hydra_app, plugins, registry, workspace
 from audit.errors import UserError
 from tests import ROOT
-from tests.commands import call, composed, refused
+from tests.commands import call, composed, printed, refused
 
 EXAMPLE = ROOT / "examples" / "breachmark_example" / "breachmark_example"
 DEFENSE = (EXAMPLE / "defenses" / "dpsgd_cosine.py").read_text()
@@ -83,14 +83,16 @@ def flat(tmp_path):
     for _, name, text in PLUGINS:
         put(tmp_path / name, text)
     scenario(tmp_path / "mine.yaml")
-    put(tmp_path / "_helper.py", "1 / 0")
-    put(tmp_path / "test_quiet.py", "1 / 0")
+    for ignored in ("_helper.py", "test_quiet.py"):
+        put(tmp_path / ignored, "1 / 0")
     return tmp_path
 
 
-@pytest.fixture
-def laid_out(tmp_path):
-    """The same in folders by kind."""
+@pytest.fixture(params=["flat", "laid_out"])
+def folder(request, tmp_path):
+    """The same, and in folders by kind."""
+    if request.param == "flat":
+        return request.getfixturevalue("flat")
     for kind, name, text in PLUGINS:
         put(tmp_path / kind / name, text)
     scenario(tmp_path / "scenarios" / "mine.yaml")
@@ -98,45 +100,35 @@ def laid_out(tmp_path):
     return tmp_path
 
 
-@pytest.fixture(params=["flat", "laid_out"])
-def folder(request):
-    return request.getfixturevalue(request.param)
-
-
 # Finding ------------------------------------------------------------------------------
 
 
 def test_a_folders_plug_ins_are_found_by_every_command(folder, capsys):
     where = ["--plugins", str(folder)]
-    assert call("list", *where) == 0
-    said = capsys.readouterr().out
-    for name in ("mine", "quiet", "grey", "thousandth"):
-        line = next(li for li in said.split("\n") if li.startswith(f"  {name} "))
-        assert line.endswith(f"[folder {folder}]")
+    lines = printed(capsys, "list", *where).split("\n")
+    lines = [line.split()[0] for line in lines if line.endswith(f"[folder {folder}]")]
+    assert sorted(lines) == ["grey", "mine", "quiet", "thousandth"]
     words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd,quiet]"]
     words += ["attacks=[grey]", "bounds=[thousandth]"]
-    assert call("show", *words, *where) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(
-        f"# python -m audit run {' '.join(words)} --plugins {folder}"
-    )
-    assert "noise_multiplier: 1.0" in said
-    assert "value: 0.001" in said
-    assert call("show", "scenario=mine", "data=digits", *where) == 0
-    assert "runs: 3" in capsys.readouterr().out
+    out = printed(capsys, "show", *words, *where)
+    typed = " ".join([*words, *where])
+    assert out.startswith(f"# python -m audit run {typed}")
+    assert "noise_multiplier: 1.0" in out
+    assert "value: 0.001" in out
+    mine = ["scenario=mine", "data=digits"]
+    assert "runs: 3" in printed(capsys, "show", *mine, *where)
 
 
 def test_the_variable_names_folders_too_and_no_command_leaves_any(
     folder, monkeypatch, capsys
 ):
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    show = ["show", "scenario=mine", "data=digits"]
-    assert call(*show, "--plugins", str(folder)) == 0
+    show, typed = ["show", "scenario=mine", "data=digits"], f"--plugins {folder}"
+    assert typed in printed(capsys, *show, "--plugins", str(folder))
     assert plugins.named_folders() == []
     assert "quiet" not in registry.names("defense")
     monkeypatch.setenv(plugins.VARIABLE, str(folder))
-    assert call(*show) == 0
-    assert capsys.readouterr().out.count(f"--plugins {folder}") == 2
+    assert typed in printed(capsys, *show)
 
 
 @pytest.mark.parametrize(
@@ -165,17 +157,16 @@ def test_a_plug_in_is_what_its_file_holds_now(tmp_path):
 
 
 def test_a_name_that_is_taken_names_both_places(tmp_path, capsys):
-    put(tmp_path / "defenses" / "dpsgd.py", DEFENSE)
+    file, folder = put(tmp_path / "defenses" / "dpsgd.py", DEFENSE), str(tmp_path)
     scenario(tmp_path / "scenarios" / "calibration.yaml")
-    where = ["--plugins", str(tmp_path)]
-    said = refused(capsys, "show", "scenario=binary_mnist", "data=digits", *where)
-    assert "there are two of defense 'dpsgd'" in said
-    assert str(ROOT / "defenses" / "dpsgd.py") in said
-    assert str(tmp_path / "defenses" / "dpsgd.py") in said
-    said = refused(capsys, "show", "scenario=calibration", *where)
-    assert "there are two of scenario 'calibration'" in said
-    assert str(hydra_app.BUILT_IN) in said
-    assert str(tmp_path) in said
+    for name, kind, places in (
+        ("binary_mnist", "defense 'dpsgd'", (ROOT / "defenses" / "dpsgd.py", file)),
+        ("calibration", "scenario 'calibration'", (hydra_app.BUILT_IN, folder)),
+    ):
+        words = [f"scenario={name}", "data=digits", "--plugins", folder]
+        line = refused(capsys, "show", *words)
+        assert f"there are two of {kind}" in line
+        assert all(str(place) in line for place in places)
 
 
 def test_two_folders_with_one_name(tmp_path, capsys):
@@ -199,34 +190,23 @@ def test_the_suites_own_folder_clashes_with_nothing():
         assert hydra_app.locate("calibration")[1] == registry.SUITE
 
 
-BROKEN = {
-    "raises": (
-        "run",
-        '"""X."""\n1 / 0\n' + ATTACK,
-        "cannot import 'grey' from PATH: ZeroDivisionError: division by zero",
-    ),
-    "imports": (
-        "run",
-        "import no_such_module\n" + ATTACK,
-        "cannot import 'grey' from PATH: ModuleNotFoundError",
-    ),
-    "syntax": ("show", "def grey(task:\n", "PATH, line 1: "),
-    "no function": (
-        "show",
-        "def gray(task):\n    return 1\n",
-        "PATH holds no function 'grey'",
-    ),
-    "default": (
-        "show",
-        ATTACK.replace("task: Task)", "task: Task, *, level: float = MIDDLE)"),
-        "cannot read the setting 'level': name 'MIDDLE' is not defined",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_plug_in_is_one_line(fault, tmp_path, capsys, monkeypatch):
-    command, text, message = BROKEN[fault]
+@pytest.mark.parametrize(
+    ("command", "text", "message"),
+    [
+        ("run", '"""X."""\n1 / 0\n' + ATTACK,
+         "cannot import 'grey' from PATH: ZeroDivisionError: division by zero"),
+        ("run", "import no_such_module\n" + ATTACK,
+         "cannot import 'grey' from PATH: ModuleNotFoundError"),
+        ("show", "def grey(task:\n", "PATH, line 1: "),
+        ("show", "def gray(task):\n    return 1\n", "PATH holds no function 'grey'"),
+        ("show", ATTACK.replace("task: Task)", "task: Task, *, level: float = MIDDLE)"),
+         "cannot read the setting 'level': name 'MIDDLE' is not defined"),
+    ],
+    ids=["raises", "imports", "syntax", "no function", "default"],
+)  # fmt: skip
+def test_a_broken_plug_in_is_one_line(
+    command, text, message, tmp_path, capsys, monkeypatch
+):
     path = put(tmp_path / "attacks" / "grey.py", text)
     monkeypatch.chdir(tmp_path)
     words = ["scenario=calibration", "data=digits", "attacks=[grey]", "out=here"]
@@ -277,27 +257,18 @@ def package(tmp_path, monkeypatch):
 
 
 def test_a_packages_plug_ins_are_found(package, capsys):
-    package(
-        {
-            "audit.defenses": "calm = elsewhere.calm:calm",
-            "audit.scenarios": "any = elsewhere.scenarios",
-        },
-        {
-            "elsewhere/__init__.py": "",
-            "elsewhere/calm.py": DEFENSE,
-            "elsewhere/scenarios/__init__.py": "",
-        },
-    )
+    points = {"audit.defenses": "calm = elsewhere.calm:calm"}
+    points |= {"audit.scenarios": "any = elsewhere.scenarios"}
+    files = {"__init__.py": "", "calm.py": DEFENSE, "scenarios/__init__.py": ""}
+    package(points, {f"elsewhere/{name}": text for name, text in files.items()})
     source = Path(registry.source("defense", "calm"))
     scenario(source.parent / "scenarios" / "theirs.yaml")
     assert registry.find("defense", "calm").__name__ == "calm"
-    assert call("list") == 0
-    assert "[package elsewhere 1.2]" in capsys.readouterr().out
+    assert "[package elsewhere 1.2]" in printed(capsys, "list")
     theirs, replay = composed("scenario=theirs", "data=digits", "defenses=[calm]")
     assert "--plugins" not in replay
-    assert [p["origin"] for p in workspace.from_elsewhere(theirs)] == [
-        "package elsewhere 1.2"
-    ] * 2
+    origins = [p["origin"] for p in workspace.from_elsewhere(theirs)]
+    assert origins == ["package elsewhere 1.2"] * 2
 
 
 def test_reading_a_packages_settings_imports_nothing(package):
@@ -311,17 +282,14 @@ def test_reading_a_packages_settings_imports_nothing(package):
 
 
 @pytest.mark.parametrize(
-    ("point", "files", "message"),
+    ("point", "message"),
     [
-        ("gone = nowhere_at_all.gone:gone", {}, r"'gone' of .* names"),
-        (
-            "two = other_package.one:one",
-            {"other_package/__init__.py": "", "other_package/one.py": ATTACK},
-            "the function must be called 'two'",
-        ),
+        ("gone = nowhere_at_all.gone:gone", r"'gone' of .* names"),
+        ("two = other_package.one:one", "the function must be called 'two'"),
     ],
 )
-def test_an_entry_point_without_its_function(point, files, message, package):
+def test_an_entry_point_without_its_function(point, message, package):
+    files = {"other_package/__init__.py": "", "other_package/one.py": ATTACK}
     package({"audit.attacks": point}, files)
     with pytest.raises(UserError, match=message):
         registry.names("attack")
@@ -338,28 +306,20 @@ def test_a_plug_ins_code_is_part_of_the_result(flat):
         scenario, _ = composed(*words)
 
         def versions():
-            return [
-                workspace.code_version(scenario),
-                registry.version("defense", "quiet"),
-            ]
+            plug_in = registry.version("defense", "quiet")
+            return {workspace.code_version(scenario), plug_in}
 
-        code, plug_in = versions()
+        before = versions()
         path.write_text(text.replace("soft_clip(clip_norm)", "soft_clip(2.0)"))
-        assert code not in versions()
-        assert plug_in not in versions()
+        assert not before & versions()
         path.write_text(text + "\n# a comment\n")
-        assert versions() == [code, plug_in]
+        assert versions() == before
 
 
 def test_all_of_a_package_is_its_code(package):
-    package(
-        {"audit.defenses": "calmer = calm_package.calmer:calmer"},
-        {
-            "calm_package/__init__.py": "",
-            "calm_package/calmer.py": DEFENSE,
-            "calm_package/deep/helper.py": "A = 1\n",
-        },
-    )
+    files = {"__init__.py": "", "calmer.py": DEFENSE, "deep/helper.py": "A = 1\n"}
+    files = {f"calm_package/{name}": text for name, text in files.items()}
+    package({"audit.defenses": "calmer = calm_package.calmer:calmer"}, files)
     before = registry.version("defense", "calmer")
     helper = registry.source("defense", "calmer").parent / "deep" / "helper.py"
     helper.write_text("A = 2\n")
@@ -379,56 +339,40 @@ def run(tmp_path_factory):
     return place
 
 
-def test_a_card_says_where_its_plug_ins_are_from(run):
+def test_a_card_says_where_its_plug_ins_are_from_and_holds_their_bound(run):
     card = json.loads((run / "out" / "scorecard.json").read_text())
     plug_ins = card["provenance"]["plugins"]
-    assert {p["name"]: p["kind"] for p in plug_ins} == {
-        "quiet": "defense",
-        "grey": "attack",
-        "thousandth": "bound",
-    }
+    kinds = {"quiet": "defense", "grey": "attack", "thousandth": "bound"}
+    assert {p["name"]: p["kind"] for p in plug_ins} == kinds
     assert {p["origin"] for p in plug_ins} == {f"folder {run}"}
     assert f"--plugins {run}" in card["provenance"]["command"]
     text = (run / "out" / "scorecard.md").read_text()
     assert f"defense quiet from folder {run}" in text
-
-
-def test_a_bound_from_elsewhere_stands_beside_the_suites(run):
-    card = json.loads((run / "out" / "scorecard.json").read_text())
+    assert "low: nobody (this test)" in text
     bounds = {b["name"]: b for b in card["defenses"]["quiet"]["bounds"]}
     assert bounds["low"]["mean"] == 0.001
     assert "cramer_rao" in bounds
     assert card["defenses"]["sgd"]["bounds"] == []
-    trial = next(
-        t
-        for t in card["trials"]
-        if (t["defense"], t["attack"]) == ("quiet", "class_mean")
-    )
-    assert trial["result"]["against"]["low"]["tightness"] > 1
-    assert "low: nobody (this test)" in (run / "out" / "scorecard.md").read_text()
+    trials = {(t["defense"], t["attack"]): t["result"] for t in card["trials"]}
+    assert trials["quiet", "class_mean"]["against"]["low"]["tightness"] > 1
 
 
-def test_a_rows_own_folder_of_plug_ins_is_never_opened(run, capsys):
+def test_a_rows_own_folder_of_plug_ins_is_never_opened(run, tmp_path, capsys):
     row = str(run / "out" / "scorecard.json")
-    said = refused(capsys, "verify", row)
-    assert f"made with plug-ins in '{run}'" in said
-    assert "--plugins DIR" in said
-
-
-def test_verify_replays_with_the_folder_one_names(run, tmp_path, capsys):
+    line = refused(capsys, "verify", row)
+    assert f"made with plug-ins in '{run}'" in line
+    assert "--plugins DIR" in line
+    # the one that is typed is opened, and its row is replayed
     words = ["verify", str(run / "out"), f"out={tmp_path}/again"]
-    assert call(*words, "--plugins", str(run)) == 0
-    assert "equal: " in capsys.readouterr().out
+    assert "equal: " in printed(capsys, *words, "--plugins", str(run))
 
 
 def test_a_name_alone_is_enough_for_a_new_process(flat):
     """Sweeps may compose in other processes: the folder goes along."""
     code = "from audit.config import registry; print(registry.source('attack', 'grey'))"
     with plugins.using([str(flat)]):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
-    assert done.stdout.strip().endswith("grey.py")
+        done = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert done.strip().endswith("grey.py")
 
 
 def test_titles_are_read_from_the_file(tmp_path):

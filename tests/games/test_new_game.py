@@ -82,7 +82,7 @@ def made(name):
     return registry.find("game", name)(**settings)
 
 
-@pytest.mark.parametrize("name", registry.own_names("game"))
+@pytest.mark.parametrize("name", registry.built_in("game"))
 def test_every_word_a_game_grants_shows_a_field(name):
     fields = base.OBSERVED_BY | base.KNOWN_BY
     for word in made(name).grants:

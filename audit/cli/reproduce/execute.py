@@ -39,22 +39,13 @@ class Outcome(NamedTuple):
 
 
 def carry_out(
-    plan: Plan, audit: Audit, runs: Path, say: Callable[[str], None]
-) -> dict[str, Outcome]:
-    """Return what there is of every run, after doing what is not yet done.
-
-    Args:
-      plan: of one source.
-      audit: does one run, as `python -m audit run` would.
-      runs: the folder of run folders.
-      say: prints what happens, in words.
-    """
-    return {run: _outcome(plan, run, audit, runs, say) for run in plan.jobs}
-
-
-def _outcome(
     plan: Plan, run: str, audit: Audit, runs: Path, say: Callable[[str], None]
 ) -> Outcome:
+    """Return what there is of one run, after doing what is not yet done.
+
+    `audit` does it as `python -m audit run` would; run folders stand in `runs`; `say`
+    prints what happens, in words.
+    """
     jobs, missing = plan.jobs[run][plan.budget], None
     done = [_finished(job.scenario, runs) for job in jobs]
     if None in done and (missing := _no_data(jobs[0].scenario)):
@@ -138,29 +129,20 @@ def _record(
 ) -> RunRecord:
     provenance = plain(card.provenance) if card else {}
     git = provenance.get("git") or {}
+    commit = (git.get("commit") or "")[:12] + " (dirty)" * bool(git.get("dirty"))
+    copied = {k: provenance.get(k, "") for k in ("device", "code", "seconds")}
     return RunRecord(
-        run=run,
-        command=job.command,
-        status=status,
-        device=provenance.get("device", ""),
-        commit=(git.get("commit") or "")[:12]
-        + (" (dirty)" if git.get("dirty") else ""),
-        code=provenance.get("code", ""),
-        seconds=provenance.get("seconds", ""),
+        run=run, command=job.command, status=status, commit=commit, **copied
     )
 
 
 # Verdicts -----------------------------------------------------------------------------
 
 
-def verdicts(plan: Plan, outcomes: dict[str, Outcome]) -> list[ComparedNumber]:
-    """Return the verdict on every listed number, in order."""
-    return [_verdict(n, plan.budget, outcomes) for n in plan.numbers]
-
-
-def _verdict(
+def verdict(
     number: PublishedNumber, budget: str, outcomes: dict[str, Outcome]
 ) -> ComparedNumber:
+    """Return the verdict on one listed number."""
     if number.formula is not None:
         value = float(FORMULAS[number.formula](**number.settings))
         return pages.judge(number, budget, [value])
@@ -173,8 +155,8 @@ def _verdict(
         values = [read(card, number) for card in outcome.cards]
     except LookupError as error:
         return pages.judge(number, budget, (), str(error), broken=True)
-    missing = outcome.missing
-    return pages.judge(number, budget, () if missing else values, missing)
+    values = [] if outcome.missing else values
+    return pages.judge(number, budget, values, outcome.missing)
 
 
 def read(card: Scorecard, number: PublishedNumber) -> float:
@@ -211,12 +193,6 @@ def write(
     folder: Path,
 ) -> list[Path]:
     """Write NAME.md, its figures and NAME.json, and the table of all sources.
-
-    Args:
-      plan: of the source.
-      numbers: of the source, with their verdicts.
-      outcomes: of its runs.
-      folder: of the sources' pages; REPRODUCTION.md stands beside it.
 
     Returns:
       The paths written.

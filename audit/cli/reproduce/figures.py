@@ -24,6 +24,7 @@ from audit.report.columns import number
 from audit.report.figures import common
 from audit.report.figures import gradient_inversion as inversion
 from audit.report.markdown import grid
+from audit.scorecard import schema
 from audit.scorecard.card import Scorecard, replacing
 
 NOT_NOISE = ("steps", "batch_size", "sampling", "optimizer", "learning_rate")
@@ -33,10 +34,7 @@ CONFIDENCE = 0.95
 def draw(figure: PublishedFigure, numbers: list[ComparedNumber], path: Path) -> None:
     """Draw every panel: published hollow, ours filled where both of its numbers exist.
 
-    Args:
-      figure: which tables stand against which.
-      numbers: of the source, those of the figure's tables among them.
-      path: of the image.
+    The numbers are those of the source, with the tables that the figure names.
     """
     series = dict.fromkeys(_series(n) for n in numbers)  # one colour in all panels
     colours = dict(zip(series, cycle(common.COLOURS), strict=False))
@@ -70,10 +68,9 @@ def points(panel: Panel, numbers: list[ComparedNumber]) -> dict[str, np.ndarray]
     across, up = (
         [n for n in numbers if n.table == t] for t in (panel.across, panel.up)
     )
-    series: dict[str, list[list[float | None]]] = {}
+    series = defaultdict[str, list[list[float | None]]](list)
     for x, y in zip(across, up, strict=True):
-        line = [x.published, y.published, x.ours, y.ours]
-        series.setdefault(_series(x), []).append(line)
+        series[_series(x)].append([x.published, y.published, x.ours, y.ours])
     return {name: np.array(lines, float) for name, lines in series.items()}
 
 
@@ -86,39 +83,26 @@ def _series(number: ComparedNumber) -> str:
 
 
 def read_cards(folders: list[Path]) -> list[Scorecard]:
-    """Return the cards of runs.
-
-    Raises:
-      UserError: if none is named, or one has no scorecard.
-    """
+    """Return the cards of runs. Raises UserError where there is no run or scorecard."""
     if not folders:
         raise UserError("scale which? give folders of runs, each with scorecard.json")
-    return [_card(folder) for folder in folders]
-
-
-def _card(folder: Path) -> Scorecard:
-    from audit.scorecard import schema
-
-    file = folder / "scorecard.json"
-    if not file.is_file():
-        raise UserError(f"{file}: no such file")
-    return schema.load(file)
+    files = [folder / "scorecard.json" for folder in folders]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: no such file")
+    return [schema.load(file) for file in files]
 
 
 def over_seeds(cards: list[Scorecard]) -> list[inversion.Point]:
     """Return the defenses that have a place on the scale, least divergence first.
 
     Their readings are means over the seeds of all cards, with half a 95% interval.
-
-    Raises:
-      UserError: if there is none, or two cards mean different noise by one name.
+    Raises UserError if there is none, or two cards mean different noise by one name.
     """
     placed = {point.label: point for card in cards for point in inversion.points(card)}
     if not placed:
         raise UserError("scale: no card of exposed updates has a Renyi divergence")
-    values: dict[str, dict[str, list[float]]] = {
-        label: defaultdict(list) for label in placed
-    }
+    values = {label: defaultdict[str, list[float]](list) for label in placed}
     noises: dict[str, Any] = {}
     for card in cards:
         readings = {point.label: point.readings for point in inversion.points(card)}
@@ -129,7 +113,13 @@ def over_seeds(cards: list[Scorecard]) -> list[inversion.Point]:
                 text = f"{label} is {noises[label]} in one card, {noise} in another"
                 raise UserError(f"scale: {text}")
             means = {name: mean for name, (mean, _) in readings.get(label, {}).items()}
-            for name, value in (means | _aucs(card, label)).items():
+            means |= {
+                f"AUC of {t['attack']}": float(t["result"]["auc"]["value"])
+                for t in card.trials
+                if t["defense"] == label and t["status"] == "ok" and t["use"] != "coin"
+                if "auc" in t["result"]
+            }
+            for name, value in means.items():
                 values[label][name].append(value)
     points = [
         point._replace(readings={q: interval(v) for q, v in values[label].items()})
@@ -137,15 +127,6 @@ def over_seeds(cards: list[Scorecard]) -> list[inversion.Point]:
     ]
     # equal to the digits shown: the last bits of divergences do not decide who is first
     return sorted(points, key=lambda p: (float(f"{p.divergence:.4g}"), p.use))
-
-
-def _aucs(card: Scorecard, label: str) -> dict[str, float]:
-    return {
-        f"AUC of {t['attack']}": float(t["result"]["auc"]["value"])
-        for t in card.trials
-        if t["defense"] == label and t["status"] == "ok" and t["use"] != "coin"
-        if "auc" in t["result"]
-    }
 
 
 def interval(values: list[float]) -> tuple[float, float]:

@@ -30,47 +30,35 @@ class Plan(NamedTuple):
 
 
 def sources(names: list[str], config_dir: str | None) -> dict[str, Path]:
-    """Return the files of published numbers by their names.
-
-    Args:
-      names: the one that was typed; "all" = every one there is.
-      config_dir: a folder of the user's own scenarios, and of published numbers.
-
-    Raises:
-      UserError: unless there is one name, of a file that exists.
-    """
+    """Return name -> file of the source that was typed, or of all; else UserError."""
     files = published.files(hydra_app.folders(config_dir))
     if len(names) != 1:
         raise UserError(f"reproduce which? one of {', '.join([*files, 'all'])}")
     [name] = names
-    if name == "all":
-        return files
-    if name not in files:
+    if name not in (*files, "all"):
         hint = did_you_mean(name, [*files, "all"])
         raise UserError(f"unknown source {name!r}{hint}")
-    return {name: files[name]}
+    return files if name == "all" else {name: files[name]}
 
 
 def plan(name: str, file: Path, budget: str, config_dir: str | None) -> Plan:
     """Compose every run of a source, in both budgets, and check what is read from it.
 
-    Raises:
-      UserError: if the file, or a scenario it names, cannot work.
+    Raises UserError if the file, or a scenario it names, cannot work.
     """
     source, numbers = published.load(file)
     jobs: dict[str, dict[str, list[Job]]] = {}
     for run, spec in source.runs.items():
+        budgets = {word: getattr(spec, word) for word in BUDGETS}
         try:
             jobs[run] = {
-                word: _jobs(spec.scenario, getattr(spec, word), config_dir)
-                for word in BUDGETS
+                w: _jobs(spec.scenario, b, config_dir) for w, b in budgets.items()
             }
         except UserError as error:
             raise UserError(f"{file}: runs.{run}: {error}") from None
     for number in numbers:
-        if number.run is not None:
-            for first, *_ in jobs[number.run].values():
-                _check_line_up(file, number, first.scenario)
+        for first, *_ in jobs[number.run].values() if number.run else ():
+            _check_line_up(file, number, first.scenario)
     return Plan(name, source, numbers, budget, jobs)
 
 

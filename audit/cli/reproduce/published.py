@@ -10,7 +10,7 @@ checked before anything runs, without JAX.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -144,11 +144,7 @@ def files(folders: list[Path]) -> dict[str, Path]:
 
 
 def load(path: Path) -> tuple[Source, list[PublishedNumber]]:
-    """Read and check one file; return it and its numbers in order.
-
-    Raises:
-      UserError: naming the file, what is typed there and what exists.
-    """
+    """Return one file and its numbers in order; UserError names what is wrong in it."""
     from omegaconf import OmegaConf
     from yaml import YAMLError
 
@@ -157,19 +153,17 @@ def load(path: Path) -> tuple[Source, list[PublishedNumber]]:
         _require(isinstance(content, dict), "not a mapping")
         source = Source.model_validate(content)
         return source, _checked(source)
-    except (YAMLError, OSError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         raise UserError(f"{path}: {registry.explain(error)}") from None
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    except (YAMLError, OSError, UserError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def _checked(source: Source) -> list[PublishedNumber]:
     """Return every number of a source, after checking what refers to what."""
     for name, run in source.runs.items():
-        _check_budget(f"runs.{name}.full", run.full)
-        _check_budget(f"runs.{name}.smoke", run.smoke)
+        for word in BUDGETS:
+            _check_budget(f"runs.{name}.{word}", getattr(run, word))
     for name, band in source.bands.items():
         one = (band.absolute is None) != (band.relative is None)
         _require(one, f"bands.{name}: give one of absolute and relative")
@@ -213,8 +207,7 @@ def _number(
     try:
         number = PublishedNumber(**fields)
     except ValidationError as error:
-        text = registry.explain(error, where, PublishedNumber)
-        raise UserError(text) from None
+        raise UserError(registry.explain(error, where, PublishedNumber)) from None
     _check_number(where, number, source)
     return number
 
@@ -247,9 +240,9 @@ def _check_figures(
     figures: list[PublishedFigure], numbers: list[PublishedNumber]
 ) -> None:
     _check_once([f"figure {figure.figure}" for figure in figures])
-    tables: dict[str, list[PublishedNumber]] = {}
+    tables = defaultdict[str, list[PublishedNumber]](list)
     for number in numbers:
-        tables.setdefault(number.table, []).append(number)
+        tables[number.table].append(number)
     for figure in figures:
         where, upward = f"figure {figure.figure}", set()
         for panel in figure.panels:

@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from rich import box
 from rich.table import Table
 
-from audit.cli.reproduce.published import (
-    Fields,
-    PublishedFigure,
-    PublishedNumber,
-    Tolerance,
-)
+from audit.cli.reproduce.published import PublishedFigure, PublishedNumber, Tolerance
 from audit.report import terminal
 from audit.report.columns import number as decimal
 from audit.report.markdown import grid
@@ -71,11 +66,7 @@ def within(band: Tolerance, published: float, ours: float) -> bool:
 
     The edges are what the file's decimals say, hence the allowance for binary rounding.
     """
-    if band.absolute is not None:
-        width = band.absolute
-    else:
-        assert band.relative is not None
-        width = band.relative * abs(published)
+    width = band.absolute or (band.relative or 0.0) * abs(published)
     return abs(ours - published) <= width * (1 + 1e-9)
 
 
@@ -86,18 +77,13 @@ def judge(
     why: str | None = None,
     broken: bool = False,
 ) -> ComparedNumber:
-    """Return the verdict on one number.
+    """Return the verdict on one number, given ours of a budget, one value per seed.
 
     It is `reproduced` only where the mean over seeds is in the band and the file does
     not claim otherwise: a number that is explained as different is not counted because
     it happens to be near. A smoke run shows only that there is something to read.
-
-    Args:
-      number: as published.
-      budget: of the run, one of `BUDGETS`.
-      values: of ours, one per seed; none where there is nothing to compare.
-      why: there is nothing; by default the number's own reason.
-      broken: whether there should have been something.
+    Where there are no values, `why` says the reason, by default the number's own, and
+    `broken` whether there should have been some.
     """
     mean = float(np.mean(values)) if values else None
     near = mean is not None and within(number.band, number.published, mean)
@@ -114,9 +100,9 @@ def judge(
         word, reason = "reproduced", ""
     else:
         reason, broken = "claimed reproduced and outside its band", True
-    outcome: Fields = {"verdict": word, "verdict_reason": reason, "ours": mean}
+    outcome = dict(number) | {"verdict": word, "verdict_reason": reason, "ours": mean}
     outcome |= {"values": list(values), "broken": broken, "stale": stale}
-    return ComparedNumber.model_validate(dict(number) | outcome)
+    return ComparedNumber.model_validate(outcome)
 
 
 # In words -----------------------------------------------------------------------------
@@ -150,27 +136,22 @@ def short(value: float) -> str:
 
 def printed(value: float, sd: float | None) -> str:
     """Return a published value with its published s.d."""
-    if sd is None:
-        return short(value)
-    return f"{short(value)} ± {f'{sd:.4f}'.removeprefix('0')}"
+    spread = "" if sd is None else f" ± {f'{sd:.4f}'.removeprefix('0')}"
+    return short(value) + spread
 
 
 def mean_and_sd(values: list[float]) -> str:
     """Return the mean over seeds with the s.d. over them, or a dash."""
     if not values:
         return "-"
-    mean = short(float(np.mean(values)))
-    if len(values) == 1:
-        return mean
-    return f"{mean} ± {decimal(float(np.std(values, ddof=1)))}"
+    spread = f" ± {decimal(float(np.std(values, ddof=1)))}" if len(values) > 1 else ""
+    return short(float(np.mean(values))) + spread
 
 
 def band_text(band: Tolerance) -> str:
     """Return the width of a band."""
-    if band.relative is not None:
-        return f"± {100 * band.relative:.3g}%"
-    assert band.absolute is not None
-    return f"± {short(band.absolute)}"
+    relative = f"{100 * (band.relative or 0):.3g}%"
+    return f"± {short(band.absolute) if band.absolute else relative}"
 
 
 def notes(verdicts: list[ComparedNumber]) -> list[str]:
@@ -192,17 +173,17 @@ def _sentence(v: ComparedNumber) -> str:
 
 def table(verdicts: list[ComparedNumber]) -> str:
     """Return the terminal's short form: one line per table of the source."""
-    kinds = [kind for kind in KINDS if counts(verdicts)[kind]]
+    tally = counts(verdicts)
+    kinds = ["listed", *(kind for kind in KINDS if tally[kind])]
     out = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
     )
-    for header in ("", "listed", *kinds):
+    for header in ("", *kinds):
         out.add_column(header, justify="right" if header else "left", no_wrap=True)
     out.add_column("of what", overflow="fold")
     for (heading, title), group in _tables(verdicts).items():
         tally = counts(group)
-        cells = (str(tally[kind]) for kind in ("listed", *kinds))
-        out.add_row(heading, *cells, title)
+        out.add_row(heading, *(str(tally[kind]) for kind in kinds), title)
     return terminal.render(out)
 
 
@@ -239,9 +220,7 @@ def _grid(verdicts: list[ComparedNumber], *columns: str) -> str:
 def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
     """Return every published number beside ours, tables in the source's order.
 
-    Args:
-      page: of the source.
-      figures: of the source, by the name of each one's file beside the page.
+    Figures have the names of their files, which lie beside the page.
     """
     parts = [
         f"# {page.title}",
@@ -262,14 +241,13 @@ def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
         ]
     bands = dict.fromkeys((band_text(v.band), v.band.why) for v in page.numbers)
     fields = ["run", "command", "status", "device", "commit", "seconds"]
+    runs = ([str(getattr(run, word)) for word in fields] for run in page.runs)
     parts += [
         "## Bands",
         "Committed before the runs they judge, each for this reason:",
         grid(["band", "because"], bands),
         "## Runs",
-        grid(
-            fields, ([str(getattr(run, word)) for word in fields] for run in page.runs)
-        ),
+        grid(fields, runs),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -279,42 +257,36 @@ def to_json(page: Page) -> str:
     tally = counts(page.numbers)
     facts = {
         "schema": 2,
-        "title": page.title,
-        "source": page.source,
+        **page.model_dump(include={"title", "source"}),
         **tally,
         "share_reproduced": share(tally),
         "numbers": [
             v.model_dump() | {"band": v.band.model_dump(exclude_none=True)}
             for v in page.numbers
         ],
-        "runs": [run.model_dump() for run in page.runs],
+        **page.model_dump(include={"runs"}),
     }
     return json.dumps(facts, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def read_pages(folder: Path) -> dict[str, Page]:
-    """Return source -> page, of every `SOURCE.json` of a folder.
-
-    Raises:
-      ValueError: naming a file that is not such a page.
-    """
+    """Return source -> page, of every `SOURCE.json`; ValueError names another file."""
     pages = {}
     for file in sorted(folder.glob("*.json")):
         try:
-            pages[file.stem] = Page.model_validate(json.loads(file.read_text()))
-        except (ValueError, ValidationError) as error:
+            pages[file.stem] = Page.model_validate_json(file.read_text())
+        except ValueError as error:
             raise ValueError(f"{file}: not a page of `reproduce`: {error}") from None
     return pages
 
 
 def overview(pages: Mapping[str, Page]) -> str:
     """Return `REPRODUCTION.md`: the share reproduced, every source, every number."""
-    links = {name: f"reproduction/{name}.md" for name in pages}
     tallies = {name: counts(page.numbers) for name, page in pages.items()}
     total = counts(v for page in pages.values() for v in page.numbers)
     heads = ("listed", *COMPARED)
     lines = (
-        [f"[{name}]({links[name]})", pages[name].title]
+        [f"[{name}](reproduction/{name}.md)", pages[name].title]
         + [str(tally[head]) for head in heads]
         + [f"{share(tally):.0%}"]
         for name, tally in tallies.items()
@@ -335,5 +307,5 @@ def overview(pages: Mapping[str, Page]) -> str:
     columns = ("table", "", "quantity", "published", "ours", "band", "verdict")
     for name, page in pages.items():
         table = _grid(page.numbers, *columns)
-        parts += [f"## {page.title}", f"[Reasons]({links[name]}).", table]
+        parts += [f"## {page.title}", f"[Reasons](reproduction/{name}.md).", table]
     return "\n\n".join(parts) + "\n"

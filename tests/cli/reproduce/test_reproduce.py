@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import audit.__main__ as cli
+from audit import data
 from audit.cli.reproduce import execute, figures, published, verdicts
 from audit.cli.reproduce.published import Tolerance
 from audit.cli.reproduce.verdicts import judge
 from audit.config import workspace
 from audit.scorecard import card as cards
-from tests import ROOT, pages
+from tests import ROOT, commands, pages
 from tests.cli.reproduce.test_published import BUILT_IN, DRAWN, FILE, written
 
 PAGES = ROOT / "results/reproduction"
@@ -26,10 +27,6 @@ def trial(defense, attack, mse, status="ok"):
     result = {"mse": mse, "oracle": attack == "oracle"}
     labels = {"defense": defense, "attack": attack, "status": status}
     return labels | {"result": result, "flags": []}
-
-
-def call(*words):
-    return cli.main(["reproduce", *words])
 
 
 # Verdicts -----------------------------------------------------------------------------
@@ -83,24 +80,22 @@ def test_verdicts(listed, claim, reading, verdict, broken, stale):
     assert (got.verdict, got.broken, got.stale) == (verdict, broken, stale)
     assert got.verdict == "reproduced" or got.verdict_reason
     smoke = judge(number, "smoke", *reading)  # is never compared, and fails if broken
-    want = "smoke" if reading[0] else "not run"
-    assert (smoke.verdict, smoke.broken, smoke.stale) == (
-        want,
-        reading is BROKEN,
-        False,
-    )
+    assert smoke.verdict == ("smoke" if reading[0] else "not run")
+    assert (smoke.broken, smoke.stale) == (reading is BROKEN, False)
 
 
 def test_numbers_in_words():
-    assert verdicts.printed(0.5, 0.1) == ".5000 ± .1000"
-    assert verdicts.printed(0.5, 10.05) == ".5000 ± 10.0500"
-    assert verdicts.printed(0.5, 0.0) == ".5000 ± .0000"
-    assert verdicts.printed(2.49, None) == "2.4900"
-    assert verdicts.printed(1.0, None) == "1.0000"  # a share
-    assert verdicts.printed(24.0, None) == "24"  # a count
-    assert verdicts.mean_and_sd([]) == "-"
-    assert verdicts.mean_and_sd([0.25]) == ".2500"
-    assert verdicts.mean_and_sd([0.4, 0.6]) == ".5000 ± .1414"
+    for numbers, text in (
+        ((0.5, 0.1), ".5000 ± .1000"),
+        ((0.5, 10.05), ".5000 ± 10.0500"),
+        ((0.5, 0.0), ".5000 ± .0000"),
+        ((2.49, None), "2.4900"),
+        ((1.0, None), "1.0000"),  # a share
+        ((24.0, None), "24"),  # a count
+    ):
+        assert verdicts.printed(*numbers) == text
+    for values, text in (([], "-"), ([0.25], ".2500"), ([0.4, 0.6], ".5000 ± .1414")):
+        assert verdicts.mean_and_sd(values) == text
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in PAGES.glob("*.json")))
@@ -124,22 +119,20 @@ def test_where_a_number_is_read(listed):
     trials = [trial(*each) for each in errors]
     defenses = {k: {"eta": {"mean": 1}, "steps": [{"accuracy": 0.5}]} for k in "xy"}
     arrays = {"x/eta": np.arange(200.0), "y/eta": np.roll(np.arange(200.0), 10)}
-    card = pages.typed(
-        floor={"mse": 9}, defenses=defenses, trials=trials, arrays=arrays
-    )
+    card = {"floor": {"mse": 9}, "defenses": defenses, "trials": trials}
+    card = pages.typed(**card, arrays=arrays)
 
-    def read(**place):
-        empty = {"attack": None, "minus": None, "defense": "x"}
-        return execute.read(card, listed.model_copy(update=empty | place))
+    def read(key, attack=None, minus=None):
+        place = {"key": key, "attack": attack, "minus": minus, "defense": "x"}
+        return execute.read(card, listed.model_copy(update=place))
 
-    assert read(key="steps.0.accuracy") == 0.5
-    assert read(key="floor.mse") == 9
-    assert read(key="shared.y") == 90
-    assert read(key="mse", attack="a") == 3
-    assert read(key="mse", attack="strongest") == 2
-    assert read(key="mse", attack="a", minus="y") == -4
+    assert [read(k) for k in ("steps.0.accuracy", "floor.mse", "shared.y")] == [
+        0.5, 9, 90,
+    ]  # fmt: skip
+    assert [read("mse", attack) for attack in ("a", "strongest")] == [3, 2]
+    assert read("mse", "a", minus="y") == -4
     with pytest.raises(LookupError, match="no trial of b on y"):
-        read(key="mse", attack="b", minus="y")
+        read("mse", "b", minus="y")
 
 
 # Runs ---------------------------------------------------------------------------------
@@ -158,17 +151,17 @@ class Bench:
         folder, digest = workspace.open_folder(scenario, cli.RUNS)
         code = workspace.code_version(scenario)
         trials = [trial("noisy_sum", "a", self.mse, "failed" if self.fails else "ok")]
-        card = pages.typed(
-            scenario=scenario.resolved(), defenses={"noisy_sum": {}}, trials=trials
-        )
+        facts = {"scenario": scenario.resolved(), "defenses": {"noisy_sum": {}}}
+        card = pages.typed(**facts, trials=trials)
         made = {"scenario_digest": digest, "code": code}
         card = card._replace(provenance=card.provenance.model_copy(update=made))
         cards.save(card, folder)
         return int(self.fails)
 
-    def reproduce(self, *words):
+    def reproduce(self, *words, source="mine"):
         self.done.clear()
-        return call("mine", "--config-dir", str(self.folder), *words)
+        where = "--config-dir", str(self.folder)
+        return commands.call("reproduce", source, *where, *words)
 
     def page(self):
         return json.loads((self.folder / "results/reproduction/mine.json").read_text())
@@ -292,8 +285,6 @@ def test_the_table_names_a_page_that_is_none(tmp_path):
 
 
 def test_without_the_data_nothing_is_run(bench, monkeypatch, capsys):
-    from audit import data
-
     def none(name):
         raise data.DataError("cannot download")
 
@@ -310,7 +301,7 @@ def test_all_is_every_source(bench, monkeypatch):
     written(bench.folder, FILE, "yours")
     files = published.files([bench.folder])
     monkeypatch.setattr(published, "files", lambda folders: files)
-    assert call("all", "--config-dir", str(bench.folder)) == 0
+    assert bench.reproduce(source="all") == 0
     assert bench.done == [(0, 10), (1, 10)]  # the second source finds them finished
     pages = (bench.folder / "results/reproduction").glob("*.md")
     assert {p.stem for p in pages} == {"mine", "yours"}
@@ -319,10 +310,7 @@ def test_all_is_every_source(bench, monkeypatch):
 def refused(bench, capsys, *words):
     """Return the one line the command is refused with, before anything runs."""
     place = [] if "--config-dir" in words else ["--config-dir", str(bench.folder)]
-    assert call(*words, *place) == 2
-    line = capsys.readouterr().err
-    assert line.startswith("error: ")
-    assert line.count("\n") == 1
+    line = commands.refused(capsys, "reproduce", *words, *place)
     assert bench.done == []
     return line
 
@@ -366,8 +354,8 @@ def test_a_tiny_source_end_to_end(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = FILE.replace("seeds: [0, 1]", "seeds: [0], words: [runs=4]")
     written(tmp_path, text.replace("published: 0.5", "published: 6.9e-5"))
-    words = ["mine", "--config-dir", str(tmp_path)]
-    assert call(*words) == 0
+    words = ["reproduce", "mine", "--config-dir", str(tmp_path)]
+    assert commands.call(*words) == 0
     said = capsys.readouterr().out
     assert "1 published numbers listed: 1 reproduced (100%)" in said
     kept = json.loads((tmp_path / "results/reproduction/mine.json").read_text())
@@ -378,4 +366,4 @@ def test_a_tiny_source_end_to_end(tmp_path, monkeypatch, capsys):
     assert kept["runs"][0]["code"] == card["provenance"]["code"]
 
     monkeypatch.setattr(cli, "_audit", lambda *a: pytest.fail("ran again"))
-    assert call(*words) == 0
+    assert commands.call(*words) == 0
