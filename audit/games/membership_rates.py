@@ -40,15 +40,14 @@ def rates(
     wrong = (guessed != models.member).mean(0)
     curve = roc.roc(members, others)
     at = np.searchsorted(curve.fpr, CURVE, side="right") - 1
+    points = [o if isinstance(o, str) else plain(o) for o in summary.operating]
+    many = len(roc.FPRS)
     result = {
         "auc": summary.auc._asdict(),
         "success": float(1 - wrong.mean()),
         "accuracy": [a._asdict() for a in summary.accuracy],
         "fprs": list(roc.FPRS),
-        "operating": {
-            "shadows": [_plain(o) for o in summary.operating[: len(roc.FPRS)]],
-            "targets": [_plain(o) for o in summary.operating[len(roc.FPRS) :]],
-        },
+        "operating": {"shadows": points[:many], "targets": points[many:]},
         "members": summary.members,
         "nonmembers": summary.nonmembers,
         "targets": scores.shape[1],
@@ -67,13 +66,10 @@ def rates(
     }
 
 
-def _plain(point: roc.Operating | str) -> Any:
-    if isinstance(point, str):
-        return point
-    fields = {**point._asdict()}
-    for name in ("tpr", "fpr"):
-        fields[name] = {**fields[name]._asdict(), "value": fields[name].value}
-    return fields
+def plain(point: roc.Operating) -> dict[str, Any]:
+    """Return the rates at one threshold as plain data."""
+    tpr, fpr = ({**p._asdict(), "value": p.value} for p in (point.tpr, point.fpr))
+    return {**point._asdict(), "tpr": tpr, "fpr": fpr}
 
 
 def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.engine import shadow
 from audit.engine.precision import double
+from audit.engine.shadow import Learner
 from audit.errors import UserError
 from audit.games import guarantees, leave_one_out, rows
 from audit.games.base import Game, Runs, Table
@@ -58,7 +59,7 @@ def dissector(defense: Defense) -> Callable | None:
     query, parts = mechanism.query, mechanism.query.parts
 
     def dissect(
-        key: jax.Array, state: State, data: TrainingSet, public: Examples
+        key: Array, state: State, data: TrainingSet, public: Examples
     ) -> tuple[State, Dissection]:
         rows = jnp.arange(count(data))
         state, view = mechanism.step(key, state, data)
@@ -84,7 +85,7 @@ def dissector(defense: Defense) -> Callable | None:
     return dissect
 
 
-def _flat(tree: Any) -> jax.Array:
+def _flat(tree: Any) -> Array:
     """Return a pytree of [m, ...] as one array [m, D]."""
     return jax.vmap(lambda one: ravel_pytree(one)[0])(tree)
 
@@ -105,7 +106,7 @@ def anatomy() -> Game:
     )
 
 
-def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs:
+def release(key: Array, learner: Learner, table: Table) -> Runs:
     """Train on all fixed records `runs` times, and describe the first step by step.
 
     Where there are no steps to take apart it is as in leave_one_out.
@@ -125,41 +126,32 @@ def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs:
         table.engine.report(what, i + 1, table.runs)
     each = [one.params for one in dissected]
     params = jax.tree.map(lambda *a: np.stack(a).astype(np.float32), *each)
-    return Runs(Release(params), dissected, alike=table.runs)
+    return Runs(learner, Release(params), dissected, alike=table.runs)
 
 
-def account(
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs,
-    trajectories: int,
-    delta: float,
-) -> Guarantees:
+def account(key: Array, runs: Runs, table: Table) -> Guarantees:
     """Account for every record of one training set, along the runs of `release`.
 
     Raises:
       UserError: if fewer runs were made than are to be accounted.
     """
     dissected: list[DissectedRun] | None = runs.evidence
-    problem = table.problem
     if dissected is None:
-        return leave_one_out.account(key, learner, table, runs, trajectories, delta)
-    if trajectories > len(dissected):
+        return guarantees.in_turn(key, runs.learner, table)
+    if table.trajectories > len(dissected):
         raise UserError(
-            f"accounting_runs={trajectories}: in the game anatomy the runs that are "
-            f"made are accounted, and runs={len(dissected)}"
+            f"accounting_runs={table.trajectories}: in the game anatomy the runs that "
+            f"are made are accounted, and runs={len(dissected)}"
         )
-    each = [one.traces for one in dissected[:trajectories] if one.traces is not None]
-    traces, labels = np.stack(each, 1) if each else None, problem.splits.fixed.y
-    limits = guarantees.of_readings(
-        learner, (traces, None), problem, labels, len(labels), delta
-    )
+    some, labels = dissected[: table.trajectories], table.problem.splits.fixed.y
+    each = [one.traces for one in some if one.traces is not None]
+    readings = np.stack(each, 1) if each else None, None
+    limits = guarantees.of_readings(runs.learner, readings, table, labels, len(labels))
     first = dissected[0]
     return limits._replace(arrays=first.arrays, fields={"steps": first.steps})
 
 
-def _affordable(learner: shadow.Learner, table: Table) -> None:
+def _affordable(learner: Learner, table: Table) -> None:
     """Refuse what would keep too many gradients at a time."""
     d = sum(np.size(a) for a in jax.tree.leaves(learner.side.params))
     n = len(table.problem.splits.fixed.y)
@@ -171,9 +163,7 @@ def _affordable(learner: shadow.Learner, table: Table) -> None:
         )
 
 
-def look(
-    key: jax.Array, learner: shadow.Learner, table: Table, *, details: bool
-) -> DissectedRun:
+def look(key: Array, learner: Learner, table: Table, *, details: bool) -> DissectedRun:
     """Take one run apart, in float64 like all accounting.
 
     Args:

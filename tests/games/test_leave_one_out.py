@@ -12,6 +12,7 @@ from attacks.glm_attack_clamped import glm_attack_clamped
 from audit.config import registry
 from audit.engine import shadow
 from audit.games import base, guarantees
+from audit.games.base import Runs
 from audit.games.leave_one_out import leave_one_out
 from audit.games.reconstruction import reconstruction
 from audit.mechanisms.glm import information_loss, losses
@@ -39,7 +40,7 @@ def play(learner, attack=None, runs=RUNS, delta=None):
 
 
 def account(learner):
-    return GAME.account(KEY, learner, worlds.table(PROBLEM), None, 1, DELTA)
+    return GAME.account(KEY, Runs(learner, None, None), worlds.table(PROBLEM))
 
 
 def row(records, i):
@@ -188,7 +189,7 @@ def test_accounting_in_turn_is_the_leave_one_out_accounting():
     for i in (0, 7):
         others = jax.tree.map(lambda a, i=i: np.delete(a, i, 0), FIXED)
         joined = worlds.problem(TASK, others, POOL, targets=row(FIXED, [i]))
-        alone = guarantees.joined(KEY, noised, joined, 1, DELTA, ENGINE)
+        alone = guarantees.joined(KEY, noised, worlds.table(joined))
         np.testing.assert_allclose(alone.dfil[0], limits.dfil[i], rtol=1e-9)
         np.testing.assert_allclose(alone.eta[0], limits.eta[i], rtol=1e-9)
         assert alone.rdp2 == limits.rdp2
@@ -229,7 +230,7 @@ def test_the_renyi_reading_knows_how_long_records_are():
         curve = of.rdp(n, orders, "replace_one")
         np.testing.assert_allclose(curve, value, rtol=1e-4)
         np.testing.assert_allclose(4 * of.rdp(n, orders, "add_remove"), curve)
-        divergence, bound = guarantees.nominal(learner, n)
+        divergence, bound = guarantees.without_bounds(learner, n, DELTA).nominal
         np.testing.assert_allclose(divergence.value, one)
         np.testing.assert_allclose(bound.value, 0.02250962365)
         assert (divergence.void is None) == (norm == 1)

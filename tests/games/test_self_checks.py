@@ -9,6 +9,7 @@ from audit import data
 from audit.clipping import soft_clip
 from audit.engine import shadow
 from audit.games import controls, self_checks
+from audit.games.base import Runs
 from audit.mechanisms import sampler
 from audit.mechanisms.noise import gaussian
 from audit.mechanisms.noisy_sgd import noisy_sgd
@@ -36,7 +37,7 @@ def measure(factory=dpsgd, releases=None, runs=1, task=TASK, **changed):
     settings = SETTINGS | changed if factory is dpsgd else changed
     of = shadow.learner(factory, task, settings, key=KEY, public=public(task))
     made = Release(np.zeros((1, 3))) if releases is None else releases
-    return self_checks.measure(KEY, of, FIXED, 60, made, runs)
+    return self_checks.measure(KEY, Runs(of, made, None, alike=runs), FIXED, 60)
 
 
 @pytest.mark.parametrize("sampling", ["full", "uniform", "poisson", "shuffled"])

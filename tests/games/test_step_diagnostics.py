@@ -102,7 +102,7 @@ def looked(splits):
     for label in (*DEFENSES, "bent"):
         of, at = learner(splits, label), table(splits)
         made = step_diagnostics.release(KEY, of, at)
-        own = step_diagnostics.account(KEY, of, at, made, 1, 1e-9)
+        own = step_diagnostics.account(KEY, made, at)
         held[label] = of, made, own
     return held
 
@@ -251,13 +251,13 @@ def test_more_runs_are_taken_apart_and_fewer_refused(splits, looked):
     of = looked["dpsgd"][0]
     made = step_diagnostics.release(KEY, of, table(splits, runs=3))
     at = table(splits, runs=3)
-    held = step_diagnostics.account(KEY, of, at, made, 2, 1e-9)
+    held = step_diagnostics.account(KEY, made, at._replace(trajectories=2))
     assert held.dfil_se is not None
     np.testing.assert_allclose(
         held.dfil, (made.evidence[0].traces + made.evidence[1].traces) / 32, rtol=1e-9
     )
     with pytest.raises(UserError, match="accounting_runs=4"):
-        step_diagnostics.account(KEY, of, at, made, 4, 1e-9)
+        step_diagnostics.account(KEY, made, at._replace(trajectories=4))
 
 
 def test_too_many_gradients_are_refused(splits, looked):

@@ -44,7 +44,7 @@ def learner(task, name, **given):
 
 def table(problem, runs=1, tile=8):
     """Return the table of an audit without LPIPS or a floor."""
-    return Table(problem, shadow.Engine(Lanes(tile)), runs, "none")
+    return Table(problem, shadow.Engine(Lanes(tile)), runs, "none", delta=1e-5)
 
 
 class Played(NamedTuple):
@@ -63,13 +63,12 @@ class Played(NamedTuple):
         return self.result.arrays
 
 
-def play(game, attack, learner, table, delta=None, runs=None):
+def play(game, attack, learner, table, delta=None):
     """Release, account if there is a delta, and let one attack play."""
-    runs = game.release(KEY, learner, table) if runs is None else runs
-    limits = Guarantees()
+    runs, limits = game.release(KEY, learner, table), Guarantees()
     if delta is not None:
-        limits = game.account(KEY, learner, table, runs, 1, delta)
-    result = game.play(KEY, attack, learner, runs, limits, table)
+        limits = game.account(KEY, runs, table._replace(delta=delta))
+    result = game.play(KEY, attack, runs, limits, table)
     return Played(result, runs, limits)
 
 
