@@ -74,8 +74,8 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         trajectories=spec.accounting_runs,
         delta=spec.delta,
     )
-    for learner in learners:
-        if game.fits is not None:
+    if game.fits is not None:
+        for learner in learners:
             game.fits(learner, table)
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
     table = table._replace(floor=floor)

@@ -192,12 +192,11 @@ def mismatch(model: ThreatModel, defense: Defense, game: Game) -> str | None:
 
 def sentence(model: ThreatModel, game: Game) -> str:
     """Return a threat model in words."""
-
-    def listed(declared: frozenset[str]) -> list[str]:
-        return [words(game).get(word, word) for word in sorted(declared)]
-
-    sees = ", ".join(listed(model.sees)) or "nothing"
-    knows = ", ".join(listed(model.knows)) or "nothing more"
+    sees, knows = (
+        ", ".join(words(game).get(word, word) for word in sorted(declared))
+        for declared in (model.sees, model.knows)
+    )
+    sees, knows = sees or "nothing", knows or "nothing more"
     return f"sees {sees}; knows {knows} and a pool of similar records"
 
 
@@ -214,9 +213,7 @@ def shown(model: ThreatModel, field: str) -> bool:
 def observe(model: ThreatModel, **available: Any) -> Observation:
     """Return what an attack is shown of one run: what it declared, and nothing else.
 
-    Args:
-      model: the attack's.
-      **available: fields of `Observation` that the game has to show.
+    `available` are the fields of `Observation` that the game has to show.
     """
     return Observation(**{f: v for f, v in available.items() if shown(model, f)})
 
@@ -226,11 +223,7 @@ def grant(
 ) -> Knowledge:
     """Return what an attack knows before the release: what it declared, nothing else.
 
-    Args:
-      model: the attack's.
-      learner: the defense it is about.
-      table: of the audit.
-      **available: fields of `Knowledge` that only this game has to grant.
+    `available` are the fields of `Knowledge` that only this game has to grant.
     """
     splits = table.problem.splits
 
@@ -274,11 +267,7 @@ def blocks(
 ) -> Iterator[np.ndarray]:
     """Yield the rows of n records, `size` at a time; the last block repeats row n - 1.
 
-    Args:
-      n: number of records.
-      size: of every block, so that one compiled program serves all.
-      report: of progress, as in `Engine`.
-      what: is reported.
+    One compiled program serves all blocks. `report` is called as `Engine.report` is.
     """
     report(what, 0, n)
     for start in range(0, n, size):

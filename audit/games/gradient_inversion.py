@@ -82,9 +82,8 @@ def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
 
 
 def _refuses(model: ThreatModel, defense: Defense) -> str | None:
-    if base.shown(model, "update") and exposed_step(defense) is None:
-        return "the defense shows no step before its release"
-    return None
+    hidden = base.shown(model, "update") and exposed_step(defense) is None
+    return "the defense shows no step before its release" if hidden else None
 
 
 def release(place: Place, key: Array, learner: Learner, table: Table) -> Runs[Exposure]:
@@ -253,14 +252,13 @@ def _guess_all(
     """Guess every target at one run, TOGETHER at a time."""
     z, learner, guess = table.problem.splits.targets, runs.learner, _guesser(attack)
     n, what, parts = len(z.y), f"{learner.label}: guesses", []
-    params: Any = None
-    update: Any = None
+    params, update, exposure = None, None, runs.evidence
     looks = base.shown(attack.threat_model, "update")
     for rows in base.blocks(n, min(TOGETHER, n), table.engine.report, what):
         part = take(z, rows)
         if looks:
-            params, exposure = runs.evidence.params[run], runs.evidence
-            keys, draw = _keys(exposure.key, run, rows), _updates(learner.recipe)
+            keys, params = _keys(exposure.key, run, rows), exposure.params[run]
+            draw = _updates(learner.recipe)
             update = draw(learner.floats, learner.side, params, part, keys)
         keys = _keys(stream(key, "guess"), run, rows)
         parts.append(np.asarray(guess(state, params, part, update, keys)))

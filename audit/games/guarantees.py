@@ -46,13 +46,7 @@ class Guarantees(NamedTuple):
 
 
 def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
-    """Account for runs on fixed + {target}: the law of the runs that are attacked.
-
-    Args:
-      key: of the trajectories; independent of the games'.
-      learner: the defense.
-      table: of the audit; its problem has the target in the slot it has in the game.
-    """
+    """Account for runs on fixed + {target}: the law of the runs that are attacked."""
     splits = table.problem.splits
     # accounting is cheap and never stored
     engine = table.engine._replace(store=None, shrink=True)
@@ -77,31 +71,22 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
 def in_turn(
     key: Array, learner: Learner, table: Table, columns: Any = None
 ) -> Guarantees:
-    """Account for every record of one training set.
+    """Account for every fixed record, as the target in one training set of them all.
 
-    Args:
-      key: of the trajectories; independent of the games'.
-      learner: the defense.
-      table: of the audit; each fixed record of its problem is the target in turn.
-      columns: of a record, which alone eta is about; None = the whole record. Bounds
-        on squared errors of the whole are then left out.
+    `columns` of a record are what eta is about, None = the whole record; with columns,
+    bounds on squared errors of the whole record are left out.
     """
     fixed = table.problem.splits.fixed
     n, records = len(fixed.y), TrainingSet(fixed, None)
 
+    engine = one_lane(table.engine)._replace(store=None)
+    runs = _trajectories(learner, table)
+
     def read(method: str) -> Any:
         """Return one reading of every record: [records, trajectories] each."""
-        extra = () if columns is None or method != "fil" else (columns,)
-        readings = fisher(
-            method,
-            key,
-            learner,
-            records,
-            np.arange(n),
-            *extra,
-            engine=one_lane(table.engine)._replace(store=None),
-            runs=_trajectories(learner, table),
-        )
+        rows = (np.arange(n), columns) if method == "fil" else (np.arange(n),)
+        more: dict[str, Any] = {"engine": engine, "runs": runs}
+        readings = fisher(method, key, learner, records, *rows, **more)
         return jax.tree.map(np.transpose, readings)
 
     readings, squared = _readings(learner, read), columns is None

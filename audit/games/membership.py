@@ -299,16 +299,13 @@ def _auc(result: AttackResult) -> str:
     return f"{number(auc['value'], 3)} ± {number(half, 3)}"
 
 
-def rate(
+def _rate(
     result: AttackResult, fpr: float, chosen_on: str, *, full: bool = False
 ) -> str:
-    """Return the true-positive rate at one nominal false-positive rate.
+    """Return the true-positive rate at a nominal false-positive rate.
 
-    Args:
-      result: of a trial.
-      fpr: nominal.
-      chosen_on: `shadows` or `targets`.
-      full: with interval, counts and the realised rate.
+    The threshold is chosen on `shadows` or `targets`; `full` adds interval, counts and
+    the realised false-positive rate.
     """
     point = result["operating"][chosen_on][result["fprs"].index(fpr)]
     if isinstance(point, str):
@@ -381,8 +378,8 @@ VIEW = View(
     attack=(
         view.STRONGEST,
         Column("AUC ± 95%", of_best(_auc)),
-        Column("TPR@1%", of_best(lambda r: rate(r, 1e-2, "shadows"))),
-        Column("TPR@.1%", of_best(lambda r: rate(r, 1e-3, "shadows"))),
+        Column("TPR@1%", of_best(lambda r: _rate(r, 1e-2, "shadows"))),
+        Column("TPR@.1%", of_best(lambda r: _rate(r, 1e-3, "shadows"))),
         Column("ε upper", _epsilon),
     ),
     trial={
@@ -392,7 +389,7 @@ VIEW = View(
         "from targets": partial(_accuracy, chosen_on="targets"),
         **{
             f"TPR at {percent(fpr)} FPR, from {where}": partial(
-                rate, fpr=fpr, chosen_on=where, full=True
+                _rate, fpr=fpr, chosen_on=where, full=True
             )
             for where in ("shadows", "targets")
             for fpr in (1e-2, 1e-3, 1e-4)

@@ -52,15 +52,7 @@ def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
 def play(
     key: Array, attack: Attack, runs: Runs[None], limits: Guarantees, table: Table
 ) -> Result:
-    """Let one attack guess every run.
-
-    Args:
-      key: of the attack; independent of the releases'.
-      attack: who plays.
-      runs: from `release`.
-      limits: the defense's guarantees.
-      table: of the audit; its engine trains the attacker's own shadow runs.
-    """
+    """Let one attack guess every run; return its scores."""
     model, splits, releases = attack.threat_model, table.problem.splits, runs.releases
     learner, same_noise = runs.learner, []
     knowledge = base.grant(model, learner, table)

@@ -120,31 +120,21 @@ def _dfil(guarantees: Guarantees) -> dict[str, Any] | None:
     each, se = guarantees.dfil, guarantees.dfil_se
     if each is None:
         return None
-    roots = np.sqrt(each)
-    summary = {
-        "mean": each.mean(),
-        "median": np.median(each),
-        "max": each.max(),
-        "sqrt_mean": roots.mean(),
-        "sqrt_median": np.median(roots),
-        "sqrt_max": roots.max(),
-    }
+    statistics: dict[str, Any] = {"mean": np.mean, "median": np.median, "max": np.max}
+    summary = {name: statistic(each) for name, statistic in statistics.items()}
+    for name, statistic in statistics.items():
+        summary[f"sqrt_{name}"] = statistic(np.sqrt(each))
     if se is not None:
         summary["relative_se"] = float(np.median(se / each))
     return summary
 
 
 def _eta(guarantees: Guarantees) -> dict[str, Any] | None:
-    each = guarantees.eta
+    each, groups = guarantees.eta, guarantees.arrays.get("eta_of_groups")
     if each is None:
         return None
-    summary = {
-        "mean": each.mean(),
-        "sd": each.std(),
-        "min": each.min(),
-        "max": each.max(),
-    }
-    groups = guarantees.arrays.get("eta_of_groups")
+    summary = {"mean": each.mean(), "sd": each.std(), "min": each.min()}
+    summary["max"] = each.max()
     if groups is not None:
         summary |= {"set": groups[0], "classes": groups[1:]}
     return summary
@@ -152,18 +142,14 @@ def _eta(guarantees: Guarantees) -> dict[str, Any] | None:
 
 def _bound(bound: Bound) -> dict[str, Any]:
     """Return a bound as plain data, per-target values summarised."""
-    value = np.asarray(bound.value, float)
-    log10 = None if bound.log10 is None else float(np.mean(bound.log10))
+    value, words = np.asarray(bound.value, float), bound._asdict()
     return {
-        "name": bound.name,
-        "holds_for": bound.holds_for,
-        "theorem": bound.theorem,
-        "ranked": bound.ranked,
+        **{k: words[k] for k in ("name", "holds_for", "theorem", "ranked")},
         "mean": float(value.mean()),
         "median": float(np.median(value)),
         "min": float(value.min()),
         "max": float(value.max()),
-        "log10": log10,
+        "log10": None if bound.log10 is None else float(np.mean(bound.log10)),
     }
 
 
@@ -225,7 +211,11 @@ def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
         fields = {"headline": result.headline, "oracle": oracle, **result.numbers}
         if row is not None and not (oracle or row.is_floor):
             checks = fields.get("controls", {})
-            fields["controls"] = checks | {"positive": _positive(row)}
+            positive = None  # there is no undefended learner
+            if row.control is not None:
+                beats = flags.below(row.control, row.floor)
+                positive = {"error": float(row.control.mean()), "beats_floor": beats}
+            fields["controls"] = checks | {"positive": positive}
     return {
         "defense": trial.defense,
         "attack": entry.label,
@@ -322,14 +312,6 @@ def _picked(trial: Trial, scenario: Scenario) -> str:
     return ""
 
 
-def _positive(row: flags.FlagInputs) -> dict[str, Any] | None:
-    """Return what the attack gets on the undefended learner; None = there is none."""
-    if row.control is None:
-        return None
-    beats = flags.below(row.control, row.floor)
-    return {"error": float(row.control.mean()), "beats_floor": beats}
-
-
 # Data ---------------------------------------------------------------------------------
 
 
@@ -356,7 +338,8 @@ def data_used(scenario: Scenario, problem: Problem) -> dict[str, Any]:
 
 def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.ndarray]:
     """Return the per-target arrays that figures are drawn from."""
-    kept, people = _pictures(audited, floor_guess), _of_people(audited)
+    kept = _pictures(audited, floor_guess)
+    people = audited.problem.dataset.name in PEOPLE
     for label, guarantees in audited.guarantees.items():
         values = {"dfil": guarantees.dfil, "eta": guarantees.eta}
         values |= {b.name: np.asarray(b.value) for b in guarantees.bounds}
@@ -372,17 +355,13 @@ def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.nda
     return kept
 
 
-def _of_people(audited: Audited) -> bool:
-    return audited.problem.dataset.name in PEOPLE
-
-
 def _pictures(
     audited: Audited, floor_guess: np.ndarray | None
 ) -> dict[str, np.ndarray]:
     """Return labels, the floor, and the images that figures show."""
     problem, floor = audited.problem, audited.floor
     kept = {} if floor is None else {"floor": floor}
-    if _of_people(audited):
+    if problem.dataset.name in PEOPLE:
         return kept
     if problem.pictures is None:
         targets = problem.splits.targets

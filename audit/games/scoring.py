@@ -41,8 +41,8 @@ def result(
     Args:
       guesses: [targets, runs, *features].
       targets: [targets, *features].
-      guarantees: of the defense: bounds the errors are compared with.
-      table: of the audit: weights of LPIPS, the pool, the floor.
+      guarantees: of the defense: errors are compared with its bounds.
+      table: of the audit.
       diagnostics: of the attack's fit.
       **checks: further controls, by name.
     """
