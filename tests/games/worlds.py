@@ -19,17 +19,11 @@ KEY = jax.random.key(0)
 ENGINE = shadow.Engine(Lanes(8))
 
 
-def problem(task, fixed, pool, *, targets=None, test=None, columns=()):
+def problem(task, fixed, pool, *, targets=None, known=None, columns=()):
     """Return what is audited; without targets each fixed record is one in turn."""
     nobody = jax.tree.map(lambda a: a[:0], fixed)
-    splits = Splits(
-        nobody,
-        fixed,
-        nobody if targets is None else targets,
-        pool,
-        pool if test is None else test,
-        np.arange(len(pool.y)),
-    )
+    known, some = (nobody if z is None else z for z in (known, targets))
+    splits = Splits(known, fixed, some, pool, pool, np.arange(len(pool.y)))
     dataset = Dataset("made", *fixed, None, None, "embedded", "", columns)
     pictures = fixed.x if targets is None else None
     return Problem(task, splits, dataset, pictures, Features())
