@@ -1,8 +1,9 @@
 """What a defense's steps do, measured, beside what its accounting assumes of them.
 
-Every quantity that the accounting reads is measured anew: the noise is drawn by the
-defense's own steps on a set in which every slot is empty, a contribution is what one
-record adds to a step, and batches are counted. A whole audit costs a few steps.
+Every quantity that the accounting reads is measured anew: the noise is what the
+defense's own steps add to the sum of their batch, at steps all along the run, a
+contribution is what one record adds to a step, and batches are counted. A whole audit
+costs some dozens of steps.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from audit.engine.program import Recipe
 from audit.engine.shadow import Learner
 from audit.games.base import Runs, blocks, take
 from audit.games.guarantees import ADJACENCIES
+from audit.mechanisms.batch import sum_all
 from audit.mechanisms.noise import gaussian
+from audit.mechanisms.query import masked
 from audit.mechanisms.sampler import SAMPLERS
 from audit.rng import stream
-from audit.scorecard.flags import Measured
+from audit.scorecard.flags import SLACK, SURE, Measured
 from audit.types import Examples, Iterative, Minimiser, Noise, Sampler, TrainingSet
 
-NUMBERS = 4096  # least numbers of noise to measure
-KEYS = (4, 64)  # fewest and most draws
+NUMBERS = math.ceil((SURE / SLACK) ** 2 / 2)  # of noise: the tolerance is SLACK then
+KEYS = (4, 1024)  # fewest and most draws
 PROBES = 8  # records whose contributions are measured, beside the extreme ones
 TOGETHER = 16  # groups of releases whose spread is taken
 PAIRED = 128  # groups of releases whose noise is compared
@@ -40,6 +43,7 @@ LEAST = 16  # fewest numbers per draw for a correlation to mean anything
 COUNTED = 4_000_000  # most records times steps that are counted to tell a sampling law
 REPEATS = 20  # repeats that a law drawing anew must be expected to show, to be told
 # from epochs
+ROUNDING = 1e-3  # of the largest noise: less is no noise
 # the program runs once, and compiling is most of its cost
 QUICKLY = {"cpu": {"xla_backend_optimization_level": 0}}
 
@@ -55,11 +59,14 @@ def measure(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
     """
     learner, mechanism = runs.learner, runs.learner.defense.mechanism
     noise = None if mechanism is None else mechanism.noise
-    if mechanism is None or noise is None or noise.stddev is None or noise.at != "sum":
+    if mechanism is None or noise is None or noise.precision is None:
         return Measured()
+    if noise.stddev is None or noise.at != "sum":
+        return Measured(unmeasured="it is no Gaussian that is added to a sum")
     measured = _released(runs, mechanism)
     if not isinstance(mechanism, Iterative) or "rows" not in learner.defense.traits:
-        return measured
+        why = "its releases do not show it, and it takes no step on chosen records"
+        return measured._replace(unmeasured=why if measured.noise is None else "")
     draws, contribution = _steps(
         stream(key, "measured"), learner, mechanism, records, n
     )
@@ -158,7 +165,10 @@ class _Lane(NamedTuple):
 
 @functools.cache
 def _program(recipe: Recipe) -> Any:
-    """Return (floats, side, records, key, lanes) -> sums [m, D], norms [m] of `fn`."""
+    """Return (floats, side, records, key, lanes) -> noised sums, noise, norms of `fn`.
+
+    [m, D], [m, D], [m]. The noise is the noised sum less the sum of the step's batch.
+    """
 
     def one(floats: dict, side: Any, records: Any, key: Array, lane: _Lane) -> tuple:
         mechanism = recipe.build(floats).mechanism
@@ -171,9 +181,13 @@ def _program(recipe: Recipe) -> Any:
         state = mechanism.init(run_key, side)._replace(params=params, t=lane.t)
         data = TrainingSet(records, None, lane.rows)
         view = mechanism.step(run_key, state, data)[1]
+        before = state._replace(params=view.params, side=view.side)
+        total = sum_all(mechanism.query, before, data, view.batch)
+        total = ravel_pytree(masked(view.side.mask, total))[0]
         z = take(records, lane.rows[0])
         alone = mechanism.query.fn(view.params, view.side, z)
-        return ravel_pytree(view.update)[0], optax.tree.norm(alone)
+        update = ravel_pytree(view.update)[0]
+        return update, update - total, optax.tree.norm(alone)
 
     def each(floats: dict, side: Any, records: Any, key: Array, lanes: _Lane) -> tuple:
         # One after the other: under vmap every lane would learn from public data,
@@ -188,9 +202,11 @@ def _steps(
 ) -> tuple[np.ndarray, float]:
     """Return draws of noise [m, D], and the longest contribution over its bound.
 
-    In the draws every slot is empty. In the other lanes one record takes part, under
-    the key of the first draw: the difference is the record's contribution. The norm of
-    the query's `fn` is measured too, for that is what a target adds.
+    In the first lane every slot is empty. The other draws have a record in every slot
+    and are spread over the steps of the run; a step that learns from public data is
+    taken once. In the last lanes one record takes part, under the key of the first: the
+    difference is the record's contribution. The norm of the query's `fn` is measured
+    too, for that is what a target adds.
     """
     sampler = mechanism.sampler
     size = sum(a.size for a in jax.tree.leaves(learner.side.params))
@@ -207,7 +223,10 @@ def _steps(
         rows=np.full((total, slots), -1, np.int32),
     )
     lanes.draw[:draws] = np.arange(draws)
-    lanes.t[draws] = 1  # the next step, under the key of the first draw
+    if mechanism.refresh is None:
+        lanes.t[1:draws] = np.linspace(0, mechanism.steps - 1, draws)[1:]
+    lanes.t[draws] = mechanism.steps - 1  # another step, under the key of the first
+    lanes.rows[1:noisy] = np.arange(slots) % m
     lanes.far[noisy + m :] = 1
     lanes.rows[noisy:, 0] = np.tile(np.arange(m), 2)
     program, together = _program(learner.recipe), min(max(1, ALIVE // size), total)
@@ -217,11 +236,14 @@ def _steps(
         )
         for rows in blocks(total, together)
     ]
-    sums, norms = (np.concatenate(a)[:total] for a in zip(*parts, strict=True))
-    sums = sums.astype(float)
-    noise, added = sums[:noisy], sums[noisy:] - sums[0]
+    sums, noise, norms = (
+        np.concatenate(a)[:total].astype(float) for a in zip(*parts, strict=True)
+    )
+    noise, added = noise[:noisy], sums[noisy:] - sums[0]
     longest = max(np.linalg.norm(added, axis=1).max(), np.max(norms[noisy:]))
-    return noise[:, noise.any(0)], float(longest / float(mechanism.query.norm_bound))
+    sizes = np.abs(noise).max(0)
+    noised = sizes > ROUNDING * sizes.max()  # the others are frozen, or rounding alone
+    return noise[:, noised], float(longest / float(mechanism.query.norm_bound))
 
 
 def _probes(records: Examples, task: Any) -> Examples:

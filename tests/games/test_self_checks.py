@@ -11,6 +11,7 @@ from audit.engine import shadow
 from audit.games import controls, self_checks
 from audit.games.base import Runs
 from audit.mechanisms import sampler
+from audit.mechanisms.batch import sum_all
 from audit.mechanisms.noise import gaussian
 from audit.mechanisms.noisy_sgd import noisy_sgd
 from audit.mechanisms.query import gradient
@@ -75,7 +76,36 @@ def test_other_noise_than_gaussian_is_not_measured():
     own = {"concentration": 5.0, "variant": "joint", "margin": 0.1}
     assert measure(sgd, **common) == flags.Measured()
     found = measure(dirdp_sgd, aggregate="exact", **own, **common)
-    assert found == flags.Measured()
+    assert {f.name for f in flags.of_runs(flags.Ran(found))} == {"noise-not-measured"}
+
+
+def test_noise_that_is_right_at_the_first_step_alone_is_noticed():
+    """On empty slots too: the fault shows on records, and at later steps."""
+
+    def lazy(of_step):
+        def factory(task):
+            whole = dpsgd(task, **SETTINGS)
+            mechanism = whole.mechanism
+
+            def step(key, state, data):
+                after, view = mechanism.step(key, state, data)
+                exact = sum_all(mechanism.query, state, data, view.batch)
+                quiet = jax.tree.map(lambda u, e: (u + 9 * e) / 10, view.update, exact)
+                missing = of_step(state, data)
+                update = jax.tree.map(
+                    lambda u, q: jax.numpy.where(missing, q, u), view.update, quiet
+                )
+                return after, view._replace(update=update)
+
+            return whole._replace(mechanism=mechanism._replace(step=step))
+
+        return measure(factory)
+
+    later = lazy(lambda state, data: state.t > 0)
+    filled = lazy(lambda state, data: (data.rows >= 0).any())
+    for measured in (later, filled):
+        texts = {f.name: f.text for f in flags.of_runs(flags.Ran(measured))}
+        assert texts["wrong-noise"].endswith("accounted for, tolerance 2.0%")
 
 
 def test_a_contribution_is_bounded_where_the_query_is_not_linear():

@@ -57,6 +57,7 @@ FAULTS = {
     "data-stand-in": {"stand_in": "mnist5k, not mnist"},
     "augmented-pool": {"augmented": "a pool of 4000 made from 450 images"},
     "wrong-noise": {"measured": flags.Measured(noise=0.5, noise_se=0.01)},
+    "noise-not-measured": {"measured": flags.Measured(unmeasured="another law")},
     "unclipped": {"measured": flags.Measured(contribution=1.5)},
     "accountant-disagrees": {"measured": flags.Measured(divergence=0.2)},
     "shared-noise": {"measured": flags.Measured(shared=40.0)},
