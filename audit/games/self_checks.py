@@ -33,7 +33,8 @@ from audit.scorecard.flags import SLACK, SURE, Measured
 from audit.types import Examples, Iterative, Minimiser, Noise, Sampler, TrainingSet
 
 NUMBERS = math.ceil((SURE / SLACK) ** 2 / 2)  # of noise: the tolerance is SLACK then
-KEYS = (4, 1024)  # fewest and most draws
+KEYS = (4, 4096)  # fewest and most draws
+CORRELATED = 256  # most draws that are compared with each other
 PROBES = 8  # records whose contributions are measured, beside the extreme ones
 TOGETHER = 16  # groups of releases whose spread is taken
 PAIRED = 128  # groups of releases whose noise is compared
@@ -146,6 +147,7 @@ def correlation(draws: np.ndarray) -> float | None:
     """
     if len(draws) < 2 or draws.shape[1] < LEAST:
         return None
+    draws = draws[:CORRELATED]
     unit = draws / np.maximum(np.linalg.norm(draws, axis=1, keepdims=True), 1e-30)
     between = np.abs(np.triu(unit @ unit.T, 1)).max()
     return float(between * math.sqrt(draws.shape[1]))
