@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from audit.accounting import bounds, rdp
+from audit.accounting.finite_prior import finite_prior
 from audit.data.pool import originals
 from audit.engine.precision import double
 from audit.engine.shadow import Engine, Learner, sweep
@@ -21,6 +22,7 @@ from audit.scorecard.claims import PublishedClaim, published_claims
 from audit.types import (
     Adjacency,
     Bound,
+    Examples,
     Lanes,
     Minimiser,
     Readings,
@@ -61,7 +63,7 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
 
     risk = _finite_prior(stream(key, "finite prior"), learner, splits, engine)
     guarantees = of_readings(
-        learner, _readings(learner, read), table, splits.targets.y, n + 1
+        learner, _readings(learner, read), table, splits.targets, n + 1
     )
     if risk is None:
         return guarantees
@@ -90,7 +92,7 @@ def in_turn(
         return jax.tree.map(np.transpose, readings)
 
     readings, squared = _readings(learner, read), columns is None
-    guarantees = of_readings(learner, readings, table, fixed.y, n, squared=squared)
+    guarantees = of_readings(learner, readings, table, fixed, n, squared=squared)
     mechanism = learner.defense.mechanism
     if not isinstance(mechanism, Minimiser) or mechanism.anatomy is None:
         return guarantees
@@ -127,7 +129,7 @@ def of_readings(
     learner: Learner,
     readings: tuple[Any, Any],
     table: Table,
-    labels: Any,
+    records: Examples,
     n: int,
     *,
     squared: bool = True,
@@ -138,7 +140,7 @@ def of_readings(
       learner: the defense.
       readings: Tr I and ||I||_2 of every record, each [records, trajectories] or None.
       table: of the audit.
-      labels: [records] of the same records.
+      records: the same.
       n: records of one run.
       squared: whether errors are squared ones of whole records, as bounds are.
     """
@@ -155,7 +157,7 @@ def of_readings(
     if dfil is not None and squared:
         limits.append(bounds.cramer_rao(dfil))
         if problem.task.classes:
-            limits.append(_gaussian_prior(traces.mean(1), labels, splits))
+            limits.append(_gaussian_prior(traces.mean(1), records, splits))
     curve, loss = defense.rdp, defense.pld
     replace_one = curve and (lambda orders: curve(n, orders, "replace_one"))
     rdp2 = order_two(replace_one)
@@ -187,25 +189,34 @@ def from_plug_ins(problem: Problem, trace: Any, rdp: Any, pld: Any) -> list[Boun
     return [b for b in each if b is not None]
 
 
-def _gaussian_prior(traces: np.ndarray, labels: Any, splits: Splits) -> Bound:
-    """Van Trees for a Gaussian prior per class, its covariance that of the pool."""
+def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bound:
+    """Van Trees for a Gaussian prior per class, its covariance that of the pool.
+
+    Records may be easier or harder than the pool. The bound is multiplied by the
+    floor's error on them over its expected error, so that it never exceeds the floor.
+    """
     pool, pool_labels = originals(splits)
-    total, bound = 0.0, None
-    for label in np.unique(labels):
-        chosen = labels == label
-        x = pool[pool_labels == label]
-        x = x.reshape(len(x), -1)
-        variances = np.linalg.eigvalsh(np.cov(x.astype(np.float64), rowvar=False))
+    total = floor = expected = 0.0
+    bound = None
+    for label in np.unique(records.y):
+        chosen = np.asarray(records.y == label)
+        x, own = pool[pool_labels == label], np.asarray(records.x)[chosen]
+        x, own = (a.reshape(len(a), -1).astype(np.float64) for a in (x, own))
+        variances = np.linalg.eigvalsh(np.cov(x, rowvar=False))
         bound = bounds.van_trees(traces[chosen].mean(), np.maximum(variances, 0))
         total += chosen.mean() * float(bound.value)
+        floor += chosen.mean() * ((own - x.mean(0)) ** 2).mean()
+        # a fresh record is further from the mean than those the mean was taken of
+        expected += chosen.mean() * variances.mean() * (1 + 1 / len(x))
     assert bound is not None
-    return bound._replace(value=np.asarray(total))
+    ratio = floor / expected if expected > 0 else 1.0
+    return bound._replace(value=np.asarray(total * ratio))
 
 
 def _finite_prior(
     key: Array, learner: Learner, splits: Splits, engine: Engine
 ) -> Bound | None:
-    """Exact Bayes risk over the pool's originals of the target's class."""
+    """Estimate the Bayes risk over the pool's originals of the target's class."""
     if learner.defense.log_likelihood is None:
         return None
     candidates, targets = originals(splits), splits.targets
@@ -213,7 +224,7 @@ def _finite_prior(
     more: dict[str, Any] = {"engine": engine, "what": what, "precise": True}
     ratios = sweep("log_likelihood", learner, key, records, candidates, **more)
     m, t = len(candidates.y), len(targets.y)
-    return bounds.finite_prior(
+    return finite_prior(
         ratios[:, :m],
         ratios[:, m],
         candidates.x.reshape(m, -1),

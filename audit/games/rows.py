@@ -150,6 +150,18 @@ def _bound(bound: Bound) -> dict[str, Any]:
         "min": float(value.min()),
         "max": float(value.max()),
         "log10": None if bound.log10 is None else float(np.mean(bound.log10)),
+        **(_estimate(bound) if bound.standard_error is not None else {}),
+    }
+
+
+def _estimate(bound: Bound) -> dict[str, Any]:
+    """Return what an estimated bound adds: its error, and who attains it."""
+    genie = None if bound.genie is None else np.asarray(bound.genie, float)
+    return {
+        "standard_error": bound.standard_error,
+        "genie": None if genie is None else float(genie.mean()),
+        "genie_se": None if genie is None else metrics.standard_error(genie),
+        "needed": flags.needed(bound),
     }
 
 
@@ -208,6 +220,8 @@ def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
         ran = audited.checks.ran(trial.defense)
         raised = flags.of_runs(ran) if row is None else flags.raised(row)
         raised += result.flags
+        if (oracle or not trial.threat_model.sees) and not _attacked(trial, audited):
+            raised.append(flags.NOT_ATTACKED)
         fields = {"headline": result.headline, "oracle": oracle, **result.numbers}
         if row is not None and not (oracle or row.is_floor):
             checks = fields.get("controls", {})
@@ -229,6 +243,17 @@ def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
         **({"trace": trial.trace} if trial.trace else {}),
         "flags": [flag._asdict() for flag in raised],
     }
+
+
+def _attacked(trial: Trial, audited: Audited) -> bool:
+    """Return whether an attack that sees a release was played on a trial's defense."""
+    return any(
+        other.result is not None
+        and other.threat_model.sees
+        and not is_oracle(other.threat_model)
+        for other in audited.trials
+        if other.defense == trial.defense
+    )
 
 
 def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:

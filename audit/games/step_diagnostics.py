@@ -152,10 +152,10 @@ def account(key: Array, runs: Runs, table: Table) -> Guarantees:
             f"accounting_runs={table.trajectories}: in the game anatomy the runs that "
             f"are made are accounted, and runs={len(dissected)}"
         )
-    some, labels = dissected[: table.trajectories], table.problem.splits.fixed.y
+    some, fixed = dissected[: table.trajectories], table.problem.splits.fixed
     each = [one.traces for one in some if one.traces is not None]
     readings = np.stack(each, 1) if each else None, None
-    limits = guarantees.of_readings(runs.learner, readings, table, labels, len(labels))
+    limits = guarantees.of_readings(runs.learner, readings, table, fixed, len(fixed.y))
     first = dissected[0]
     return limits._replace(arrays=first.arrays, fields={"steps": first.steps})
 

@@ -34,7 +34,7 @@ FEW_IN_POOL = 0.01  # of the targets; real data contain identical records
 VOID = frozenset(
     {
         "non-finite", "attack-dead", "label-leaked", "shuffled-targets", "stale-cache",
-        "null-beats-floor",
+        "null-beats-floor", "not-attacked",
     }
 )  # fmt: skip
 
@@ -45,6 +45,13 @@ class Flag(NamedTuple):
     name: str
     level: Literal["note", "warning", "error"]
     text: str
+
+
+NOT_ATTACKED = Flag(
+    "not-attacked",
+    "error",
+    "nobody attacked: no attack here but floors and oracles, or none that applies",
+)
 
 
 class Measured(NamedTuple):
