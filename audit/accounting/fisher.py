@@ -51,8 +51,7 @@ def hutchinson(
     """Estimate ||d fn / d x||_F^2 = E ||J u||^2 from random directions u.
 
     E u u^T is the identity for the first two laws. `coordinate` draws directions e_i
-    without replacement and scales by d, the estimator of Guo et al. (2022), whose code
-    draws the same coordinate every time; here coordinates differ between probes.
+    without replacement and scales by d (Guo et al. 2022, whose code draws one only).
 
     Args:
       key: split once per probe.
@@ -62,8 +61,8 @@ def hutchinson(
       law: of a direction.
 
     Returns:
-      The estimate, unbiased, and its standard error, whose square is unbiased for the
-      variance of the estimate; nan for one probe.
+      The estimate and its standard error; it and the error's square are unbiased. The
+      error of one probe is nan.
 
     Raises:
       ValueError: if there are more probes than coordinates.
@@ -93,9 +92,8 @@ def mixture_moments(q: Any, nu: Any) -> tuple[jax.Array, jax.Array]:
     r = sigmoid(log(q / (1-q)) - nu xi + nu^2 / 2) is the posterior probability that the
     record took part, xi ~ N(0, 1) the noise along the line between the two means, given
     that it did. With u that line's direction the Fisher information of the step, given
-    the rest of the batch, is q / rho^2 J^T [a (Id - u u^T) + b u u^T] J: exact, proved
-    in docs/bounds/cramer_rao.md. Fisher information is convex in mixtures (proved), so
-    its average over the rest of the batch bounds what is released.
+    the rest of the batch, is q / rho^2 J^T [a (Id - u u^T) + b u u^T] J. Its average
+    over the rest bounds what is released (docs/bounds/cramer_rao.md).
 
     Args:
       q: probability of taking part, in (0, 1]; may be traced.
@@ -117,8 +115,8 @@ def subsampling_factor(q: Any, nu: Any) -> jax.Array:
     Tr I <= q kappa ||J||_F^2 / rho^2 for one step with independent uniform batches: the
     exact Gaussian replacement of Guo et al. (2022), Theorem 4, which needs no epsilon.
 
-    The supremum is at nu itself, for every q (proved). Let t be the argument of r and s
-    the sigmoid. By Stein's lemma, with ' for d / d nu of moments,
+    The supremum is at nu itself, for every q. Let t be the argument of r and s the
+    sigmoid. By Stein's lemma, with ' for d / d nu of moments,
 
         a' = 2 nu E[s'(t) (1 - s(t))] >= 0,      b - a = nu^2 E[s''(t)],
         b' = 2 nu (E[xi^2 s'(t) (1 - s(t))] + E[s''(t)]),
@@ -127,14 +125,11 @@ def subsampling_factor(q: Any, nu: Any) -> jax.Array:
     above 0, E[s''(t)] has the sign of -m: while m <= 0 the larger moment is b and
     increases, afterwards it is a and increases.
 
-    Proved: all of the above. Numerically verified: the quadrature, and the formula
-    against Monte Carlo.
-
     Args:
       q: probability of taking part; may be traced.
-      nu: largest distance of the two means over the noise's standard deviation, which
-        is the add-or-remove shift for Poisson batches and the replace-one shift for
-        batches of fixed size; may be traced, may be inf.
+      nu: largest distance of the two means over the noise's standard deviation: the
+        add-or-remove shift for Poisson batches, the replace-one shift for batches of
+        fixed size; may be traced, may be inf.
     """
     return jnp.minimum(1.0, jnp.maximum(*mixture_moments(q, nu)))
 
@@ -144,7 +139,7 @@ def poisson_trace(q: Any, square: Any, along: Any, nu: Any) -> jax.Array:
 
     q (a (||J||_F^2 - ||u^T J||^2) + b ||u^T J||^2), u the contribution's own direction:
     an upper bound like `subsampling_factor`'s, at the record's own shift instead of the
-    largest (proved). Well-fitted examples have a small shift, and a, b near q.
+    largest. Well-fitted examples have a small shift, and a, b near q.
 
     Args:
       q: sampling probability.

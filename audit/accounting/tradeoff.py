@@ -60,8 +60,3 @@ def tpr_from_loss(fpr: Any, loss: Any) -> np.ndarray:
     deltas = np.array([loss.get_delta_for_epsilon(e) for e in EPSILONS])
     every = tpr_from_epsilon(fpr[..., None], EPSILONS, deltas)
     return every.min(-1)
-
-
-def advantage_from_loss(loss: Any) -> float:
-    """Return the largest TPR - FPR, the total variation: delta at epsilon 0."""
-    return float(loss.get_delta_for_epsilon(0.0))

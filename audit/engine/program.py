@@ -23,10 +23,7 @@ class Recipe(NamedTuple):
     static: tuple[tuple[str, Any], ...]  # int, str, bool: a new value recompiles
 
     def build(self, floats: dict[str, Any]) -> Defense:
-        """Return the defense.
-
-        Args:
-          floats: the float settings; may be traced.
+        """Return the defense; the float settings may be traced.
 
         Raises:
           UserError: if the defense has a trait that does not exist.
@@ -42,10 +39,7 @@ class Recipe(NamedTuple):
 
 @functools.cache
 def program(
-    method: str,
-    recipe: Recipe,
-    devices: int,
-    then: Callable | None = None,
+    method: str, recipe: Recipe, devices: int, then: Callable | None = None
 ) -> Any:
     """Return one method, vmapped over the lanes of a tile, on every device.
 
@@ -77,12 +71,8 @@ def program(
     tile = jax.vmap(lane, in_axes=(None, None, 0, 0))
     mesh = Mesh(np.array(jax.devices()[:devices]), ("shadow",))
     whole, part = PartitionSpec(), PartitionSpec("shadow")
-    return jax.jit(
-        jax.shard_map(
-            tile,
-            mesh=mesh,
-            in_specs=(whole, whole, part, part),
-            out_specs=part,
-            check_vma=False,
-        )
+    inputs = (whole, whole, part, part)
+    shards = jax.shard_map(
+        tile, mesh=mesh, in_specs=inputs, out_specs=part, check_vma=False
     )
+    return jax.jit(shards)

@@ -68,10 +68,9 @@ def gradient(
     CLIP(mask * (grad loss(z) + offset + perturb(z))). Its norm, and so its sensitivity,
     are the clip's, whatever is added.
 
-    Models with affine logits have closed forms for the sum, the trace and the score;
-    dense networks have them too (the trace of narrow ones), an offset included. For
-    other models, and with `perturb`, the builder falls back on `fn`. `no_clip()` gives
-    the plain gradient.
+    Models with affine logits and dense networks have closed forms for the sum, the
+    score and the trace (of narrow networks), an offset included. Other models, and
+    queries with `perturb`, have `fn` alone. `no_clip()` gives the plain gradient.
 
     Args:
       task: whose loss is differentiated.

@@ -30,16 +30,13 @@ class Regressor(NamedTuple):
 def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
     """Standardise columns by their mean and standard deviation.
 
-    A pixel that is lit in one of thousands of shadow images gives a column with a tiny
-    standard deviation. A target with that pixel lit would be thousands of standard
-    deviations away from the mean, and so would the network's guess. Therefore the scale
-    of a column is at least `least` times the median scale of the columns that vary, and
-    values are clipped in standard deviations of their column.
+    A target may be thousands of standard deviations away in a column that hardly varies
+    between shadows (a pixel lit once), and so would be the network's guess.
 
     Args:
       features: [m, p] of the training shadows only.
       limit: clip, in standard deviations of the column.
-      least: floor of the scale, as a share of the median scale.
+      least: floor of the scale, as a share of the median scale of columns that vary.
     """
     features = np.asarray(features, np.float64)
     mean, scale = features.mean(0), features.std(0)
@@ -47,8 +44,8 @@ def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
     moves = scale > 1e-6 * np.maximum(1e-3, np.abs(features).max(0))
     floor = least * np.median(scale[moves]) if moves.any() else 1.0
     inverse = np.where(moves, 1 / np.maximum(scale, floor), 0.0)
-    own_limit = limit * scale * inverse
-    return Scaler(*(np.asarray(a, np.float32) for a in (mean, inverse, own_limit)))
+    limits = limit * scale * inverse
+    return Scaler(*(np.asarray(a, np.float32) for a in (mean, inverse, limits)))
 
 
 def scale(scaler: Scaler, features: jax.Array) -> jax.Array:
@@ -117,9 +114,9 @@ def fit(
       patience: stop after this many epochs without a better held-out error.
 
     Returns:
-      The regressor, and {epoch, epochs, held_mse, train_mse, shrink, late_gain}: plain
-      floats. `late_gain` is the relative fall of the held-out error in the last quarter
-      of the epochs, 0 if patience ended the fit.
+      The regressor, and as floats {epoch, epochs, held_mse, train_mse, shrink,
+      late_gain}, the last one the relative fall of the held-out error in the last
+      quarter of the epochs, 0 if patience ended the fit.
     """
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))

@@ -115,12 +115,8 @@ def _mass(
 ) -> np.ndarray:
     """Return the posterior mass of the rates that (epsilon, delta) allows [k].
 
-    Args:
-      epsilon: [k].
-      fpr: [k, nodes] quantiles of the posterior of the false-positive rate.
-      fnr: (a, b), each [k, 1], of the Beta posterior of the false-negative rate.
-      delta: in [0, 1).
-      mirrored: the opposite test must be allowed, too.
+    `fpr` are quantiles [k, nodes] of a posterior, `fnr` the (a, b) [k, 1] of a Beta; if
+    `mirrored` the opposite test must be allowed, too.
     """
     grow = np.exp(epsilon)[:, None]
     least = np.maximum((1 - delta - fpr) / grow, 1 - delta - grow * fpr)
@@ -231,14 +227,7 @@ def check_words(
 ) -> None:
     """Refuse an unknown method or selection, and a choice without `fixed`.
 
-    Args:
-      method: must be one of `methods`.
-      methods: the words that exist.
-      selection: must be a word of SELECTIONS.
-      **choice: the one setting that `fixed` needs; None = it was not given.
-
-    Raises:
-      ValueError: naming the setting and its value.
+    `choice` is the one setting that `fixed` needs; None = it was not given.
     """
     if method not in methods:
         raise ValueError(f"method={method!r}: there are {', '.join(methods)}")

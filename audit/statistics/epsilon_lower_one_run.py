@@ -43,14 +43,8 @@ def p_value(
     """Return how likely so many right guesses are under (epsilon, delta)-privacy.
 
     P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i] / i with
-    s = 1 / (1 + e^-epsilon), at most 1 (Steinke et al. 2023, Theorem 5.2).
-
-    Args:
-      epsilon: of the claim.
-      canaries: m, including those without a guess.
-      guesses: r.
-      right: v of the guesses.
-      delta: of the claim; it is multiplied by the number of canaries.
+    s = 1 / (1 + e^-epsilon), at most 1 (Steinke et al. 2023, Theorem 5.2): v of r
+    guesses are right, about m canaries with and without a guess.
     """
     chance = special.expit(epsilon)
     value = special.bdtrc(right - 1, guesses, chance) if right else 1.0
@@ -164,49 +158,38 @@ def lower(
     rng, alpha = np.random.default_rng(seed), 1 - confidence
     order = rng.permutation(scores.size)  # ties are broken by chance
     scores, member = scores[order], member[order]
+    run = _Run(scores, member, FROM[method], delta)
     if share is not None:
-        return _at(scores, member, share, method, delta, alpha)
+        return run.at(share, alpha)
     if selection == "bonferroni":
-        part = alpha / len(SHARES)
-        every = [_at(scores, member, s, method, delta, part) for s in SHARES]
+        every = [run.at(s, alpha / len(SHARES)) for s in SHARES]
         return max(every, key=lambda one: one.epsilon)
     if selection == "split":
-        return _on_split(scores, member, rng, method, delta, alpha)
+        return run.on_split(rng, alpha)
     splits = epsilon_lower.SPLITS
-    every = [
-        _on_split(scores, member, rng, method, delta, alpha / 2) for _ in range(splits)
-    ]
+    every = [run.on_split(rng, alpha / 2) for _ in range(splits)]
     return sorted(every, key=lambda one: one.epsilon)[splits // 2]
 
 
-def _at(
-    scores: np.ndarray,
-    member: np.ndarray,
-    share: float,
-    method: str,
-    delta: float,
-    alpha: float,
-) -> Guessed:
-    m = scores.size
-    side = max(1, round(share * m / 2))
-    side = min(side, m // 2)
-    order = np.argsort(scores, kind="stable")
-    right = int(member[order[-side:]].sum() + (~member[order[:side]]).sum())
-    value = FROM[method](m, 2 * side, right, delta, 1 - alpha)
-    return Guessed(value, m, 2 * side, right)
+class _Run(NamedTuple):
+    """The canaries of one run, and the rule that bounds epsilon from right guesses."""
 
+    scores: np.ndarray
+    member: np.ndarray
+    rule: Callable
+    delta: float
 
-def _on_split(
-    scores: np.ndarray,
-    member: np.ndarray,
-    rng: np.random.Generator,
-    method: str,
-    delta: float,
-    alpha: float,
-) -> Guessed:
-    first, second = np.array_split(rng.permutation(scores.size), 2)
-    best = max(
-        SHARES,
-        key=lambda s: _at(scores[first], member[first], s, method, delta, alpha)[0],
-    )
-    return _at(scores[second], member[second], best, method, delta, alpha)
+    def at(self, share: float, alpha: float) -> Guessed:
+        m = self.scores.size
+        side = min(max(1, round(share * m / 2)), m // 2)
+        ranked = self.member[np.argsort(self.scores, kind="stable")]
+        right = int(ranked[-side:].sum() + (~ranked[:side]).sum())
+        value = self.rule(m, 2 * side, right, self.delta, 1 - alpha)
+        return Guessed(value, m, 2 * side, right)
+
+    def on_split(self, rng: np.random.Generator, alpha: float) -> Guessed:
+        rows = np.array_split(rng.permutation(self.scores.size), 2)
+        first, second = (
+            self._replace(scores=self.scores[r], member=self.member[r]) for r in rows
+        )
+        return second.at(max(SHARES, key=lambda s: first.at(s, alpha).epsilon), alpha)

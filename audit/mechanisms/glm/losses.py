@@ -55,12 +55,7 @@ LOSSES = {
 
 
 def design(x: Any, intercept: bool) -> jax.Array:
-    """Return x flattened, [..., d], with a last column of ones if `intercept`.
-
-    Args:
-      x: [n, *features].
-      intercept: a weight for the constant feature, regularised like the others.
-    """
+    """Return x [n, *features] as [n, d], with a last column of ones if `intercept`."""
     flat = jnp.asarray(x).reshape(len(x), -1)
     return jnp.append(flat, jnp.ones_like(flat[:, :1]), -1) if intercept else flat
 
@@ -72,7 +67,7 @@ def hessian(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any, w: Any) -> jax.
 
 
 def minimise(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any) -> jax.Array:
-    """Return w* [D] by Newton's method with dense Hessians, O(n D^2) a step.
+    """Return w* [D], or the last iterate after `MOST_STEPS`, each O(n D^2).
 
     Args:
       loss: one of `LOSSES`.
@@ -80,9 +75,6 @@ def minimise(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any) -> jax.Array:
       y: [n] encoded labels.
       weight: [n].
       ridge: n lambda; 0 needs a Hessian of full rank and labels no plane separates.
-
-    Returns:
-      w*, or the last iterate after `MOST_STEPS`.
     """
 
     def objective(w: jax.Array) -> jax.Array:

@@ -32,8 +32,8 @@ FIT = {
 def make(name, x, y, weight, ridge, d):
     loss = losses.LOSSES[name]
     w = FIT[name](x, y, weight, ridge)
-    inverse = jnp.linalg.inv(losses.hessian(loss, x, y, weight, ridge, w))
-    return information_loss.fitted(loss, w, inverse, x, y, weight, d), y
+    curved = losses.hessian(loss, x, y, weight, ridge, w)
+    return information_loss.fitted(loss, w, curved, x, y, weight, d), y
 
 
 def moved(name, at, y, ridge, i, column, by):
