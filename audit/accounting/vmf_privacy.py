@@ -32,12 +32,8 @@ _BINS = 4000  # of a discretised privacy loss, over its whole range
 def precision(dimension: int, concentration: Any) -> Any:
     """Return kappa A_K(kappa), the Fisher information about the mean direction.
 
-    It is kappa^2 E <v, y>^2 for a unit v orthogonal to mu, and
-    E (1 - t^2) = (K - 1) A / kappa.
-
-    Args:
-      dimension: K >= 1.
-      concentration: kappa >= 0; NumPy, JAX or a number.
+    It is kappa^2 E <v, y>^2 for a unit v orthogonal to mu. kappa is NumPy, JAX or a
+    number.
     """
     return concentration * vmf.mean_cosine(dimension, concentration)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import logging
 import os
 import socket
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,28 +74,17 @@ def _fetch(names: Sequence[str], address: str, name: str) -> Path:
             f"{name} is not on this machine and {host} cannot be reached ({error}); "
             f"{where} as {', '.join(names)}"
         ) from None
+    logger = pooch.get_logger()  # its errors are raised anyway
+    before, logger.disabled = logger.disabled, True
     for file in names:
+        folder, name = cache_folder() / Path(file).parent, Path(file).name
         try:
-            with _quiet(pooch.get_logger()):
-                pooch.retrieve(
-                    address + Path(file).name,
-                    known_hash=f"sha256:{SHA256[file]}",
-                    fname=Path(file).name,
-                    path=cache_folder() / Path(file).parent,
-                )
+            pooch.retrieve(address + name, f"sha256:{SHA256[file]}", name, folder)
         except Exception as error:
             raise DataError(f"cannot download {file}: {error}; {where}") from None
+        finally:
+            logger.disabled = before
     return cache_folder()
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Silence the logger of another library, whose errors are raised anyway."""
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def read_idx(path: Path) -> np.ndarray:

@@ -43,13 +43,8 @@ def program(
 ) -> Any:
     """Return one method, vmapped over the lanes of a tile, on every device.
 
-    Floats are arguments, so that a sweep over noise levels compiles once.
-
-    Args:
-      method: name of a method of the defense, or of its mechanism.
-      recipe: the defense without its floats.
-      devices: number of devices; each runs one tile.
-      then: see `shadow.sweep`.
+    Floats are arguments, so that a sweep over noise levels compiles once. `method` is
+    one of the defense or of its mechanism; `then` is explained in `shadow.sweep`.
 
     Returns:
       (shared = (floats, side, fixed, extra), root key, indices, per_lane = (target,

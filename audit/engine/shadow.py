@@ -73,16 +73,10 @@ def learner(
     label: str = "",
     version: str = "",
 ) -> Learner:
-    """Build a defense and prepare its public side state once.
+    """Build a defense `(task, *, settings)` and prepare its public side state once.
 
-    Args:
-      factory: the defense, `(task, *, settings) -> Defense`.
-      task: what the defense learns.
-      settings: all settings of the defense, resolved.
-      key: for `prepare` (initialisation, masks); shared by every run.
-      public: records anyone may use, and the initial parameters of all runs.
-      label: name in progress reports; default: the name of the factory.
-      version: part of the store key.
+    The key is for `prepare` and shared by every run; `label` is the name in progress
+    reports, by default that of the factory; `version` is part of the store key.
 
     Raises:
       UserError: if the defense has a trait that does not exist.
@@ -116,8 +110,7 @@ def sweep(
       key: root key; lane i runs with fold_in(key, i).
       data: `fixed` is shared by all lanes. `target` has leading axis m, or is None.
         `rows` [m, n] are the fixed records that each lane trains on; None = all of
-        them. For a defense without the trait `rows` the records are gathered, so that
-        no slot may be empty.
+        them. Without the trait `rows` no slot may be empty.
       *extra: further arguments of the method, or of `then`, shared by all lanes.
       engine: tile size, memory, store, progress.
       what: name in progress reports; default: the label of the defense.

@@ -55,7 +55,7 @@ def von_mises_fisher(
     Args:
       concentration: kappa >= 0; may be traced.
       size: K of the whole contribution; or {module: K} where each top-level module of
-        the parameters has norm at most 1 and a draw for itself.
+        the parameters has norm at most 1 and its own draw.
       unit: whether every contribution has norm 1 (or 0). Otherwise the information is
         bounded by its value at 0, kappa^2 / K, and there is no hockey-stick curve.
     """

@@ -78,9 +78,7 @@ def noisy_sgd(
       refresh: makes the side of every step from what is public by then: parameters are
         post-processing of earlier releases. None = the side stays as it was prepared.
 
-    Returns:
-      A Defense whose `fisher` is None without noise or with a query that is not smooth,
-      and whose `rdp` and `pld` are None without noise or sensitivity.
+    Without noise there are no readings; `fisher` needs a smooth query, too.
     """
     advance = _advance(query, sampler, noise, optimizer, refresh)
 

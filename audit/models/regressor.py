@@ -100,18 +100,11 @@ def fit(
     On noisy releases a network overfits: its guesses vary more than the targets. So its
     output is multiplied by the factor in [0, 1] with the least held-out error.
 
-    Args:
-      key: for the initialisation and the order of the rows.
-      features: [m, p], standardised.
-      targets: [m, o], centred: zero is the guess without features.
-      held_features: [v, p] the early-stopping split; never the scored targets.
-      held_targets: [v, o].
-      hidden: widths of the ReLU layers.
-      learning_rate: of Adam.
-      weight_decay: L2, added to the gradient before Adam.
-      batch_size: rows per step; the last partial batch of an epoch is dropped.
-      epochs: at most.
-      patience: stop after this many epochs without a better held-out error.
+    The features [m, p] are standardised, the targets [m, o] centred: zero is the guess
+    without features. The held-out [v, p] and [v, o] are never the scored targets.
+    `hidden` are the widths of the ReLU layers. The weight decay is added to the
+    gradient before Adam, the last partial batch of an epoch dropped, and the fit ends
+    after `patience` epochs without a better held-out error.
 
     Returns:
       The regressor, and as floats {epoch, epochs, held_mse, train_mse, shrink,

@@ -66,15 +66,8 @@ def from_clopper_pearson(
     """Return the least epsilon for which (epsilon, delta)-privacy is not refuted.
 
     max(0, log((TPR_L - delta) / FPR_U), log((1 - FPR_U - delta) / (1 - TPR_L))), where
-    TPR_L and FPR_U err with probability (1 - confidence) / 2 each.
-
-    Args:
-      tp: members accused; arrays broadcast.
-      p: members.
-      fp: non-members accused.
-      n: non-members.
-      delta: in [0, 1).
-      confidence: in (0, 1).
+    TPR_L and FPR_U err with probability (1 - confidence) / 2 each. `tp` of `p` members
+    and `fp` of `n` non-members are accused; arrays broadcast.
     """
     tpr, fpr = _limits(tp, p, fp, n, confidence)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -136,12 +136,9 @@ def lower(
       member: [m] whether each was in; the bits were drawn with chance 1/2.
       delta: of the (epsilon, delta) guarantee under test.
       method: a word of METHODS.
-      selection: how the number of guesses is chosen, a word of
-        `epsilon_lower.SELECTIONS`: `fixed` in advance; on half of the canaries, rated
-        on the other half (`split`; valid since, given the bits of the first half, the
-        scores are a mechanism of the bits of the other); several shares, which share
-        the level (`bonferroni`); the median over several splits, each at half the level
-        (`multi_split`).
+      selection: how the share of guessed canaries is chosen, as in
+        `epsilon_lower.lower`, `bonferroni` among SHARES. `split` is valid since, given
+        the bits of one half, the scores are a mechanism of the bits of the other.
       share: of canaries with a guess, in (0, 1]; needed by `fixed`.
       confidence: that the mechanism's epsilon is not below the bound.
       seed: of the splits and of ties.

@@ -44,7 +44,8 @@ class ConstantHead(nn.Module):
     def __call__(self) -> jax.Array:  # noqa: D102
         first, last = LAST[self.architecture]
         shift = self.param("shift", nn.initializers.zeros, (first,))
-        return _dense(self.outputs)(nn.gelu(_dense(last)(shift)))
+        hidden = nn.gelu(_dense(last)(shift))  # made first: names follow the order
+        return _dense(self.outputs)(hidden)
 
 
 class Direct(nn.Module):

@@ -111,15 +111,9 @@ def refit(loss: Loss, shared: Known, x: Any, y: Any, weight: Any, out: Any) -> A
 
     Newton's method whose linear systems are solved by conjugate gradients. The inverse
     Hessian of the shared records preconditions them, so a handful of products with the
-    shared x suffices, and over many runs each is one large matrix product.
-
-    Args:
-      loss: one of `LOSSES`.
-      shared: from `known`.
-      x: [D] the record that joins.
-      y: [] its encoded label.
-      weight: [] its weight.
-      out: [] row of the shared records that this run leaves out; None = none.
+    shared x suffices, and over many runs each is one large matrix product. x [D], y []
+    (encoded) and weight [] are those of the record that joins; `out` [] is the row of
+    the shared records that is left out, None = none.
     """
     n = len(shared.y)
     kept = shared.weight

@@ -47,15 +47,10 @@ def check(
     intercept: bool,
     max_norm: float | None,
 ) -> None:
-    """Refuse records on which the objective has no minimiser, or not one.
+    """Refuse records [n] on which the objective has no minimiser, or not one.
 
-    Args:
-      z: [n] the records trained on.
-      task: what is learnt.
-      loss: of `losses.LOSSES`.
-      regularization: lambda; above 0 there always is exactly one minimiser.
-      intercept: whether there is a constant feature.
-      max_norm: what the Renyi bound takes for granted; None = the domain.
+    Above a regularization of 0 there always is exactly one. `max_norm` is what the
+    Renyi bound takes for granted; None = the domain.
 
     Raises:
       ValueError: what is wrong and what would help.
