@@ -36,15 +36,12 @@ def hammersley_chapman_robbins(
 ) -> Bound:
     """(width / 2)^2 / (e^eps - 1) from Renyi order 2 (Guo et al. 2022, Theorem 1).
 
-    It holds for every record: each can move by half the width of the domain along each
-    coordinate.
+    One value for all targets: each record can move by half the width of the domain
+    along each coordinate. The log10 is finite where the value underflows.
 
     Args:
       rdp2: eps(2) under replace-one; that of add-or-remove does not give this bound.
       domain: of every coordinate.
-
-    Returns:
-      One value for all targets, and its log10, finite where the value underflows.
     """
     step = (domain[1] - domain[0]) / 2
     return _hammersley("hammersley_chapman_robbins", rdp2, step, "Thm 1")
@@ -53,18 +50,10 @@ def hammersley_chapman_robbins(
 def hammersley_chapman_robbins_at(
     rdp2: float, targets: Any, domain: tuple[float, float] = (0.0, 1.0)
 ) -> Bound:
-    """The same bound for given records, which can move by max(x - low, high - x).
+    """The same bound [...] for given records, which move by max(x - low, high - x).
 
-    It is up to four times larger, and nearly so for images of zeros and ones: the step
-    in the proof of Theorem 1 may be any within the domain.
-
-    Args:
-      rdp2: eps(2) under replace-one.
-      targets: [..., d] records.
-      domain: of every coordinate.
-
-    Returns:
-      [...] values and their log10.
+    The targets are [..., d]. It is up to four times larger, and nearly so for images of
+    zeros and ones: the step in the proof of Theorem 1 may be any within the domain.
     """
     x = np.asarray(targets, float)
     room = np.maximum(x - domain[0], domain[1] - x)
@@ -136,10 +125,8 @@ def finite_prior(
     better on average over targets; one target's value is no bound for that target.
 
     Args:
-      log_likelihood: [T, M] of target t's run under candidate k, up to a constant per
-        target.
-      target_likelihood: [T] the same under the target itself, which belongs to the
-        candidate set.
+      log_likelihood: [T, M] of a target's run per candidate, up to one constant each.
+      target_likelihood: [T] the same under the target itself, which is a candidate.
       candidates: [M, d] pool images.
       targets: [T, d].
       same_label: [T, M] whether a candidate has the target's class, which is known.
@@ -169,14 +156,9 @@ def two_point(mu: float, domain: tuple[float, float] = (0.0, 1.0)) -> tuple[Boun
     risk of telling its two values apart), and MSE >= B / (1 - 4B) for unbiased ones
     (Vincze-Le Cam; tends to the exact 1 / mu^2 for small mu).
 
-    Args:
-      mu: replace-one shift of all releases together, finite.
-      domain: of every coordinate.
-
-    Returns:
-      The bounds for any attacker and for unbiased ones. Both average over corners of
-      the cube, not over images: without leakage the first is 1/4, above the floor.
-      Hence they are never ranked.
+    mu is the finite replace-one shift of all releases together. Both bounds average
+    over corners of the cube, not over images: without leakage the first is 1/4, above
+    the floor. Hence they are never ranked.
     """
     if not 0 <= mu < math.inf:
         raise ValueError(f"mu={mu}: a shift is finite and at least 0")
@@ -192,17 +174,11 @@ def two_point(mu: float, domain: tuple[float, float] = (0.0, 1.0)) -> tuple[Boun
 def two_point_of(
     loss: Any, domain: tuple[float, float] = (0.0, 1.0)
 ) -> tuple[Bound, ...]:
-    """The bounds of `two_point` from any privacy loss, by its curve delta(eps).
+    """The bounds of `two_point` from any replace-one loss, by its curve delta(eps).
 
     An f-divergence is an integral of hockey sticks (Sason and Verdu 2016); for this one
-    4B >= 8 int_0^(1/2) u (1 - delta(log(1/u - 1))) du. Pessimistic deltas are safe.
-
-    Args:
-      loss: replace-one; anything whose `get_delta_for_epsilon` takes an array.
-      domain: of every coordinate.
-
-    Returns:
-      As `two_point`; B is 0 where it would be below 1e-9, since delta rounds to 1.
+    4B >= 8 int_0^(1/2) u (1 - delta(log(1/u - 1))) du. Pessimistic deltas are safe; B
+    is 0 where it would be below 1e-9, since delta rounds to 1.
     """
     eps = np.concatenate([[0.0], np.geomspace(1e-7, 45, _NODES)])
     u = special.expit(-eps)

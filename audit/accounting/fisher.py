@@ -24,10 +24,7 @@ APART = 100.0  # a larger shift gives the same r = 1 at every node
 def exact_trace(fn: Callable, x: jax.Array, *, batch: int = 64) -> jax.Array:
     """Return ||d fn / d x||_F^2 by one Jacobian-vector product per coordinate of x.
 
-    Args:
-      fn: x [*features] -> pytree; linearized once.
-      x: one example.
-      batch: products held in memory at a time.
+    `fn` is [*features] -> pytree; `batch` products are held in memory at a time.
     """
     _, push = jax.linearize(fn, x)
 
@@ -52,20 +49,14 @@ def hutchinson(
 
     E u u^T is the identity for the first two laws. `coordinate` draws directions e_i
     without replacement and scales by d (Guo et al. 2022, whose code draws one only).
-
-    Args:
-      key: split once per probe.
-      fn: x [*features] -> pytree.
-      x: one example.
-      probes: how many directions; at most d for `coordinate`.
-      law: of a direction.
+    `fn` is [*features] -> pytree, x one example; the key is split once per probe.
 
     Returns:
       The estimate and its standard error; it and the error's square are unbiased. The
       error of one probe is nan.
 
     Raises:
-      ValueError: if there are more probes than coordinates.
+      ValueError: if there are more probes than coordinates, for `coordinate`.
     """
     d = x.size
     if law == "coordinate":
@@ -93,12 +84,9 @@ def mixture_moments(q: Any, nu: Any) -> tuple[jax.Array, jax.Array]:
     record took part, xi ~ N(0, 1) the noise along the line between the two means, given
     that it did. With u that line's direction the Fisher information of the step, given
     the rest of the batch, is q / rho^2 J^T [a (Id - u u^T) + b u u^T] J. Its average
-    over the rest bounds what is released (docs/bounds/cramer_rao.md).
-
-    Args:
-      q: probability of taking part, in (0, 1]; may be traced.
-      nu: distance of the two means over the noise's standard deviation; may be traced,
-        may be inf.
+    over the rest bounds what is released (docs/bounds/cramer_rao.md). q in (0, 1] and
+    the distance nu of the means, over the noise's standard deviation, may be traced; nu
+    may be inf.
     """
     xi = jnp.linspace(-EDGE, EDGE, NODES)
     # the spacing is computed exactly: differences of xi are off by 1e-4 in float32
@@ -138,14 +126,8 @@ def poisson_trace(q: Any, square: Any, along: Any, nu: Any) -> jax.Array:
     """Return the trace of a Poisson step for one record times the noise's variance.
 
     q (a (||J||_F^2 - ||u^T J||^2) + b ||u^T J||^2), u the contribution's own direction:
-    an upper bound like `subsampling_factor`'s, at the record's own shift instead of the
-    largest. Well-fitted examples have a small shift, and a, b near q.
-
-    Args:
-      q: sampling probability.
-      square: ||J||_F^2 of the clipped contribution.
-      along: ||u^T J||^2, its part along the contribution itself.
-      nu: norm of the contribution over the noise's standard deviation.
+    an upper bound like `subsampling_factor`'s, at the record's own shift nu instead of
+    the largest. `square` is ||J||_F^2 of the clipped contribution, `along` ||u^T J||^2.
     """
     a, b = mixture_moments(q, nu)
     return q * (a * square + (b - a) * along)

@@ -54,20 +54,16 @@ def poisson_gaussian(
 ) -> np.ndarray:
     """Return the curve [orders] of one Poisson-sampled Gaussian release, to 1e-9.
 
-    With M(s) = (1-q) N(0, 1) + q N(s, 1) it is D_alpha of M(shift) against
+    With M(s) = (1-q) N(0, 1) + q N(s, 1) it is, by quadrature, D_alpha of M(shift)
+    against
 
       N(0, 1)    add-or-remove; the exact worst case (Mironov, Talwar and Zhang 2019)
       M(-shift)  replace-one; antipodal contributions are the worst case by numerical
                  verification, without a proof
 
-    by quadrature. dp-accounting agrees at whole orders; at fractional ones its series
-    is an upper bound, loose by as much as two thirds, or does not converge.
-
-    Args:
-      orders: alpha, above 1.
-      q: sampling probability.
-      shift: norm bound of one record over the noise's stddev, under either adjacency.
-      adjacency: of the guarantee.
+    where the shift is the norm bound of one record over the noise's stddev under either
+    adjacency. dp-accounting agrees at whole orders; at fractional ones its series is an
+    upper bound, loose by as much as two thirds, or does not converge.
     """
     orders = _above_one(orders)
     norms = {"add_remove": 1, "replace_one": 2}[_checked(adjacency)]
@@ -122,17 +118,13 @@ def _log_h(order: float, u: np.ndarray) -> np.ndarray:
 def without_replacement_gaussian(orders: Orders, q: float, shift: float) -> np.ndarray:
     """Return the replace-one curve of one release on a uniform subset of fixed size.
 
-    Order 2 is log(1 + q^2 (e^(shift^2) - 1)): a record that moves through a ball with
-    all others at its end attains it, and it is an upper bound by convexity, given a
-    supremum over the ball that is verified numerically (to 1e-14), not proved. Whole
-    orders above 2 are the bound of Wang, Balle and Kasiviswanathan (2019), from
-    dp-accounting. Between whole orders (alpha - 1) D_alpha is convex, hence below its
-    chord; and no order exceeds that of a release to everybody.
-
-    Args:
-      orders: alpha, above 1.
-      q: subset size over n.
-      shift: replace-one sensitivity over the noise's standard deviation.
+    With q the subset's share of n, order 2 is log(1 + q^2 (e^(shift^2) - 1)): a record
+    that moves through a ball with all others at its end attains it, and it is an upper
+    bound by convexity, given a supremum over the ball that is verified numerically (to
+    1e-14), not proved. Whole orders above 2 are the bound of Wang, Balle and
+    Kasiviswanathan (2019), from dp-accounting. Between whole orders (alpha - 1) D_alpha
+    is convex, hence below its chord; and no order exceeds that of a release to
+    everybody.
     """
     orders = _above_one(orders)
     plain = gaussian(orders, shift)
@@ -187,13 +179,9 @@ def _checked(adjacency: Adjacency) -> Adjacency:
 def epsilon(orders: Orders, curve: Orders, delta: float) -> float:
     """Convert a curve to the least epsilon it implies at delta, with dp-accounting.
 
-    min over alpha of D_alpha + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
-    (Canonne, Kamath and Steinke 2020, Proposition 12).
-
-    Args:
-      orders: alpha, above 1; 1.01 and below are ignored.
-      curve: [orders] D_alpha of all releases together; inf where unknown.
-      delta: in [0, 1); 0 gives inf.
+    min over alpha > 1.01 of D_alpha + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
+    (Canonne, Kamath and Steinke 2020, Proposition 12). The curve is that of all
+    releases together, inf where unknown; delta = 0 gives inf.
     """
     import dp_accounting as dp
 

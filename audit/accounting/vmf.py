@@ -27,12 +27,9 @@ def mean_cosine(dimension: int, concentration: Any) -> Any:
     """Return A_K(kappa) = E <mu, y> = I_{K/2}(kappa) / I_{K/2 - 1}(kappa), in [0, 1).
 
     The ratio R_v = I_{v+1} / I_v by its recurrence R_{v-1} = kappa / (2 v + kappa R_v)
-    downwards, where errors shrink, from a two-term uniform approximation far above.
-
-    Args:
-      dimension: K >= 1, static.
-      concentration: kappa >= 0, any shape; NumPy, JAX or a number. In float64 exact to
-        1e-10 for K from 1 to 1e7 and kappa up to 3e5.
+    downwards, where errors shrink, from a two-term uniform approximation far above. K
+    is static; kappa >= 0 is NumPy, JAX or a number of any shape. In float64 exact to
+    1e-10 for K from 1 to 1e7 and kappa up to 3e5.
     """
     kappa = concentration
     top = dimension / 2 - 1 + _STEPS
@@ -48,11 +45,8 @@ def mean_cosine(dimension: int, concentration: Any) -> Any:
 def log_mean_exp(dimension: int, concentration: Any) -> np.ndarray:
     """Return L(kappa) = log E e^(kappa t) under the uniform law, in float64.
 
-    It is log 0F1(; K/2; kappa^2 / 4); L' = A_K.
-
-    Args:
-      dimension: K >= 1.
-      concentration: kappa >= 0, any shape; exact to 1e-10 relative.
+    It is log 0F1(; K/2; kappa^2 / 4), L' = A_K, for kappa >= 0 of any shape; exact to
+    1e-10 relative.
     """
     kappa = np.asarray(concentration, float)
     order = dimension / 2 - 1

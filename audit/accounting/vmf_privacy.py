@@ -144,16 +144,14 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
 
     Each loss is put on a grid. The mass of a cell is split between its ends such that
     the masses under both neighbours are kept: the hockey stick is exact on the grid and
-    a chord in between, an upper bound (Doroshenko et al. 2022).
+    a chord in between, an upper bound (Doroshenko et al. 2022). A single draw has its
+    exact loss.
 
     Args:
       draws: (K, kappa) of each draw that a record is part of at one step.
       times: steps.
-      share: probability that the record takes part in a step, independent of others.
-        The attacker may see whether it did.
-
-    Returns:
-      dp-accounting's PrivacyLossDistribution, or the exact loss of a single draw.
+      share: probability that the record takes part in a step, independent of others;
+        the attacker may see whether it did.
     """
     if len(draws) == 1 and times == 1 and share == 1:
         return VmfPrivacy(*draws[0])

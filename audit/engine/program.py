@@ -44,11 +44,9 @@ def program(
     """Return one method, vmapped over the lanes of a tile, on every device.
 
     Floats are arguments, so that a sweep over noise levels compiles once. `method` is
-    one of the defense or of its mechanism; `then` is explained in `shadow.sweep`.
-
-    Returns:
-      (shared = (floats, side, fixed, extra), root key, indices, per_lane = (target,
-      rows)) -> what the method or `then` returns.
+    one of the defense or of its mechanism; `then` is explained in `shadow.sweep`. The
+    program maps (floats, side, fixed, extra), the root key, indices and (target, rows)
+    of the lanes to what the method or `then` returns.
     """
 
     def lane(shared: tuple, root: Any, index: Any, per_lane: tuple) -> Any:

@@ -70,13 +70,8 @@ def of_release(
 ) -> Signals:
     """Return the signals of one release, float16; a sweep calls this as its `then`.
 
-    Args:
-      defense: has the `predict` that is called.
-      side: public side state.
-      release: result of one run.
-      candidates: [r, ...] records that may be members.
-      population: [p, ...] records that are not members.
-      queries: [q] only its length counts, at most 9; above 1 only for images.
+    The candidates [r, ...] may be members, the population [p, ...] are not. Of
+    `queries` [q] only the length counts, at most 9; above 1 only for images.
     """
     predict, shifts = defense.predict, SHIFTS[: len(queries)]
     assert predict is not None, "a membership game needs a model that predicts"
@@ -110,11 +105,8 @@ def with_release(
 def by_group(member: np.ndarray, signal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the signals of models trained with a record, and without it.
 
-    Each is [records, queries, models / 2], float32 where signals are float16.
-
-    Args:
-      member: [models, records] bool, each record in exactly half.
-      signal: [models, records, queries].
+    Each is [records, queries, models / 2], float32 where signals [models, records,
+    queries] are float16; each record is in exactly half of `member` [models, records].
     """
     models, records, queries = signal.shape
     order = np.argsort(~np.asarray(member).T, axis=1, kind="stable")

@@ -70,10 +70,8 @@ def open_store(folder: Path, on_problem: Callable[[str], None] = _ignore) -> Sto
 def digest(*parts: Any) -> str:
     """Return the sha256 of plain data, arrays, typed keys and nestings of them.
 
-    Order in a dict does not matter; 1, 1.0 and True are different.
-
-    Raises:
-      TypeError: for anything else, naming its type.
+    Order in a dict does not matter; 1, 1.0 and True are different. TypeError names the
+    type of anything else.
     """
     sha = hashlib.sha256()
     _feed(sha, parts)

@@ -137,9 +137,9 @@ def uniform_batch(batch_size: int | None) -> Sampler:
             return None
         return noise.law.pld(steps, batch_size / n)
 
-    factor = lambda noise, query, n: _amplified(  # noqa: E731
-        noise, query.sensitivity, batch_size / n
-    )
+    def factor(noise, query, n):
+        return _amplified(noise, query.sensitivity, batch_size / n)
+
     return Sampler(draw, lambda n: float(batch_size), factor, curve, pld)
 
 
@@ -171,9 +171,9 @@ def poisson(batch_size: int | None) -> Sampler:
         shift = query.norm_bound / noise.stddev
         return rdp.poisson_gaussian_pld(batch_size / n, shift, steps, adj)
 
-    factor = lambda noise, query, n: _amplified(  # noqa: E731
-        noise, query.norm_bound, batch_size / n
-    )
+    def factor(noise, query, n):
+        return _amplified(noise, query.norm_bound, batch_size / n)
+
     return Sampler(draw, lambda n: float(batch_size), factor, curve, pld)
 
 

@@ -101,17 +101,10 @@ def clipped_total(
     mask: Head | None = None,
     offset: Head | None = None,
 ) -> Head:
-    """Return sum_i w_i gbar_i in two matrix products.
+    """Return sum_i w_i gbar_i of x [m, d] with labels y [m] in two matrix products.
 
-    Args:
-      head: parameters.
-      x: [m, d].
-      y: [m] integer labels.
-      weight: [m], or None for ones.
-      clip: from `audit.clipping`.
-      classes: number of labels.
-      mask: 0/1; None = everything is trained.
-      offset: constant added before clipping, inside the mask; None = none.
+    A weight [m] of None stands for ones. The mask is 0/1, None = everything is trained.
+    The offset is constant, added before clipping inside the mask; None = none.
     """
     offset = inside(mask, offset)
     e, _ = residual(head, x, y, classes)
@@ -137,11 +130,7 @@ def clipped_score(
     mask: Head | None = None,
     offset: Head | None = None,
 ) -> tuple[Any, Any]:
-    """Return <update, gbar_i> and ||gbar_i||^2, each [m].
-
-    Args: `clipped_total`, and
-      update: the contributions are compared with it.
-    """
+    """Return <update, gbar_i> and ||gbar_i||^2, each [m]; as `clipped_total`."""
     offset = inside(mask, offset)
     e, _ = residual(head, x, y, classes)
     s = _norm(head, x, e, mask, offset)

@@ -113,15 +113,7 @@ def clipped_total(
 ) -> Any:
     """Return sum_i w_i gbar_i, a pytree like `params`.
 
-    Args:
-      stack: the layers.
-      params: of the network.
-      x: [m, d].
-      y: [m] integer labels.
-      weight: [m], or None for ones.
-      clip: from `audit.clipping`.
-      mask: like `params`, 0/1; None = everything is trained.
-      offset: like `params`, added before clipping, inside the mask; None = none.
+    Arguments: `affine.clipped_total`; mask and offset are like `params`.
     """
     offset = affine.inside(mask, offset)
     passes = _both_ways(stack, params, x, y)

@@ -154,11 +154,6 @@ def _dense(width: int, name: str) -> nn.Dense:
     return nn.Dense(width, kernel_init=WEIGHTS, bias_init=BIASES, name=name)
 
 
-def squared_error(outputs: jax.Array, label: jax.Array) -> jax.Array:
-    """Half the squared error of one example; outputs [1], real label []."""
-    return (outputs[0] - label) ** 2 / 2
-
-
 def _task(
     name: str,
     module: nn.Module,
@@ -169,16 +164,11 @@ def _task(
     padded: bool = False,
     linear: Any = None,
 ) -> Task:
-    """Return the task of fitting `module` to labels; shapes are added to its name.
+    """Return the task of fitting `module` to labels by `loss`, (logits, label) -> [].
 
-    Args:
-      name: of the model.
-      module: one example [*features] -> logits [classes], or a number [1].
-      features: shape of one x.
-      classes: number of labels, 0 .. classes - 1; 0 = labels are numbers.
-      loss: (logits, label) -> [].
-      padded: the module returns all logits but the last, which is constant 0.
-      linear: (params -> Head, Head -> params) where the logits are affine in x.
+    The module maps one example [*features] to its logits, all but the last, a constant
+    0, where `padded`; `linear` is (params -> Head, Head -> params) where they are
+    affine in x.
     """
     shape = "x".join(map(str, features))
 
@@ -226,14 +216,15 @@ def binary_linear(features: tuple[int, ...], classes: int) -> Task:
 
 
 def regression(features: tuple[int, ...], classes: int) -> Task:
-    """Linear regression: one linear output, a number as label, squared error.
+    """Linear regression: one linear output, a number as label, half the squared error.
 
     Raises:
       ValueError: if there are classes.
     """
     if classes:
         raise ValueError(f"regression has numbers for labels, not {classes} classes")
-    return _task("regression", _Linear(1), features, classes, loss=squared_error)
+    loss = lambda outputs, label: (outputs[0] - label) ** 2 / 2  # noqa: E731
+    return _task("regression", _Linear(1), features, classes, loss=loss)
 
 
 def mlp(
@@ -270,9 +261,7 @@ def lenet(
     `zhu`: three convolutions of 12 5x5 filters, strides 2, 2, 1, and one dense layer;
     sigmoid with weights uniform in (-1/2, 1/2) in the original. `lenet5`: 6 and 16 5x5
     filters, each averaged 2x2, and layers of 120 and 84; images are padded to 32x32.
-
-    Raises:
-      ValueError: if an image has fewer than 16 pixels per side.
+    Images of fewer than 16 pixels per side are a ValueError.
     """
     _check_image("lenet", features)
     module = _Lenet(classes, kind, activation, start)
@@ -285,11 +274,8 @@ def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:
     """Guo et al.'s (2022, section 7.3) smooth network for MNIST, 26,010 parameters.
 
     Convolutions of 16 8x8 and 32 4x4 filters, stride 2, tanh, 2x2 averages of stride 1,
-    32 hidden units. The papers say "padding 2"; their code pads as `SAME`, and so does
-    this network.
-
-    Raises:
-      ValueError: if an image has fewer than 16 pixels per side.
+    32 hidden units. The papers say "padding 2"; their code pads as `SAME`, as here.
+    Images of fewer than 16 pixels per side are a ValueError.
     """
     _check_image("cnn_tanh", features)
     return _task("cnn_tanh", _CnnTanh(classes), features, classes)

@@ -28,15 +28,12 @@ class Regressor(NamedTuple):
 
 
 def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
-    """Standardise columns by their mean and standard deviation.
+    """Standardise columns by their mean and standard deviation over features [m, p].
 
     A target may be thousands of standard deviations away in a column that hardly varies
-    between shadows (a pixel lit once), and so would be the network's guess.
-
-    Args:
-      features: [m, p] of the training shadows only.
-      limit: clip, in standard deviations of the column.
-      least: floor of the scale, as a share of the median scale of columns that vary.
+    between shadows (a pixel lit once), and so would be the network's guess. The scale
+    of a column is therefore at least `least` times the median scale of the columns that
+    vary, and values are clipped to `limit` standard deviations of their column.
     """
     features = np.asarray(features, np.float64)
     mean, scale = features.mean(0), features.std(0)

@@ -188,10 +188,10 @@ def lower(
       nonmembers: [n] scores of runs without.
       delta: of the (epsilon, delta) guarantee under test.
       method: a word of METHODS.
-      selection: how the threshold is chosen, a word of SELECTIONS: `fixed` in advance;
-        on one half of the runs, rated on the other half (`split`); at several ranks of
-        the non-members, which share the level (`bonferroni`); the median over several
-        splits, each at half the level (`multi_split`; Meinshausen et al. 2009).
+      selection: how the threshold is chosen: `fixed` in advance; on half of the runs,
+        rated on the other half (`split`); at several ranks of the non-members, which
+        share the level (`bonferroni`); the median over several splits, each at half the
+        level (`multi_split`; Meinshausen et al. 2009).
       threshold: of `fixed`, chosen without looking at these scores.
       confidence: that the mechanism's epsilon is not below the bound.
       seed: of the splits.

@@ -62,16 +62,10 @@ def normal(
 
 
 def rank_correlation(a: Any, b: Any, *, confidence: float = 0.95) -> Estimate | None:
-    """Return Spearman's correlation of two quantities of the same records.
+    """Return Spearman's correlation of two quantities [n] of the same records.
 
     The interval is Fisher's, with the variance (1 + r^2 / 2) / (n - 3) of Bonett and
-    Wright (2000). It is None for fewer than four records, or if one quantity is
-    constant.
-
-    Args:
-      a: [n], for instance each record's vulnerability.
-      b: [n], for instance its dFIL.
-      confidence: of the interval.
+    Wright (2000). None for fewer than four records, or if one quantity is constant.
     """
     a, b = np.asarray(a, float).ravel(), np.asarray(b, float).ravel()
     if a.size != b.size:

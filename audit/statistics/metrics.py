@@ -18,14 +18,10 @@ class Decomposition(NamedTuple):
 def decompose(guesses: Any, targets: Any) -> Decomposition:
     """Split each target's error into squared bias and variance over its runs.
 
-    With one run, bias2 and variance are None.
-
-    Args:
-      guesses: [T, R, *features].
-      targets: [T, *features].
+    Guesses are [T, R, *features]. With one run, bias2 and variance are None.
 
     Raises:
-      ValueError: if the guesses are not [T, R, *features] of these targets.
+      ValueError: if the targets are not [T, *features].
     """
     guesses, targets = np.asarray(guesses, float), np.asarray(targets, float)
     if guesses.shape[:1] + guesses.shape[2:] != targets.shape:

@@ -116,19 +116,12 @@ def operating(
     shadows: Any = None,
     confidence: float = 0.95,
 ) -> Operating | str:
-    """Return the rates of the threshold chosen for one false-positive rate.
+    """Return the rates of the threshold chosen for one nominal false-positive rate.
 
-    Args:
-      members: [m] scores that are rated.
-      nonmembers: [n] scores that are rated.
-      fpr: nominal rate.
-      shadows: scores of non-members of shadow models, which then choose the threshold;
-        None = it is chosen on `nonmembers`.
-      confidence: of the intervals.
-
-    Returns:
-      "unavailable (n)" where n non-members, fewer than 10 / fpr, choose or rate the
-      threshold: fewer than ten false positives would decide.
+    Members [m] and nonmembers [n] are rated. `shadows`, scores of non-members of shadow
+    models, choose the threshold; None = it is chosen on `nonmembers`. The answer is
+    "unavailable (n)" where n non-members, fewer than 10 / fpr, choose or rate the
+    threshold: fewer than ten false positives would decide.
     """
     data = scores(members, nonmembers)
     chosen_on: ChosenOn = "targets" if shadows is None else "shadows"
@@ -146,11 +139,8 @@ def balanced_accuracy(
 ) -> Accuracy:
     """Return the balanced accuracy at the threshold of the largest TPR - FPR.
 
-    Args:
-      members: [m] scores that are rated.
-      nonmembers: [n] scores that are rated.
-      shadows: (members, nonmembers) of shadow models, on which the threshold is best;
-        None = it is best on the rated scores, which is optimistic.
+    The threshold is best on `shadows`, (members, nonmembers) of shadow models; without
+    them on the rated scores, which is optimistic.
     """
     data = scores(members, nonmembers)
     curve = roc(*(data if shadows is None else shadows))
@@ -197,14 +187,8 @@ def auc(
 
     The interval is DeLong's. Under perfect separation, where the variance cannot be
     estimated, it is exact: all of min(m, n) independent pairs are in order, which has
-    probability at most AUC^min(m, n).
-
-    Args:
-      members: [m] scores.
-      nonmembers: [n] scores.
-      clusters: (ids [m], ids [n]) of independent units where scores are dependent: of
-        the models, or of the records.
-      confidence: of the interval.
+    probability at most AUC^min(m, n). `clusters` are (ids [m], ids [n]) of independent
+    units, the models or the records, where scores are dependent.
     """
     data = scores(members, nonmembers)
     value, above, below = _placements(*data)
@@ -226,13 +210,8 @@ def auc_difference(
 ) -> Estimate:
     """Return AUC(ours) - AUC(theirs) of two attacks on the same records, paired.
 
-    The interval is that of DeLong, DeLong and Clarke-Pearson (1988).
-
-    Args:
-      ours: (members [m], nonmembers [n]) of one attack.
-      theirs: of the other attack, with records in the same order.
-      clusters: as in `auc`.
-      confidence: of the interval.
+    Each is (members [m], nonmembers [n]), with records in the same order; `clusters` as
+    in `auc`. The interval is that of DeLong, DeLong and Clarke-Pearson (1988).
 
     Raises:
       ValueError: if the numbers of scores differ.
@@ -254,15 +233,10 @@ def summarise(
     fprs: tuple[float, ...] = FPRS,
     confidence: float = 0.95,
 ) -> Summary:
-    """Return all numbers of one attack.
+    """Return all numbers of one attack, from members [m] and nonmembers [n].
 
-    Args:
-      members: [m] scores of members of the audited models.
-      nonmembers: [n] scores of their non-members.
-      shadows: (members, nonmembers) of shadow models, scored as the targets were.
-      clusters: as in `auc`.
-      fprs: nominal rates.
-      confidence: of every interval.
+    `shadows` are (members, nonmembers) of shadow models, scored as the targets were;
+    `clusters` as in `auc`; `fprs` are nominal rates.
     """
     data = scores(members, nonmembers)
     given = [shadows, None] if shadows is not None else [None]

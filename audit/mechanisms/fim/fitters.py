@@ -15,10 +15,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from audit.clipping import Clip, clip_tree
-from audit.mechanisms.fim import shifted_gradients
 from audit.mechanisms.fim.networks import Inputs, gather, scatter
 from audit.mechanisms.fim.objectives import LEAST, Objective, penalty
-from audit.mechanisms.fim.shifted_gradients import PROBES
+from audit.mechanisms.fim.shifted_gradients import PROBES, reader
 from audit.mechanisms.query import Side, masked
 from audit.types import Examples, Task
 
@@ -64,7 +63,7 @@ def constant(
       at_mean: whether `Direct` starts from the mean public gradient. The loss is flat
         along the sphere: from zero, Adam finds the length long before the direction.
     """
-    prepare, measure = shifted_gradients.reader(task)
+    prepare, measure = reader(task)
 
     def look(key: Any, on: Ground) -> Any:
         return prepare(on.params, on.mask, on.public, key)

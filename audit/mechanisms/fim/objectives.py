@@ -80,14 +80,8 @@ def fit(
 ) -> tuple[Any, Any]:
     """Return phi and Adam's state after the epochs due before step t, from given ones.
 
-    Args:
-      loss: (phi, rows | None, lambda, key) -> [].
-      phi: where to start.
-      optimizer: Adam's state to start from.
-      schedule: how long, how hard.
-      t: [] step, may be traced.
-      n: number of public records.
-      key: of batches and probes.
+    `loss` is (phi, rows | None, lambda, key) -> []; t [] may be traced; n is the number
+    of public records; the key is for batches and probes.
     """
     adam = adam_of(schedule)
     size = min(schedule.batch_size, n)

@@ -43,6 +43,10 @@ def fitted_glm(
 ) -> Defense:
     """Release argmin_w sum_i omega_i l(<w, x_i>, y_i) + (n lambda / 2) ||w||^2 + noise.
 
+    The Defense has the traits `stationary`, `glm` and `exact` (it runs in float64). It
+    has no Renyi reading for `linear`, whose slope is unbounded; with `reweigh`, whose
+    weights depend on every record; and where records may have any length.
+
     Args:
       task: shape of x, number of classes (0: y is a number), whether y is private.
       noise: what is added to w.
@@ -51,11 +55,6 @@ def fitted_glm(
       intercept: a constant feature, last, regularised like the others.
       max_norm: no record is longer, public; None = what the task's domain allows.
       reweigh: (weight -> eta, labels) -> Reweighted; None = all weights are one.
-
-    Returns:
-      A Defense with the traits `stationary`, `glm` and `exact` (runs in float64). It
-      has no Renyi reading for `linear`, whose slope is unbounded; with `reweigh`,
-      whose weights depend on every record; and where records may have any length.
 
     Raises:
       ValueError: a task the loss cannot fit.

@@ -92,11 +92,9 @@ def example(at: Fitted, *, label: bool) -> jax.Array:
 def attribute(at: Fitted, columns: Any, basis: Any = None) -> jax.Array:
     """Return the spectral norm of the Fisher information about some features [n].
 
-    Args:
-      at: from `fitted`.
-      columns: [s] which features are the attribute.
-      basis: [s, r] orthonormal directions they can move in; None = all. One-hot
-        columns sum to one: `sum_zero(s)` (Hannun et al.'s constrained loss).
+    The attribute is `columns` [s]. `basis` [s, r] are orthonormal directions they can
+    move in; None = all. One-hot columns sum to one: `sum_zero(s)` (Hannun et al.'s
+    constrained loss).
     """
     wide, w, _, z = _parts(at)
     columns = jnp.asarray(columns)

@@ -69,12 +69,8 @@ def hessian(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any, w: Any) -> jax.
 def minimise(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any) -> jax.Array:
     """Return w* [D], or the last iterate after `MOST_STEPS`, each O(n D^2).
 
-    Args:
-      loss: one of `LOSSES`.
-      x: [n, D] with the constant feature, if there is one.
-      y: [n] encoded labels.
-      weight: [n].
-      ridge: n lambda; 0 needs a Hessian of full rank and labels no plane separates.
+    x [n, D] has the constant feature, if there is one; y [n] are encoded. The ridge is
+    n lambda; 0 needs a Hessian of full rank and labels that no plane separates.
     """
 
     def objective(w: jax.Array) -> jax.Array:

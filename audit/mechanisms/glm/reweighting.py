@@ -42,8 +42,8 @@ def reweigh(
       iterations: how often weights change; 0 leaves them at one.
       method: `sample`, one weight per record; `class`, the mean over a record's class;
         `hybrid`, the product of both.
-      least: the least weight.
-      most: the largest weight.
+      least: bound of a weight.
+      most: bound of a weight.
 
     Raises:
       ValueError: a method that needs classes where there are none.

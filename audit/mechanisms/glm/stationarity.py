@@ -64,14 +64,8 @@ def from_label(
     """Return the slope [] and the record [d], choosing between the roots by length.
 
     Both roots give the same image at different brightness. The one nearer to the mean
-    norm of such records is taken: right for 99.9% of digits without noise.
-
-    Args:
-      loss: a name of `losses.LOSSES`.
-      params: [d] the release.
-      rest: [d] B.
-      label: [] class 0 or 1.
-      norm: [] mean norm of such records.
+    norm of such records is taken: right for 99.9% of digits without noise. `params` [d]
+    is the release, `rest` [d] is B, `label` [] a class.
     """
     y = LOSSES[loss].encode(label)
     near, far = slope_roots(loss, params @ rest, y.astype(rest.dtype))
