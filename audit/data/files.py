@@ -76,14 +76,14 @@ def _fetch(names: Sequence[str], address: str, name: str) -> Path:
         ) from None
     logger = pooch.get_logger()  # its errors are raised anyway
     before, logger.disabled = logger.disabled, True
-    for file in names:
-        folder, name = cache_folder() / Path(file).parent, Path(file).name
-        try:
-            pooch.retrieve(address + name, f"sha256:{SHA256[file]}", name, folder)
-        except Exception as error:
-            raise DataError(f"cannot download {file}: {error}; {where}") from None
-        finally:
-            logger.disabled = before
+    try:
+        for file in names:
+            folder, leaf = cache_folder() / Path(file).parent, Path(file).name
+            pooch.retrieve(address + leaf, f"sha256:{SHA256[file]}", leaf, folder)
+    except Exception as error:
+        raise DataError(f"cannot download {file}: {error}; {where}") from None
+    finally:
+        logger.disabled = before
     return cache_folder()
 
 
