@@ -88,7 +88,7 @@ def test_bounds_say_for_whom_and_undefended_has_none(card):
     bounds = {b.name: b for b in card.defenses["dpsgd"].bounds}
     assert set(bounds) == set(SHORT)
     assert bounds["cramer_rao"].holds_for == "unbiased attackers"
-    assert bounds["finite_prior"].holds_for.startswith("any attacker, prior =")
+    assert bounds["finite_prior"].holds_for.startswith("any attacker, targets drawn")
     assert not bounds["van_trees"].ranked
     assert bounds["hammersley_chapman_robbins"].log10 < -1000
     flags = set().union(*map(names, card.trials))

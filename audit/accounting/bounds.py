@@ -110,43 +110,6 @@ def van_trees(mean_fisher_trace: float, prior_variances: Any) -> Bound:
     )
 
 
-def finite_prior(
-    log_likelihood: Any,
-    target_likelihood: Any,
-    candidates: Any,
-    targets: Any,
-    same_label: Any,
-) -> Bound:
-    """Exact Bayes risk if the target is a candidate (docs/bounds/finite_prior.md).
-
-    The attacker knows the candidate set and sees every noisy sum; the best guess is the
-    posterior mean zhat = sum_k w_k z_k, of risk (sum_k w_k ||z_k||^2 - ||zhat||^2) / d.
-    For targets and candidates drawn from one prior no attacker, biased or not, does
-    better on average over targets; one target's value is no bound for that target.
-
-    Args:
-      log_likelihood: [T, M] of a target's run per candidate, up to one constant each.
-      target_likelihood: [T] the same under the target itself, which is a candidate.
-      candidates: [M, d] pool images.
-      targets: [T, d].
-      same_label: [T, M] whether a candidate has the target's class, which is known.
-    """
-    target_likelihood, candidates, targets = (
-        np.asarray(a, float) for a in (target_likelihood, candidates, targets)
-    )
-    scores = np.where(same_label, np.asarray(log_likelihood, float), -np.inf)
-    centre = candidates.mean(0)  # the difference of squares below cancels less
-    z, x = candidates - centre, targets - centre
-    weight = special.softmax(np.concatenate([scores, target_likelihood[:, None]], 1), 1)
-    shared, alone = weight[:, :-1], weight[:, -1:]
-    guess = shared @ z + alone * x
-    second = shared @ (z**2).sum(1) + alone[:, 0] * (x**2).sum(1)
-    risk = np.maximum(second - (guess**2).sum(1), 0) / targets.shape[1]
-    fewest = np.sum(same_label, 1).min() + 1
-    who = f"any attacker, prior = {fewest}+ pool images of the target's class"
-    return Bound("finite_prior", risk, who, "exact Bayes risk, derived in docs/")
-
-
 def two_point(mu: float, domain: tuple[float, float] = (0.0, 1.0)) -> tuple[Bound, ...]:
     """Minimax bounds over the cube from a mu-GDP guarantee.
 

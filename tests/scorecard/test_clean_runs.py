@@ -16,7 +16,7 @@ RUNS = {  # scenario, cut down where it takes long: words, seeds, notes
     "calibration": (
         ("scenario=calibration", "data=digits"),
         (0, 1, 2, 3, 4, 5),
-        STAND_IN | {"no-control"},
+        STAND_IN | {"no-control", "few-targets"},
     ),
     "binary_mnist": (
         (
@@ -72,7 +72,7 @@ RUNS = {  # scenario, cut down where it takes long: words, seeds, notes
             "accounting_runs=1",
         ),
         (0,),
-        STAND_IN | {"below-bound-biased", "augmented-pool"},
+        STAND_IN | {"below-bound-biased", "augmented-pool", "few-targets"},
     ),
 }  # fmt: skip
 QUICK = {("calibration", seed) for seed in (0, 1, 2)}
