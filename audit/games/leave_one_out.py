@@ -199,7 +199,8 @@ def _decomposed(scores: BlockScores, targets: np.ndarray) -> metrics.Decompositi
         return metrics.Decomposition(each, None, None)
     axes = tuple(range(1, targets.ndim))
     apart = ((scores.mean - targets) ** 2).mean(axes)  # bias^2 + variance / runs
-    variance = (each - apart) * runs / (runs - 1)
+    # it is at least 0, but for rounding where guesses hardly differ
+    variance = np.maximum(each - apart, 0) * runs / (runs - 1)
     return metrics.Decomposition(each, each - variance, variance)
 
 

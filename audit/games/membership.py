@@ -372,9 +372,10 @@ def _leakage(card: Scorecard) -> list[str]:
 
 
 VIEW = View(
-    units="AUC and TPR over all candidates and target models; ± half a 95% interval, "
-    "records independent; TPR at a false-positive rate: thresholds from shadow models; "
-    "ε upper: accounted, at the game's adjacency",
+    units="AUC and TPR over all candidates and target models; ± half a 95% interval "
+    "over records, given these models: other models would differ by more; TPR at a "
+    "false-positive rate: thresholds from shadow models; ε upper: accounted, at the "
+    "game's adjacency",
     attack=(
         view.STRONGEST,
         Column("AUC ± 95%", of_best(_auc)),

@@ -179,7 +179,7 @@ def _epsilon(card: Scorecard) -> Rows:
                 "none" if v is None else f"{float(v):.4f}"
                 for v in (pair.tight, pair.rdp)
             ]
-            rows.append([label, adjacency.replace("_", "-"), *values])
+            rows.append([label, view.adjacency_name(defense, adjacency), *values])
     return rows
 
 

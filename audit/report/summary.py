@@ -13,7 +13,7 @@ from audit.config import registry
 from audit.errors import UserError
 from audit.report import columns
 from audit.scorecard.schema import EpsilonPair
-from audit.scorecard.view import SHORT, Line, bound_text, number
+from audit.scorecard.view import SHORT, Line, adjacency_name, bound_text, number
 
 VACUOUS = 0.99  # an attacker who may be right so often is not held back
 SMALL = 0.01  # of the floor's error: a bound that says next to nothing
@@ -122,7 +122,7 @@ def _from_epsilon(line: Line) -> tuple[list[str], list[str]]:
         if value is None:
             continue
         share = balanced_accuracy(float(value), epsilon.delta)
-        text = f"ε = {number(value, 2)} ({adjacency.replace('_', '-')})"
+        text = f"ε = {number(value, 2)} ({adjacency_name(line.defense, adjacency)})"
         if share > VACUOUS:
             void.append(text)
             most = max(most, share)

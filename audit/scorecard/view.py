@@ -165,6 +165,17 @@ def inverse_of_mean(defense: schema.DefenseRow) -> float:
     return 1 / mean if mean else float("inf")
 
 
+def adjacency_name(defense: schema.DefenseRow, adjacency: str) -> str:
+    """Return how tables call an adjacency under a defense's sampler.
+
+    Where epochs are shuffled, the accounting of add-remove puts nothing in a record's
+    place: with a record more or less, all batches behind it would be others.
+    """
+    if adjacency == "add_remove" and defense.settings.get("sampling") == "shuffled":
+        return "zero-out"
+    return adjacency.replace("_", "-")
+
+
 def bound_names(card: Scorecard) -> dict[str, str]:
     """Return the bounds on a card and how tables call them: the suite's own first."""
     names = {b.name for d in card.defenses.values() for b in d.bounds}

@@ -30,7 +30,7 @@ PUBLISHED = {
         *cells("mse", "glm_attack_clamped", "perturbed"),
     ),
     "glm_attributes-diabetes": cells(
-        "success", "prior_mode fredrikson whitebox_inverter ideal_imputation", "noise"
+        "success", "prior_mode whitebox_inverter ideal_imputation", "noise"
     ),
     "mia_mnist5k-mnist5k": (
         *cells("gini", "loss_threshold attack_p attack_s attack_r lira rmia", "sgd"),
