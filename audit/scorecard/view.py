@@ -146,9 +146,15 @@ def bound_column(name: str, *, narrow: bool) -> Column:
         if name != "cramer_rao":
             return bound_text(bound)
         values = (bound.min, bound.median, inverse_of_mean(line.defense))
-        return " / ".join(format_bound(float(v)) for v in values)
+        return "/".join(_three_digits(float(v)) for v in values)
 
     return Column(SHORT.get(name, name), cell, narrow)
+
+
+def _three_digits(value: float) -> str:
+    if 1e-3 <= value < 1e4:
+        return f"{value:#.3g}".rstrip(".").removeprefix("0")
+    return format_bound(value) if value < 1e-3 else f"{value:.1e}"
 
 
 SUMMARY = "least / median over records / inverse of the mean dFIL, to compare defenses"

@@ -52,6 +52,7 @@ SLOW_ATTACKS = {
     "glm_attack": {"leaves_domain": True},
     "gradient_inversion": {"steps": 3},
     "ideal_imputation": {"oracle": True},
+    "matched_filter": {"components": 4, "repeats": 1},
     "nearest_neighbour": {"oracle": True},
     "reconstructor": {"width": 8, "width_last": 8, "epochs": 2, "batch_size": 8},
 }

@@ -1,0 +1,77 @@
+"""The matched filter where the best guess is known: linear releases, Gaussian noise."""
+
+import jax
+import numpy as np
+import pytest
+
+from attacks.matched_filter import matched_filter
+from audit.models import networks
+from audit.types import Examples, Knowledge, Observation, Release
+
+SHAPE, D, P = (4, 4, 1), 16, 12
+TASK = networks.binary_linear(SHAPE, 2)
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+SPREAD = 0.15 * RNG.normal(size=(D, D)) / 4  # images are 1/2 + SPREAD z
+EFFECT = RNG.normal(size=(2, D, P))  # of an image on a release, by class
+
+
+def images(n, seed):
+    rng = np.random.default_rng(seed)
+    x = (0.5 + rng.normal(size=(n, D)) @ SPREAD.T).astype(np.float32)
+    return Examples(x.reshape(n, *SHAPE), np.arange(n, dtype=np.int32) % 2)
+
+
+def release(z, noise, seed):
+    rng = np.random.default_rng(seed)
+    x = np.asarray(z.x).reshape(-1, D) - 0.5
+    mean = np.einsum("nd,ndp->np", x, EFFECT[np.asarray(z.y)])
+    return (mean + noise * rng.normal(size=mean.shape)).astype(np.float32)
+
+
+def error(pool, targets, noise, **settings):
+    """Return the attack's squared error per coordinate at each target, and its fit."""
+    seeds = iter(range(100, 200))
+
+    def train(key, data):
+        return Release({"w": release(data.target, noise, next(seeds))})
+
+    source = np.arange(len(pool.y))
+    attack = matched_filter(TASK, **settings)
+    state, info = attack.fit(
+        KEY, Knowledge(TASK, pool, source, fixed=pool, train=train)
+    )
+    observed = Observation(params={"w": release(targets, noise, 7)}, label=targets.y)
+    guess = jax.vmap(attack.guess, (None, None, 0))(state, KEY, observed)
+    return ((guess - targets.x) ** 2).mean((1, 2, 3)), info
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.5])
+def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
+    """Within 5% of Tr (L^-1 + F)^-1 / d, and not below it by four standard errors."""
+    errors, _ = error(images(6000, 1), images(1000, 2), noise, repeats=2)
+    prior = np.linalg.inv(SPREAD @ SPREAD.T)
+    risk = np.mean(
+        [np.trace(np.linalg.inv(prior + b @ b.T / noise**2)) / D for b in EFFECT]
+    )
+    assert errors.mean() < 1.05 * risk
+    assert errors.mean() > risk - 4 * errors.std() / np.sqrt(len(errors))
+
+
+def test_it_names_the_image_where_the_prior_is_a_list():
+    """Targets are pool images: narrow kernels find them, one Gaussian does not."""
+    pool = images(12, 3)
+    many = Examples(np.tile(pool.x, (50, 1, 1, 1)), np.tile(pool.y, 50))
+    errors, info = error(many, pool, 0.1, repeats=4)
+    spread = pool.x.reshape(12, D).var(0).mean()
+    assert errors.mean() < 0.02 * spread
+    assert max(info["width_0"], info["width_1"]) < 0.1
+
+
+def test_it_falls_back_to_the_floor_where_nothing_leaks():
+    pool, targets = images(600, 4), images(400, 5)
+    errors, info = error(pool, targets, 1e4, repeats=2)
+    means = np.stack([pool.x[pool.y == c].mean(0) for c in (0, 1)])
+    floor = ((targets.x - means[targets.y]) ** 2).mean()
+    assert errors.mean() < 1.02 * floor
+    assert info["shadows"] == 1200
