@@ -65,7 +65,7 @@ def matched_filter(
       components: principal directions per class, at most.
       repeats: shadow models per pool image.
       held_out: share of the pool's source images that choose c and a.
-      ridge: share of the mean residual variance that is added to each.
+      ridge: share of its residual variance that is added to each weight's.
     """
     threat_model = ThreatModel(
         "reconstruction",
@@ -152,7 +152,8 @@ def _fit_class(
     slope = np.linalg.lstsq(inputs - offset, flat - centre, rcond=None)[0]
     residual = flat - centre - (inputs - offset) @ slope
     noise = residual.T @ residual / max(1, len(flat) - len(slope) - 1)
-    noise += max(ridge * np.trace(noise) / len(noise), 1e-30) * np.eye(len(noise))
+    # added to each weight's own variance: an optimizer scales noise weight by weight
+    noise += np.diag(np.maximum(ridge * np.diag(noise), 1e-30))
     project = np.linalg.solve(noise, slope.T).T  # B' N^-1
     information = project @ slope.T
     centre -= offset @ slope

@@ -100,6 +100,12 @@ MUTANTS = {
     "reconstructor, a tenth of the shadows, trained models": Mutant(
         "shadow_models", "reconstructor", "sgd perturbed", change=some_pool(0.1)
     ),
+    "matched_filter, a tenth of the shadows": Mutant(
+        "linear_release", "matched_filter", "noisier", change=some_pool(0.1)
+    ),
+    "matched_filter, label dropped": Mutant(
+        "linear_release", "matched_filter", "noisier", change=LABEL_DROPPED
+    ),
     "class_mean, label dropped": Mutant(
         "noised_sum", "class_mean", "noisy_sum", change=LABEL_DROPPED
     ),
