@@ -101,6 +101,15 @@ def existing(typed: str | None, by: str = "--plugins") -> str:
     return typed
 
 
+def shadow() -> str | None:
+    """Return what stands here and is imported as `audit` instead of the suite."""
+    ours = Path(__file__).resolve().parent.parent
+    for name in ("audit/__init__.py", "audit.py"):
+        if os.path.isfile(name) and Path(name).resolve().parent != ours:
+            return name
+    return None
+
+
 def import_roots() -> tuple[Path, ...]:
     """Return the folders Python imports from, but for those of installed packages."""
     libraries = {Path(p).resolve() for p in sysconfig.get_paths().values()}
