@@ -8,7 +8,7 @@ import time
 import pytest
 
 from audit import pipeline
-from audit.config import budget, hydra_app, scenario_file
+from audit.config import budget, hydra_app, scenario_file, workspace
 from audit.engine import shadow
 from audit.errors import UserError
 from tests import ROOT
@@ -93,6 +93,16 @@ NONSENSE = {
 @pytest.mark.parametrize("word", NONSENSE)
 def test_nonsense_is_refused(word, capsys):
     assert NONSENSE[word] in refused(capsys, *RUN, word)
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", "3", "\0" * 2**26 + " "])
+def test_a_folder_whose_card_is_none_is_left_alone(text, tmp_path):
+    scenario, _ = composed(*SMALL, f"out={tmp_path}")
+    card = tmp_path / "scorecard.json"
+    card.write_text(text)
+    with pytest.raises(UserError, match="holds the scorecard of another run"):
+        workspace.open_folder(scenario, tmp_path)
+    assert card.stat().st_size == len(text)
 
 
 # Before training ----------------------------------------------------------------------
