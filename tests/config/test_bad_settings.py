@@ -291,7 +291,7 @@ def wrong_word_of_the_scenario(rng, scene):
             ("runs=1000001", "runs=1000001", "less than or equal to 1000000"),
             ("lanes.tile=10000001", "lanes.tile=10000001", "at most 10000000"),
             ("delta=1e-320", "delta=1e-320", "of a size from 1e-18"),
-            (f"seed={'9' * 5000}", "seed=999", "5,005 characters"),
+            (f"seed={'9' * 5000}", "seed=999", "more than 4,096 letters"),
             ("title=${oc.env:HOME}", "oc.env", "is refused"),
             ("hydra.run.dir='${oc.env:HOME}'", "oc.env", "is refused"),
             ("title=${x:${oc.decode:1}}", "oc.decode", "is refused"),
