@@ -76,6 +76,9 @@ def main(argv: list[str] | None = None) -> int:
     from audit.config.hydra_app import Refused
 
     command = words[0]
+    if (theirs := plugins.shadow()) is not None:
+        note = f"`python -m audit` runs {theirs} of this folder; say breachmark here"
+        print(f"note: {note}", file=sys.stderr)
     try:
         if command not in commands:
             raise UserError(

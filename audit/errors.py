@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(Exception):
     """Something its reader can mend; the text names what was typed and what exists."""
 
+    def __str__(self) -> str:
+        """Return one line: what cannot be printed is written out, as `repr` does."""
+        text = super().__str__()
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return "; did you mean X?; there is A, B, C" for an error about `word`."""
     words = sorted(words)
-    close = difflib.get_close_matches(str(word), words, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(word)[:80], words, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{hint}; there is {', '.join(words) or 'nothing'}"
+
+
+def brief(value: Any, most: int = 80) -> str:
+    """Return the `repr` of a value, or how it begins and how long it is."""
+    text = repr(value)
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 20]}... ({len(text):,} characters)"

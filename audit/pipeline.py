@@ -8,6 +8,7 @@ scenario -> game, problem (task, splits)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import traceback
@@ -19,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from audit import data
-from audit.config import compose, registry, workspace
+from audit.config import budget, compose, registry, workspace
 from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
 from audit.engine.shadow import Engine, Learner
@@ -37,6 +38,7 @@ from audit.statistics import lpips
 from audit.types import (
     Attack,
     Bound,
+    Iterative,
     Minimiser,
     Public,
     Readings,
@@ -77,6 +79,10 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     if game.fits is not None:
         for learner in learners:
             game.fits(learner, table)
+        if spec.estimate == "enforced":
+            affordable(learner, public, table)
+    for entry, attack in attacks:
+        check_plays(entry, attack, game, learners)
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
     table = table._replace(floor=floor)
 
@@ -198,6 +204,51 @@ def make_attack(entry: Entry, task: Task) -> Attack:
 @functools.lru_cache(maxsize=64)
 def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
     return factory(task, **dict(settings))
+
+
+def affordable(learner: shadow.Learner, public: Public, table: Table) -> None:
+    """Refuse runs that cannot fit this machine or end within a day; see `budget`."""
+    splits, mechanism = table.problem.splits, learner.defense.mechanism
+    targets, steps = len(splits.targets.y), 1
+    records: float = len(splits.fixed.y) + bool(targets)
+    if isinstance(mechanism, Iterative):
+        records = min(records, float(mechanism.sampler.denominator(int(records))))
+        steps = mechanism.steps
+    budget.check(
+        f"defense.{learner.label}",
+        runs=table.runs * max(targets, 1),
+        tile=table.engine.lanes.tile,
+        parameters=sum(np.size(a) for a in jax.tree.leaves(public.params)),
+        steps=steps,
+        records=records,
+        devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
+    )
+
+
+def check_plays(entry: Entry, attack: Attack, game: Game, learners: list) -> None:
+    """Refuse an attack that could play against no defense, with those that could.
+
+    Raises:
+      UserError: with the reason it would be skipped for.
+    """
+
+    def reason(attack: Attack) -> str | None:
+        model = attack.threat_model
+        reasons = [base.mismatch(model, each.defense, game) for each in learners]
+        return None if None in reasons else reasons[0]
+
+    if (why := reason(attack)) is None:
+        return
+    able = []
+    for name in registry.names("attack"):
+        with contextlib.suppress(Exception):  # a plug-in may be broken, or need words
+            settings = registry.check("attack", name, {}, name)
+            other = make_attack(Entry(name, name, {}, settings), learners[0].task)
+            able += [name] * (reason(other) is None)
+    raise UserError(
+        f"attack {entry.label!r} can play against no defense of the line-up: {why}; "
+        f"those that can are {', '.join(able) or 'none'}"
+    )
 
 
 def _floor(

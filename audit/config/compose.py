@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from audit.config import registry
+from audit.config import registry, scenario_file
 from audit.config.registry import Setting
 from audit.config.schema import DataSet, ScenarioSpec, SplitSizes
 from audit.errors import UserError, did_you_mean
@@ -85,14 +85,15 @@ def scenario_names(folders: list[Path]) -> list[str]:
 
 def title(scenario: Path) -> str:
     """Return the title of a scenario file, named without its suffix; "" = none."""
-    text = scenario.with_name(f"{scenario.name}.yaml").read_text()
+    text = scenario_file.read(scenario.with_name(f"{scenario.name}.yaml"))
     line = re.search(r"^title:(.*)", text, re.MULTILINE)
     return line[1].strip() if line else ""
 
 
 def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     """Return a composed scenario, checked. Raises UserError, naming what is wrong."""
-    common = {k: v for k, v in composed.items() if k in ScenarioSpec.model_fields}
+    every = ScenarioSpec.model_fields.keys() - {"name"}
+    common = {k: v for k, v in composed.items() if k in every}
     settings = {k: v for k, v in composed.items() if k not in common}
     if isinstance(game := common.get("game"), str):
         _check_settings(game, settings, "")
@@ -187,6 +188,8 @@ def play(scenario: Scenario) -> Any:
     name, sizes = scenario.spec.game, scenario.splits
     if game.targets and not sizes.targets:
         raise UserError(f"splits.targets=0: the game {name} needs targets")
+    if sizes.targets == 1:
+        raise UserError("splits.targets=1: a standard error needs at least 2 targets")
     if not game.targets and sizes.targets:
         raise UserError(
             f"splits.targets={sizes.targets}: in the game {name} every fixed record is "
@@ -219,8 +222,14 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
             f"task.classes={spec.task.classes}: at least two, or none where labels are "
             f"numbers"
         )
-    if not here.splits.pool and here.splits.pool_from == "train":
+    sizes = here.splits
+    if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
+    if 0 < sizes.augment <= sizes.pool:
+        raise UserError(
+            f"splits.augment={sizes.augment}: the size of the pool with its copies is "
+            f"above splits.pool={sizes.pool}, or 0 for none"
+        )
 
 
 def _choose_data(spec: ScenarioSpec) -> str:
@@ -259,9 +268,12 @@ def _line_up(
             first, last = data_settings.get(label, {}), settings.get(label, {})
             chosen[label] = {"use": label, **first, **given, **last}
     words = {*chosen, *registry.names(kind)}
-    for label in settings:
-        if label not in words and "use" not in settings[label]:
+    for label, given in settings.items():
+        if label not in words and "use" not in given:
             raise UserError(f"unknown {kind} {label!r}{did_you_mean(label, words)}")
+        if label not in chosen:  # of no effect here, and still no place for a slip
+            known = registry.settings(kind, given.get("use", label))
+            _check_known(given, {*known, "use"}, f"unknown setting {kind}.{label}.")
     return chosen
 
 

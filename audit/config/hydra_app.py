@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from audit.config import compose, plugins
+from audit.config import compose, plugins, scenario_file
 from audit.config.registry import SUITE
 from audit.engine import store as stores
-from audit.errors import UserError
+from audit.errors import UserError, brief, did_you_mean
 
 # Hydra composes and sweeps; logging and output folders are the suite's own.
 QUIET = (
@@ -25,6 +25,7 @@ QUIET = (
     "hydra.sweep.dir=results/runs/multirun",
     "hydra.sweep.subdir=.",
 )
+MOST_LETTERS = 4_096  # of one word
 BUILT_IN = Path(__file__).resolve().parent.parent.parent / "scenarios"
 FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
 
@@ -45,13 +46,15 @@ def locate(name: str, config_dir: str | None = None) -> tuple[Path, str]:
     A scenario in `config_dir`, the user's folder, may stand in for another. Raises
     UserError if there is none of that name, or two.
     """
+    known = compose.scenario_names(folders(config_dir))
+    if name not in known:  # which may not even be the name of a file
+        raise UserError(f"unknown scenario {brief(name)}{did_you_mean(name, known)}")
     if config_dir and (Path(config_dir) / f"{name}.yaml").is_file():
         return Path(config_dir), f"folder {config_dir}"
     every = [(BUILT_IN, SUITE), *plugins.scenario_folders()]
     files = [plugins.Place(f / f"{name}.yaml", origin, ()) for f, origin in every]
     there = [at for at in files if at.path.is_file()]
-    known = lambda: compose.scenario_names(folders(config_dir))  # noqa: E731
-    at = plugins.single("scenario", name, there, known)
+    at = plugins.single("scenario", name, there, lambda: known)
     return at.path.parent, at.origin
 
 
@@ -68,14 +71,16 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
       UserError, Refused: naming the word that is wrong, before anything is trained.
     """
     import hydra
+    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     name, rest, config_dir = _parse(words)
     folder, origin = locate(name, config_dir)
-    elsewhere = None
+    file, elsewhere = folder / f"{name}.yaml", None
+    ConfigStore.instance().store(name, scenario_file.load(file))  # all Hydra may read
     if origin != SUITE:
-        code = stores.digest((folder / f"{name}.yaml").read_text())
+        code = stores.digest(scenario_file.read(file))
         elsewhere = {"kind": "scenario", "name": name, "origin": origin, "code": code}
     # a word may add a key: what may exist is pydantic's to say, more clearly
     ours = ("-", "+", "~", "hydra.", "hydra/")
@@ -92,7 +97,7 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
         except UserError as error:
             raise Refused(str(error)) from None
 
-    main = hydra.main(str(folder.resolve()), name, version_base="1.3")
+    main = hydra.main(None, name, version_base="1.3")
     raising = plugins.environment("HYDRA_FULL_ERROR", "1")  # not printing and leaving
     try:
         with _argv([sys.argv[0], *overrides, *QUIET]), raising:
@@ -129,10 +134,10 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
             if name is not None:
                 raise UserError(f"scenario={name} and {word}: which one?")
             name = word.removeprefix("scenario=")
-        elif "=" in word or word in ("-m", "--multirun"):
+        elif ("=" in word[1:] and word[0] != "-") or word in ("-m", "--multirun"):
             rest.append(word)
         else:
-            raise UserError(f"{word!r} is not of the form key=value{_meant(word)}")
+            raise UserError(f"{brief(word)} is not of the form key=value{_meant(word)}")
     if not name:
         names = ", ".join(compose.scenario_names(folders(config_dir)))
         raise UserError(f"which scenario? scenario=NAME, NAME one of {names}")
@@ -144,24 +149,34 @@ def _meant(word: str) -> str:
     names = [f"scenario={n}" for n in compose.scenario_names(folders(None))]
     near = f"scenario={word}" if not word.startswith("-") else word
     close = difflib.get_close_matches(near, [*names, *FLAGS], n=1, cutoff=0.7)
+    if not close and re.match(r"-+\w+=", word):
+        close = [word.lstrip("-")]
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _check_grammar(word: str) -> None:
+    """Refuse a word that is too long, cannot be read, or reads the machine."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    typed = word.removeprefix("++")
+    if len(word) > MOST_LETTERS:
+        raise UserError(
+            f"cannot read {brief(typed)}: more than {MOST_LETTERS:,} letters"
+        )
+    scenario_file.check_word(typed)
     try:
         OverridesParser.create().parse_override(word)
-    except HydraException as error:
+    except (HydraException, ValueError, RecursionError) as error:
         why = str(error).split("\n")[0]
-        raise UserError(f"cannot read {word.removeprefix('++')!r}: {why}") from None
+        raise UserError(f"cannot read {brief(typed)}: {why}") from None
 
 
 def _scenario(name: str, config: Any) -> compose.Scenario:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    scenario_file.check_references(OmegaConf.to_container(config))
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from audit.config import scenario_file
 from audit.errors import UserError, did_you_mean
 
 VARIABLE = "AUDIT_PLUGINS"
@@ -37,6 +38,7 @@ KINDS = {kind: f"{kind}s" for kind in ("defense", "attack", "bound", "game")}
 # what a factory says it returns, by which a flat folder's files are told apart
 RETURNS = {kind.capitalize(): kind for kind in KINDS}
 SCENARIOS = "scenarios"
+MOST_BYTES = 2**20  # of a plug-in's file
 NAMED = "a plug-in is named so"
 
 
@@ -94,9 +96,18 @@ def using(folders: list[str]) -> contextlib.AbstractContextManager[None]:
 
 def existing(typed: str | None, by: str = "--plugins") -> str:
     """Return a folder's name as typed; UserError, naming `by`, if it is not there."""
-    if typed is None or not Path(typed).is_dir():
+    if typed is None or not os.path.isdir(typed):
         raise UserError(f"{by} {typed}: no such folder")
     return typed
+
+
+def shadow() -> str | None:
+    """Return what stands here and is imported as `audit` instead of the suite."""
+    ours = Path(__file__).resolve().parent.parent
+    for name in ("audit/__init__.py", "audit.py"):
+        if os.path.isfile(name) and Path(name).resolve().parent != ours:
+            return name
+    return None
 
 
 def import_roots() -> tuple[Path, ...]:
@@ -191,10 +202,10 @@ def load(place: Place, name: str) -> Callable:
 def parse(path: Path) -> ast.Module:
     """Return a plug-in's syntax tree. Raises UserError, which names file and line."""
     try:
-        return _tree(path.read_bytes())
+        return _tree(scenario_file.read(path, MOST_BYTES))
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}") from None
-    except (OSError, ValueError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 
 

@@ -24,7 +24,7 @@ from audit import types
 from audit.config import code, plugins
 from audit.config.plugins import functions
 from audit.config.schema import Section
-from audit.errors import UserError, did_you_mean
+from audit.errors import UserError, brief, did_you_mean
 
 
 class Setting(NamedTuple):
@@ -52,9 +52,10 @@ SUITE = "the suite"
 def built_in(kind: str) -> dict[str, plugins.Place]:
     """Return the suite's own plug-ins of a kind by name; its bounds always apply."""
     folder = code.HERE.parent / FOLDERS[kind]
-    package = FOLDERS[kind].replace("/", ".")
+    # a folder `attacks` may stand anywhere: only `audit`, which runs, is surely ours
+    package = FOLDERS[kind].replace("/", ".") if kind in RETURNS else None
     return {
-        name: plugins.Place(path, SUITE, (path,), f"{package}.{path.stem}")
+        name: plugins.Place(path, SUITE, (path,), package and f"{package}.{path.stem}")
         for path in sorted(folder.glob("*.py"))
         for name in (_factories(path, kind) if kind in RETURNS else [path.stem])
         if not name.startswith("_")
@@ -200,8 +201,7 @@ def validate(
     fields: dict[str, Any] = {
         k: (s.annotation, ... if s.required else s.default) for k, s in declared.items()
     }
-    strict = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    model = pydantic.create_model("settings", __config__=strict, **fields)
+    model = pydantic.create_model("settings", __base__=Section, **fields)
     try:
         return dict(model(**given))
     except pydantic.ValidationError as error:
@@ -222,7 +222,7 @@ def explain(
         # of an alternative, pydantic names the type that was tried: not typed by anyone
         steps = [str(s) for s in e["loc"] if not _ALTERNATIVE.match(str(s))]
         path = ".".join(filter(None, [where, *steps]))
-        typed = "" if e["type"] == "missing" else f"={e['input']!r}"
+        typed = "" if e["type"] == "missing" else f"={brief(e['input'])}"
         text = e["msg"][0].lower() + e["msg"][1:]
         if e["type"] == "extra_forbidden" and model is not None:
             path, typed = f"unknown key {path}", ""

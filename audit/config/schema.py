@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Len
-from pydantic import BaseModel, ConfigDict
+from annotated_types import Interval, Len
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from audit.types import Count, NonNegative, NonNegativeInt, Positive, Seed, Share
+
+# Beyond these no setting makes sense. Settings that say a limit themselves have that.
+LARGEST = 10**7  # of integers
+SMALL, LARGE = 1e-18, 1e18  # of numbers but 0: their squares are numbers in float32
+
+Runs = Annotated[int, Interval(ge=1, le=10**6)]
+Copies = Annotated[int, Interval(ge=0, le=10**5)]
+Folder = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=1_000)]
+LineUp = list[str | Annotated[dict[str, dict[str, Any]], Len(1)]]
 
 
 class Section(BaseModel):
@@ -17,6 +27,20 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _plausible(cls, value: Any, info: Any) -> Any:
+        """Refuse what float32 cannot compute with, and counts nobody can wait for."""
+        limits = cls.model_fields[info.field_name].metadata
+        limited = any(getattr(m, "lt", None) or getattr(m, "le", None) for m in limits)
+        if isinstance(value, float) and value and not SMALL <= abs(value) <= LARGE:
+            allowed = f"0, or of a size from {SMALL} to {LARGE}"
+        elif isinstance(value, int) and abs(value) > LARGEST and not limited:
+            allowed = f"at most {LARGEST}"
+        else:
+            return value
+        raise PydanticCustomError("implausible", f"input should be {allowed}")
 
 
 class SplitSizes(Section):
@@ -29,7 +53,7 @@ class SplitSizes(Section):
     test: Count | None = None  # None = the official test part
     pool_from: Literal["train", "test"] = "train"
     order: Literal["file", "shuffled"] = "file"
-    augment: NonNegativeInt = 0  # size of the pool after augmentation; 0 = none
+    augment: Copies = 0  # size of the pool after augmentation; 0 = none
     seed: Seed = 0  # of the shuffle and the augmentation; independent of the run's seed
 
 
@@ -98,18 +122,19 @@ class ScenarioSpec(Section):
     features: Features = Features()
     data: str = "auto"
     sets: Annotated[dict[str, DataSet], Len(1)]
-    runs: Count = 1
-    accounting_runs: Count = 1
+    runs: Runs = 1
+    accounting_runs: Runs = 1
     delta: Share = 1e-9
     pretrain: Pretrain = Pretrain()
     training: dict[str, Any] = {}
-    defenses: Annotated[list[str | dict[str, dict[str, Any]]], Len(1)]
+    defenses: Annotated[LineUp, Len(1)]
     defense: dict[str, dict[str, Any]] = {}
     chosen: dict[str, Chosen] = {}  # of a label of the line-up
-    attacks: list[str | dict[str, dict[str, Any]]] = []  # none: bounds alone
+    attacks: LineUp = []  # none: bounds alone
     attack: dict[str, dict[str, Any]] = {}
-    bounds: list[str | dict[str, dict[str, Any]]] = []  # plug-ins, beside the suite's
+    bounds: LineUp = []  # plug-ins, beside the suite's
     bound: dict[str, dict[str, Any]] = {}
     lanes: dict[str, Any] = {}
-    out: str | None = None
-    store: str | None = None
+    estimate: Literal["enforced", "ignored"] = "enforced"  # of memory and time
+    out: Folder | None = None
+    store: Folder | None = None

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit.config import code, registry
+from audit.config import code, registry, scenario_file
 from audit.config.compose import Scenario
 from audit.engine import store as stores
 from audit.errors import UserError
@@ -17,6 +17,9 @@ from audit.errors import UserError
 if TYPE_CHECKING:
     from audit.engine.progress import Progress
     from audit.engine.shadow import Engine
+
+
+MOST_BYTES = 2**26  # of a card
 
 
 def place(scenario: Scenario, runs: Path) -> tuple[Path, str]:
@@ -61,8 +64,10 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     except OSError as error:
         raise UserError(f"cannot write out={folder}: {error.strerror}") from None
     card, before = folder / "scorecard.json", None
-    with contextlib.suppress(ValueError, KeyError, OSError):
-        before = json.loads(card.read_text())["provenance"]["scenario_digest"]
+    broken = (UserError, ValueError, KeyError, TypeError, RecursionError)
+    with contextlib.suppress(*broken):
+        text = scenario_file.read(card, MOST_BYTES)
+        before = json.loads(text)["provenance"]["scenario_digest"]
     if card.exists() and before != digest:
         raise UserError(
             f"out={folder} holds the scorecard of another run; name another folder or "
