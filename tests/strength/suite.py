@@ -62,7 +62,7 @@ PLAYS = {
         "calibration",
         "data=digits runs=8 sets.digits.splits.augment=2000 "
         "defense.noisier.use=noisy_sum defense.noisier.clip_norm=20.0 "
-        "defense.noisier.noise_stddev=0.1 attack.matched_filter.repeats=2",
+        "defense.noisier.noise_stddev=0.5 attack.matched_filter.repeats=2",
         cells("mse", "matched_filter", "noisier"),
     ),
     # One release's noise is shared by all records, so what counts is how many releases
