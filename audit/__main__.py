@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from audit.cli import process
 from audit.cli.words import choice, parse
 from audit.errors import UserError, did_you_mean
 
@@ -66,34 +67,28 @@ SCALE = Path("results/scale")
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
+    return process.run(lambda: _command(words))
+
+
+def _command(words: list[str]) -> int:
     if not words or {"-h", "--help"} & set(words) or words[0] == "help":
         print(HELP, end="")
         return 0
+    from audit.config import plugins
+
     functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _verify]
     functions += [_membership, _new, _list, _bench, _doctor]
     commands = {function.__name__.strip("_"): function for function in functions}
-    from audit.config import plugins
-    from audit.config.hydra_app import Refused
-
     command = words[0]
-    try:
-        if command not in commands:
-            raise UserError(
-                f"unknown command {command!r}{did_you_mean(command, commands)}"
-            )
-        rest, folders = plugins.words(words[1:])
-        if folders and command not in WITH_PLUGINS:
-            raise UserError(f"{command} takes no --plugins")
-        for folder in folders if command != "new" else ():  # which makes it
-            plugins.existing(folder)
-        with plugins.using(folders):
-            return commands[command](rest)
-    except (UserError, Refused) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nstopped; the same command finishes it", file=sys.stderr)
-        return 130
+    if command not in commands:
+        raise UserError(f"unknown command {command!r}{did_you_mean(command, commands)}")
+    rest, folders = plugins.words(words[1:])
+    if folders and command not in WITH_PLUGINS:
+        raise UserError(f"{command} takes no --plugins")
+    for folder in folders if command != "new" else ():  # which makes it
+        plugins.existing(folder)
+    with plugins.using(folders):
+        return commands[command](rest)
 
 
 def _run(words: list[str]) -> int:

@@ -10,6 +10,10 @@ class UserError(Exception):
     """Something its reader can mend; the text names what was typed and what exists."""
 
 
+class Refused(SystemExit):
+    """A user's error inside Hydra, which prints tracebacks but lets an exit through."""
+
+
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return "; did you mean X?; there is A, B, C" for an error about `word`."""
     words = sorted(words)

@@ -52,9 +52,7 @@ def posterior(
       targets: [T, d].
       same_label: [T, M] whether a candidate has the target's class, which is known.
     """
-    z, x, own = (
-        np.asarray(a, float) for a in (candidates, targets, target_likelihood)
-    )
+    z, x, own = (np.asarray(a, float) for a in (candidates, targets, target_likelihood))
     same_label = np.asarray(same_label, bool)
     centre, d = z.mean(0), z.shape[1]  # the squares below cancel less around the mean
     z, x = z - centre, x - centre

@@ -14,7 +14,7 @@ from typing import Any
 from audit.config import compose, plugins
 from audit.config.registry import SUITE
 from audit.engine import store as stores
-from audit.errors import UserError
+from audit.errors import Refused, UserError
 
 # Hydra composes and sweeps; logging and output folders are the suite's own.
 QUIET = (
@@ -27,10 +27,6 @@ QUIET = (
 )
 BUILT_IN = Path(__file__).resolve().parent.parent.parent / "scenarios"
 FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
-
-
-class Refused(SystemExit):
-    """A user's error inside Hydra, which prints tracebacks but lets an exit through."""
 
 
 def folders(config_dir: str | None) -> list[Path]:
