@@ -68,7 +68,7 @@ def _open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
     for number, name in enumerate(("stdout", "stderr"), 1):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w", closefd=False))
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from audit.engine.store import installed
-from audit.scorecard import schema
+from audit.scorecard import portable, schema
 from audit.scorecard.schema import VERSION, Scorecard, from_json
 
 __all__ = ["Scorecard", "from_json"]
@@ -35,7 +35,7 @@ def provenance(command: str, seconds: float, digest: str, code: str) -> dict[str
     packages = "breachmark", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting"
     device = jax.devices()[0]
     return {
-        "command": command,
+        "command": portable.command(command),
         "scenario_digest": digest,
         "code": code,
         "seconds": round(seconds, 1),
@@ -71,8 +71,8 @@ def of_parts(*, arrays: dict[str, np.ndarray], **parts: Any) -> Scorecard:
     Raises:
       UserError: if a part is not what `schema` says it is.
     """
-    text = json.dumps({"schema": VERSION, **plain(parts)}, allow_nan=False)
-    return from_json(text, "this run's card", arrays)
+    fields = {"schema": VERSION, **plain(parts, portable.portable)}
+    return from_json(json.dumps(fields, allow_nan=False), "this run's card", arrays)
 
 
 def to_json(card: Scorecard) -> str:
@@ -81,16 +81,21 @@ def to_json(card: Scorecard) -> str:
     return json.dumps({"schema": VERSION, **plain(fields)}, indent=2, allow_nan=False)
 
 
-def plain(value: Any) -> Any:
-    """Return nested data as JSON holds it: no arrays, no tuples, no infinity."""
+def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+    """Return nested data as JSON holds it: no arrays, no tuples, no infinity.
+
+    `text` changes every text on the way.
+    """
     if isinstance(value, BaseModel):
-        return plain(value.model_dump(exclude_unset=True))
+        return plain(value.model_dump(exclude_unset=True), text)
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): plain(v, text) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [plain(v, text) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return plain(value.tolist())
+        return plain(value.tolist(), text)
+    if isinstance(value, str):
+        return text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -95,7 +95,7 @@ def test_a_second_stop_ends_at_once():
 
 
 def shell(line):
-    """Return exit code and standard error of a line of shell, `{}` in it our command."""
+    """Return exit code and standard error of a line in which `{}` is the suite."""
     python = f"{sys.executable} -m audit"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line.format(python)], capture_output=True,
