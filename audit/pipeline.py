@@ -16,14 +16,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from audit import data
 from audit.config import compose, registry, workspace
 from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
+from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
 from audit.games import base, rows, self_checks
-from audit.games.base import Game, Problem, Result, Runs, Table, Trial
+from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
 from audit.games.guarantees import Guarantees
 from audit.games.rows import Audited, SelfChecks
 from audit.models import pretrain
@@ -44,7 +46,7 @@ from audit.types import (
 )
 
 
-def audit(scenario: Scenario, engine: shadow.Engine, command: str = "") -> Scorecard:
+def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     """Run a scenario and return its scorecard.
 
     Args:
@@ -64,9 +66,16 @@ def audit(scenario: Scenario, engine: shadow.Engine, command: str = "") -> Score
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     checks = SelfChecks({}, [])
     engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
-    table = Table(problem, engine, spec.runs, _lpips_weights())
-    for learner in learners:
-        if game.fits is not None:
+    table = Table(
+        problem,
+        engine,
+        spec.runs,
+        _lpips_weights(),
+        trajectories=spec.accounting_runs,
+        delta=spec.delta,
+    )
+    if game.fits is not None:
+        for learner in learners:
             game.fits(learner, table)
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
     table = table._replace(floor=floor)
@@ -75,15 +84,11 @@ def audit(scenario: Scenario, engine: shadow.Engine, command: str = "") -> Score
     for entry, learner in zip(scenario.defenses, learners, strict=True):
         label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
         runs = game.release(key_of_defense, learner, table)
-        guarantees[label] = game.account(
-            key_of_defense, learner, table, runs, spec.accounting_runs, spec.delta
-        )
-        usefulness = rows.utility(learner, runs, problem.splits)
-        checks.measured[label] = measure(key_of_defense, game, learner, runs, problem)
-        defenses[label] = entry, guarantees[label], usefulness
+        limits = guarantees[label] = game.account(key_of_defense, runs, table)
+        checks.measured[label] = measure(key_of_defense, game, runs, problem)
+        defenses[label] = entry, limits, rows.utility(runs, problem.splits)
         trials += [
-            play(key_of_defense, *pair, game, learner, runs, guarantees[label], table)
-            for pair in attacks
+            play(key_of_defense, *pair, game, runs, limits, table) for pair in attacks
         ]
     trials = rows.with_shares(game.compare(trials) if game.compare else trials, floor)
     audited = Audited(scenario, problem, learners, guarantees, trials, floor, checks)
@@ -150,7 +155,7 @@ def make_bound(entry: Entry) -> Callable:
     return named
 
 
-def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
+def begin(key: Array, scenario: Scenario, problem: Problem) -> Public:
     """Initialise and pre-train once, for all defenses."""
     settings = scenario.spec.pretrain.model_dump()
     records = problem.splits.public
@@ -160,12 +165,10 @@ def begin(key: jax.Array, scenario: Scenario, problem: Problem) -> Public:
         raise UserError(f"pretrain.epochs={settings['epochs']}: {error}") from None
 
 
-def build(
-    key: jax.Array, entry: Entry, problem: Problem, public: Public
-) -> shadow.Learner:
+def build(key: Array, entry: Entry, problem: Problem, public: Public) -> Learner:
     """Build one defense and trace one run of it, so that nothing fails later."""
     targets = problem.splits.targets
-    one = jax.tree.map(lambda a: a[0], targets) if len(targets.y) else None
+    one = take(targets, 0) if len(targets.y) else None
     try:
         learner = shadow.learner(
             registry.find("defense", entry.name),
@@ -198,50 +201,45 @@ def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
 
 
 def _floor(
-    key: jax.Array, game: Game, learner: shadow.Learner, table: Table, attacks: list
+    key: Array, game: Game, learner: Learner, table: Table, attacks: list
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return errors and guesses of the attacker who ignores the release, if any."""
-    if not attacks:
-        return None, None
-    if game.floor_error is not None:
+    if attacks and game.floor_error is not None:
         return game.floor_error(table), None
-    if game.floor is None:
+    if not attacks or game.floor is None:
         return None, None
     attack = make_attack(Entry(game.floor, game.floor, {}, {}), table.problem.task)
     targets = max(len(table.problem.splits.targets.y), 1)
-    nothing = Runs(Release(np.zeros(targets, np.float32)), None)
-    silent = table.engine._replace(report=lambda what, done, total: None)
+    nothing = Runs(learner, Release(np.zeros(targets, np.float32)), None)
+    silent = table.engine._replace(report=base.silent)
     once = table._replace(runs=1, engine=silent)
-    result = game.play(key, attack, learner, nothing, Guarantees(), once)
+    result = game.play(key, attack, nothing, Guarantees(), once)
     return result.error, result.arrays.get("guess")
 
 
 # Per defense --------------------------------------------------------------------------
 
 
-def measure(
-    key: jax.Array, game: Game, learner: shadow.Learner, runs: Runs, problem: Problem
-) -> Measured:
+def measure(key: Array, game: Game, runs: Runs, problem: Problem) -> Measured:
     """Measure what a defense's runs do; see `self_checks`."""
     splits = problem.splits
     n = len(splits.fixed.y) + bool(len(splits.targets.y))
     if game.records is not None:
         n = game.records(splits)
-    return self_checks.measure(key, learner, splits.fixed, n, runs.releases, runs.alike)
+    return self_checks.measure(key, runs, splits.fixed, n)
 
 
 def play(
-    key: jax.Array,
+    key: Array,
     entry: Entry,
     attack: Attack,
     game: Game,
-    learner: shadow.Learner,
     runs: Runs,
     guarantees: Guarantees,
     table: Table,
 ) -> Trial:
     """Play one attack against one defense; whatever happens is a Trial."""
-    model = attack.threat_model
+    model, learner = attack.threat_model, runs.learner
     trial = Trial(learner.label, entry, model, base.sentence(model, game), "skipped")
     reason = base.mismatch(model, learner.defense, game)
     if reason is not None:
@@ -249,13 +247,12 @@ def play(
     began = time.perf_counter()
     try:
         key = stream(key, f"attack {entry.name}")
-        result: Result = game.play(key, attack, learner, runs, guarantees, table)
+        result: Result = game.play(key, attack, runs, guarantees, table)
     except Exception as error:  # one broken attack must not cost the other rows
         reason = f"{type(error).__name__}: {error}"
         trace = traceback.format_exc(limit=-3)
         return trial._replace(status="failed", reason=reason, trace=trace)
-    seconds = round(time.perf_counter() - began, 2)
-    numbers = result.numbers | {"seconds": seconds}
+    numbers = result.numbers | {"seconds": round(time.perf_counter() - began, 2)}
     return trial._replace(status="ok", result=result._replace(numbers=numbers))
 
 
@@ -263,10 +260,8 @@ def _provenance(
     scenario: Scenario, command: str, code: str, seconds: float
 ) -> dict[str, Any]:
     """Return where the card comes from; `code` is that of the files before the run."""
-    digest, others = (
-        store.digest(scenario.resolved()),
-        workspace.from_elsewhere(scenario),
-    )
+    digest = store.digest(scenario.resolved())
+    others = workspace.from_elsewhere(scenario)
     chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
     origin = cards.provenance(command, seconds, digest, code) | {"chosen": chosen}
     return origin | ({"plugins": others} if others else {})

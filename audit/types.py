@@ -8,16 +8,9 @@ plug-in's settings without loading JAX.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Protocol,
-    get_args,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
 from annotated_types import Ge, Gt, Interval
 
@@ -58,7 +51,7 @@ Trait = Literal[
     "stationary",  # releases a minimiser, up to noise
     "sum",  # releases a noised sum of clipped records
 ]
-TRAITS: frozenset[str] = frozenset(get_args(Trait))
+TRAITS: frozenset[str] = frozenset(typing.get_args(Trait))
 
 
 class Lanes(NamedTuple):
@@ -155,9 +148,7 @@ class Contribution(Protocol):
 
 
 class ContributionParts(Protocol):
-    def __call__(
-        self, params: Any, side: Side, example: Examples, /
-    ) -> tuple[Updates, Updates | None]:
+    def __call__(self, params: Any, side: Side, example: Examples, /) -> tuple:
         """Return the masked gradient, and what is added to it; None = nothing."""
 
 

@@ -119,13 +119,15 @@ def fim(
     )  # fmt: skip
 
     if perturbation == "constant":
-        fitter = constant(task, narrow, objective, partial(networks.head, architecture))
+        fitter = constant(
+            task, narrow, objective, partial(networks.ConstantHead, architecture)
+        )
     elif direct:
-        fitter = constant(task, narrow, objective, networks.direct, networks.direct_at)
+        fitter = constant(task, narrow, objective, networks.Direct, at_mean=True)
     else:
         static = perturbation == "network_static"
         make = partial(
-            networks.network, architecture, norm="none" if static else "group"
+            networks.Network, architecture, norm="none" if static else "group"
         )
         fitter = network(task, narrow, objective, make, static=static)
 

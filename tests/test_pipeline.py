@@ -39,11 +39,6 @@ def card(folder):
     return cards.load(folder)
 
 
-def test_files_are_there_and_whole(folder):
-    assert {f.name for f in folder.iterdir()} == FILES | {"store"}
-    assert (folder / "reconstructions.png").read_bytes()[:4] == b"\x89PNG"
-
-
 def row(card, defense, attack):
     return next(t for t in card.trials if (t.defense, t.attack) == (defense, attack))
 
@@ -52,7 +47,9 @@ def names(row):
     return {flag.name for flag in row.flags}
 
 
-def test_every_planned_trial_is_accounted_for(card):
+def test_files_are_whole_and_every_planned_trial_is_accounted_for(card, folder):
+    assert {f.name for f in folder.iterdir()} == FILES | {"store"}
+    assert (folder / "reconstructions.png").read_bytes()[:4] == b"\x89PNG"
     planned = {(d, a) for d in card.scenario.defense for a in card.scenario.attack}
     assert {(t.defense, t.attack) for t in card.trials} == planned
     assert len(card.trials) == len(planned) == 18
@@ -84,24 +81,16 @@ def test_the_floor_is_the_class_mean(card):
             np.testing.assert_allclose(t.result.mse, card.floor.mse, rtol=1e-6)
 
 
-def test_undefended_has_no_bound_and_says_so(card):
+def test_bounds_say_for_whom_and_undefended_has_none(card):
     sgd = card.defenses["sgd"]
-    assert sgd.bounds == []
-    assert sgd.dfil is None
-    assert sgd.epsilon is None
+    assert (sgd.bounds, sgd.dfil, sgd.epsilon) == ([], None, None)
     assert "no-bound" in names(row(card, "sgd", "reconstructor"))
-
-
-def test_bounds_say_for_whom(card):
     bounds = {b.name: b for b in card.defenses["dpsgd"].bounds}
     assert set(bounds) == set(SHORT)
     assert bounds["cramer_rao"].holds_for == "unbiased attackers"
     assert bounds["finite_prior"].holds_for.startswith("any attacker, prior =")
     assert not bounds["van_trees"].ranked
     assert bounds["hammersley_chapman_robbins"].log10 < -1000
-
-
-def test_no_attack_is_below_a_bound_that_binds_it(card):
     flags = set().union(*map(names, card.trials))
     assert not {"below-bound-unexplained", "non-finite"} & flags
 
@@ -122,12 +111,9 @@ def test_stand_in_data_and_augmentation_are_flagged(card):
     assert card.data.splits["pool_distinct"] == 150
 
 
-def test_oracles_are_not_ranked(card):
+def test_oracles_are_not_ranked_and_wins_are_counted_against_them(card):
     for label in card.defenses:
         assert columns.strongest(card, label).attack != "nearest_neighbour"
-
-
-def test_wins_are_counted_against_the_oracle(card):
     for t in card.trials:
         mine = card.arrays[f"{t.defense}/{t.attack}/mse"]
         oracle = card.arrays[f"{t.defense}/nearest_neighbour/mse"]

@@ -36,68 +36,41 @@ def hammersley_chapman_robbins(
 ) -> Bound:
     """(width / 2)^2 / (e^eps - 1) from Renyi order 2 (Guo et al. 2022, Theorem 1).
 
-    It holds for every record, as every record can move by half the width of the domain
-    along each coordinate.
+    One value for all targets: each record can move by half the width of the domain
+    along each coordinate. The log10 is finite where the value underflows.
 
     Args:
       rdp2: eps(2) under replace-one; that of add-or-remove does not give this bound.
       domain: of every coordinate.
-
-    Returns:
-      One value for all targets, and its log10, finite where the value underflows.
     """
-    log = log10_hammersley_chapman_robbins(rdp2, (domain[1] - domain[0]) / 2)
-    return Bound(
-        "hammersley_chapman_robbins",
-        _power_of_ten(log),
-        "unbiased attackers",
-        "Guo et al. 2022, Thm 1",
-        log10=log,
-    )
+    step = (domain[1] - domain[0]) / 2
+    return _hammersley("hammersley_chapman_robbins", rdp2, step, "Thm 1")
 
 
 def hammersley_chapman_robbins_at(
     rdp2: float, targets: Any, domain: tuple[float, float] = (0.0, 1.0)
 ) -> Bound:
-    """The same bound for given records, which can move by max(x - low, high - x).
+    """The same bound [...] for given records, which move by max(x - low, high - x).
 
-    It is up to four times larger, and nearly so for images of zeros and ones. docs/
-    derives it from the proof of Theorem 1, whose step may be any within the domain.
-
-    Args:
-      rdp2: eps(2) under replace-one.
-      targets: [..., d] records.
-      domain: of every coordinate.
-
-    Returns:
-      [...] values and their log10.
+    The targets are [..., d]. It is up to four times larger, and nearly so for images of
+    zeros and ones: the step in the proof of Theorem 1 may be any within the domain.
     """
     x = np.asarray(targets, float)
     room = np.maximum(x - domain[0], domain[1] - x)
-    root_mean_square = np.sqrt((room**2).mean(-1))
-    log = log10_hammersley_chapman_robbins(rdp2, root_mean_square)
-    return Bound(
-        "hammersley_chapman_robbins_at",
-        _power_of_ten(log),
-        "unbiased attackers",
-        "Guo et al. 2022, proof of Thm 1",
-        log10=log,
-    )
+    step = np.sqrt((room**2).mean(-1))
+    return _hammersley("hammersley_chapman_robbins_at", rdp2, step, "proof of Thm 1")
 
 
-def log10_hammersley_chapman_robbins(rdp2: float, step: Any) -> Any:
-    """Return log10 of step^2 / (e^eps - 1), which underflows from eps = 745 on.
-
-    Args:
-      rdp2: eps(2) at least 0; 0 gives inf, inf gives -inf.
-      step: root mean square, over coordinates, of the possible move; any shape.
-    """
+def _hammersley(name: str, rdp2: float, step: Any, theorem: str) -> Bound:
+    """Return step^2 / (e^eps - 1); the value underflows from eps = 745 on."""
     if not rdp2 >= 0:
         raise ValueError(f"rdp2={rdp2}: a Renyi divergence is at least 0")
     with np.errstate(divide="ignore"):
         # log(e^eps - 1) without its overflow
         log_expm1 = rdp2 + np.log(-np.expm1(-rdp2))
-    return (2 * np.log(step) - log_expm1) / math.log(10)
+    log10 = (2 * np.log(step) - log_expm1) / math.log(10)
+    value, source = _power_of_ten(log10), f"Guo et al. 2022, {theorem}"
+    return Bound(name, value, "unbiased attackers", source, log10=log10)
 
 
 def _power_of_ten(log10: Any) -> np.ndarray:
@@ -108,18 +81,13 @@ def _power_of_ten(log10: Any) -> np.ndarray:
 def van_trees(mean_fisher_trace: float, prior_variances: Any) -> Bound:
     """Bayesian Cramer-Rao for a stated Gaussian prior N(m, Sigma), only Tr I known.
 
-    Van Trees' inequality is MSE >= Tr (I + J)^-1 / d with I averaged over the prior and
-    J = Sigma^-1. Write it in the eigenbasis of Sigma, J_i = 1 / lambda_i. There
-    Tr (I + J)^-1 >= sum_i 1 / (I_ii + J_i), since (A^-1)_ii >= 1 / A_ii for every
-    positive A; so the least over all I of one trace is that over diagonal I. There it
-    is convex, t -> 1/t being so, and its optimality condition is one level c for all
-    coordinates that get any information, none for those above it (water filling):
+    With J_i the inverse eigenvalues of Sigma, Tr (I + Sigma^-1)^-1 / d is least, over
+    all I of one trace, where I raises the smallest J_i to one level c (water filling):
 
         (1/d) sum_i 1 / max(J_i, c),     sum_i max(c - J_i, 0) = Tr I.
 
-    Holds for any attacker *if the prior is as stated*. Images are not Gaussian, and the
-    information of a prior estimated from data is always too small, so on data this is
-    an assumption to print, not a bound to rank.
+    It holds for any attacker *if the prior is as stated*, which images never fulfil, so
+    it is printed as an assumption and never ranked (docs/bounds/van_trees.md).
 
     Args:
       mean_fisher_trace: E Tr I over targets.
@@ -149,20 +117,16 @@ def finite_prior(
     targets: Any,
     same_label: Any,
 ) -> Bound:
-    """Exact Bayes risk if the target is known to be a candidate (derived in docs/).
+    """Exact Bayes risk if the target is a candidate (docs/bounds/finite_prior.md).
 
     The attacker knows the candidate set and sees every noisy sum; the best guess is the
-    posterior mean zhat = sum_k w_k z_k and its risk
-    sum_k w_k ||z_k - zhat||^2 / d = (sum_k w_k ||z_k||^2 - ||zhat||^2) / d. Extra
-    information cannot hurt, so for targets and candidates drawn from one prior no
-    attacker, biased or not, does better on average. The bound is on the average over
-    targets; one target's value is a contribution, not a bound for that target.
+    posterior mean zhat = sum_k w_k z_k, of risk (sum_k w_k ||z_k||^2 - ||zhat||^2) / d.
+    For targets and candidates drawn from one prior no attacker, biased or not, does
+    better on average over targets; one target's value is no bound for that target.
 
     Args:
-      log_likelihood: [T, M] of target t's run under candidate k, up to a constant per
-        target.
-      target_likelihood: [T] the same under the target itself, which belongs to the
-        candidate set.
+      log_likelihood: [T, M] of a target's run per candidate, up to one constant each.
+      target_likelihood: [T] the same under the target itself, which is a candidate.
       candidates: [M, d] pool images.
       targets: [T, d].
       same_label: [T, M] whether a candidate has the target's class, which is known.
@@ -183,10 +147,8 @@ def finite_prior(
     return Bound("finite_prior", risk, who, "exact Bayes risk, derived in docs/")
 
 
-def two_point(
-    mu: float, domain: tuple[float, float] = (0.0, 1.0)
-) -> tuple[Bound, Bound]:
-    """Minimax bounds over the cube from a mu-GDP guarantee (derived in docs/).
+def two_point(mu: float, domain: tuple[float, float] = (0.0, 1.0)) -> tuple[Bound, ...]:
+    """Minimax bounds over the cube from a mu-GDP guarantee.
 
     For neighbours p = N(0, 1), q = N(mu, 1) let B = (1/2) int pq / (p + q), which is
     e^(-mu^2 / 8) E sech(mu xi / 2) / 4 with xi ~ N(0, 1). On average over the corners
@@ -194,14 +156,9 @@ def two_point(
     risk of telling its two values apart), and MSE >= B / (1 - 4B) for unbiased ones
     (Vincze-Le Cam; tends to the exact 1 / mu^2 for small mu).
 
-    Args:
-      mu: replace-one shift of all releases together, finite.
-      domain: of every coordinate.
-
-    Returns:
-      The bounds for any attacker and for unbiased ones. Both average over corners of
-      the cube, not over images: without leakage the first is 1/4, above the floor.
-      Hence they are never ranked.
+    mu is the finite replace-one shift of all releases together. Both bounds average
+    over corners of the cube, not over images: without leakage the first is 1/4, above
+    the floor. Hence they are never ranked.
     """
     if not 0 <= mu < math.inf:
         raise ValueError(f"mu={mu}: a shift is finite and at least 0")
@@ -216,18 +173,12 @@ def two_point(
 
 def two_point_of(
     loss: Any, domain: tuple[float, float] = (0.0, 1.0)
-) -> tuple[Bound, Bound]:
-    """The bounds of `two_point` from any privacy loss, by its curve delta(eps).
+) -> tuple[Bound, ...]:
+    """The bounds of `two_point` from any replace-one loss, by its curve delta(eps).
 
     An f-divergence is an integral of hockey sticks (Sason and Verdu 2016); for this one
-    4B >= 8 int_0^(1/2) u (1 - delta(log(1/u - 1))) du. Pessimistic deltas are safe.
-
-    Args:
-      loss: replace-one; anything whose `get_delta_for_epsilon` takes an array.
-      domain: of every coordinate.
-
-    Returns:
-      As `two_point`; B is 0 where it would be below 1e-9, since delta rounds to 1.
+    4B >= 8 int_0^(1/2) u (1 - delta(log(1/u - 1))) du. Pessimistic deltas are safe; B
+    is 0 where it would be below 1e-9, since delta rounds to 1.
     """
     eps = np.concatenate([[0.0], np.geomspace(1e-7, 45, _NODES)])
     u = special.expit(-eps)
@@ -241,23 +192,17 @@ def two_point_of(
 
 def _two_point(
     log10: float, apart: float, domain: tuple[float, float]
-) -> tuple[Bound, Bound]:
+) -> tuple[Bound, ...]:
     log10 += 2 * math.log10(domain[1] - domain[0])
-    log_apart = math.log10(apart) if apart > 0 else -math.inf
-    return (
-        _over_the_cube("two_point", "any attacker", log10),
-        _over_the_cube("two_point_unbiased", "unbiased attackers", log10 - log_apart),
-    )
-
-
-def _over_the_cube(name: str, who: str, log10: float) -> Bound:
-    return Bound(
-        name,
-        _power_of_ten(log10),
-        f"{who}, minimax over the cube",
-        "two-point bound, derived in docs/",
-        ranked=False,
-        log10=log10,
+    unbiased = log10 - (math.log10(apart) if apart > 0 else -math.inf)
+    source = "two-point bound, derived in docs/"
+    named = {
+        "two_point": ("any attacker, minimax over the cube", log10),
+        "two_point_unbiased": ("unbiased attackers, minimax over the cube", unbiased),
+    }
+    return tuple(
+        Bound(name, _power_of_ten(log), who, source, False, log)
+        for name, (who, log) in named.items()
     )
 
 

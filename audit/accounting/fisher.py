@@ -24,10 +24,7 @@ APART = 100.0  # a larger shift gives the same r = 1 at every node
 def exact_trace(fn: Callable, x: jax.Array, *, batch: int = 64) -> jax.Array:
     """Return ||d fn / d x||_F^2 by one Jacobian-vector product per coordinate of x.
 
-    Args:
-      fn: x [*features] -> pytree; linearized once.
-      x: one example.
-      batch: products held in memory at a time.
+    `fn` is [*features] -> pytree; `batch` products are held in memory at a time.
     """
     _, push = jax.linearize(fn, x)
 
@@ -51,22 +48,15 @@ def hutchinson(
     """Estimate ||d fn / d x||_F^2 = E ||J u||^2 from random directions u.
 
     E u u^T is the identity for the first two laws. `coordinate` draws directions e_i
-    without replacement and scales by d, the estimator of Guo et al. (2022), whose code
-    draws the same coordinate every time; here coordinates differ between probes.
-
-    Args:
-      key: split once per probe.
-      fn: x [*features] -> pytree.
-      x: one example.
-      probes: how many directions; at most d for `coordinate`.
-      law: of a direction.
+    without replacement and scales by d (Guo et al. 2022, whose code draws one only).
+    `fn` is [*features] -> pytree, x one example; the key is split once per probe.
 
     Returns:
-      The estimate, unbiased, and its standard error, whose square is unbiased for the
-      variance of the estimate; nan for one probe.
+      The estimate and its standard error; it and the error's square are unbiased. The
+      error of one probe is nan.
 
     Raises:
-      ValueError: if there are more probes than coordinates.
+      ValueError: if there are more probes than coordinates, for `coordinate`.
     """
     d = x.size
     if law == "coordinate":
@@ -93,14 +83,10 @@ def mixture_moments(q: Any, nu: Any) -> tuple[jax.Array, jax.Array]:
     r = sigmoid(log(q / (1-q)) - nu xi + nu^2 / 2) is the posterior probability that the
     record took part, xi ~ N(0, 1) the noise along the line between the two means, given
     that it did. With u that line's direction the Fisher information of the step, given
-    the rest of the batch, is q / rho^2 J^T [a (Id - u u^T) + b u u^T] J: exact, proved
-    in docs/bounds/cramer_rao.md. Fisher information is convex in mixtures (proved), so
-    its average over the rest of the batch bounds what is released.
-
-    Args:
-      q: probability of taking part, in (0, 1]; may be traced.
-      nu: distance of the two means over the noise's standard deviation; may be traced,
-        may be inf.
+    the rest of the batch, is q / rho^2 J^T [a (Id - u u^T) + b u u^T] J. Its average
+    over the rest bounds what is released (docs/bounds/cramer_rao.md). q in (0, 1] and
+    the distance nu of the means, over the noise's standard deviation, may be traced; nu
+    may be inf.
     """
     xi = jnp.linspace(-EDGE, EDGE, NODES)
     # the spacing is computed exactly: differences of xi are off by 1e-4 in float32
@@ -117,8 +103,8 @@ def subsampling_factor(q: Any, nu: Any) -> jax.Array:
     Tr I <= q kappa ||J||_F^2 / rho^2 for one step with independent uniform batches: the
     exact Gaussian replacement of Guo et al. (2022), Theorem 4, which needs no epsilon.
 
-    The supremum is at nu itself, for every q (proved). Let t be the argument of r and s
-    the sigmoid. By Stein's lemma, with ' for d / d nu of moments,
+    The supremum is at nu itself, for every q. Let t be the argument of r and s the
+    sigmoid. By Stein's lemma, with ' for d / d nu of moments,
 
         a' = 2 nu E[s'(t) (1 - s(t))] >= 0,      b - a = nu^2 E[s''(t)],
         b' = 2 nu (E[xi^2 s'(t) (1 - s(t))] + E[s''(t)]),
@@ -127,14 +113,11 @@ def subsampling_factor(q: Any, nu: Any) -> jax.Array:
     above 0, E[s''(t)] has the sign of -m: while m <= 0 the larger moment is b and
     increases, afterwards it is a and increases.
 
-    Proved: all of the above. Numerically verified: the quadrature, and the formula
-    against Monte Carlo.
-
     Args:
       q: probability of taking part; may be traced.
-      nu: largest distance of the two means over the noise's standard deviation, which
-        is the add-or-remove shift for Poisson batches and the replace-one shift for
-        batches of fixed size; may be traced, may be inf.
+      nu: largest distance of the two means over the noise's standard deviation: the
+        add-or-remove shift for Poisson batches, the replace-one shift for batches of
+        fixed size; may be traced, may be inf.
     """
     return jnp.minimum(1.0, jnp.maximum(*mixture_moments(q, nu)))
 
@@ -143,14 +126,8 @@ def poisson_trace(q: Any, square: Any, along: Any, nu: Any) -> jax.Array:
     """Return the trace of a Poisson step for one record times the noise's variance.
 
     q (a (||J||_F^2 - ||u^T J||^2) + b ||u^T J||^2), u the contribution's own direction:
-    an upper bound like `subsampling_factor`'s, at the record's own shift instead of the
-    largest (proved). Well-fitted examples have a small shift, and a, b near q.
-
-    Args:
-      q: sampling probability.
-      square: ||J||_F^2 of the clipped contribution.
-      along: ||u^T J||^2, its part along the contribution itself.
-      nu: norm of the contribution over the noise's standard deviation.
+    an upper bound like `subsampling_factor`'s, at the record's own shift nu instead of
+    the largest. `square` is ||J||_F^2 of the clipped contribution, `along` ||u^T J||^2.
     """
     a, b = mixture_moments(q, nu)
     return q * (a * square + (b - a) * along)

@@ -32,15 +32,8 @@ Orders = Sequence[float] | np.ndarray
 # The orders of Edmunds (2024) and of Guo et al.'s code.
 EDMUNDS_ORDERS = np.array([1 + k / 10 for k in range(1, 100)] + list(range(11, 64)))
 # Large noise needs large orders, small noise needs orders just above 1.
-ORDERS = np.unique(
-    np.concatenate(
-        [
-            1 + np.geomspace(0.01, 60, 300),
-            EDMUNDS_ORDERS,
-            np.geomspace(64, 4096, 25).round(),
-        ]
-    )
-)
+_FINE, _COARSE = 1 + np.geomspace(0.01, 60, 300), np.geomspace(64, 4096, 25).round()
+ORDERS = np.unique(np.concatenate([_FINE, EDMUNDS_ORDERS, _COARSE]))
 
 _NODES = 4001  # of the quadrature
 _NEGLIGIBLE = 60.0  # nats below the peak: e^-60 = 9e-27
@@ -59,26 +52,18 @@ def gaussian(orders: Orders, shift: float) -> np.ndarray:
 def poisson_gaussian(
     orders: Orders, q: float, shift: float, adjacency: Adjacency
 ) -> np.ndarray:
-    """Return the curve of one Poisson-sampled Gaussian release.
+    """Return the curve [orders] of one Poisson-sampled Gaussian release, to 1e-9.
 
-    With M(s) = (1-q) N(0, 1) + q N(s, 1) it is D_alpha of M(shift) against
+    With M(s) = (1-q) N(0, 1) + q N(s, 1) it is, by quadrature, D_alpha of M(shift)
+    against
 
       N(0, 1)    add-or-remove; the exact worst case (Mironov, Talwar and Zhang 2019)
       M(-shift)  replace-one; antipodal contributions are the worst case by numerical
                  verification, without a proof
 
-    by quadrature. dp-accounting agrees at whole orders; at fractional ones its series
-    is an upper bound, loose by as much as two thirds, or does not converge.
-
-    Args:
-      orders: alpha, above 1.
-      q: sampling probability.
-      shift: norm bound of one record's contribution over the noise's standard
-        deviation, under either adjacency.
-      adjacency: of the guarantee.
-
-    Returns:
-      [orders], to about 1e-9 relative.
+    where the shift is the norm bound of one record over the noise's stddev under either
+    adjacency. dp-accounting agrees at whole orders; at fractional ones its series is an
+    upper bound, loose by as much as two thirds, or does not converge.
     """
     orders = _above_one(orders)
     norms = {"add_remove": 1, "replace_one": 2}[_checked(adjacency)]
@@ -133,18 +118,13 @@ def _log_h(order: float, u: np.ndarray) -> np.ndarray:
 def without_replacement_gaussian(orders: Orders, q: float, shift: float) -> np.ndarray:
     """Return the replace-one curve of one release on a uniform subset of fixed size.
 
-    Order 2 is log(1 + q^2 (e^(shift^2) - 1)). Proved: a record that moves from one end
-    of a ball to the other attains it where all others stand at the second end; and by
-    convexity it is an upper bound, given a supremum over the ball. That supremum is
-    verified numerically (to 1e-14), not proved. Whole orders above 2 are
-    the proved bound of Wang, Balle and Kasiviswanathan (2019), from dp-accounting.
-    Between whole orders (alpha - 1) D_alpha is convex, hence below its chord; and no
-    order exceeds that of a release to everybody.
-
-    Args:
-      orders: alpha, above 1.
-      q: subset size over n.
-      shift: replace-one sensitivity over the noise's standard deviation.
+    With q the subset's share of n, order 2 is log(1 + q^2 (e^(shift^2) - 1)): a record
+    that moves through a ball with all others at its end attains it, and it is an upper
+    bound by convexity, given a supremum over the ball that is verified numerically (to
+    1e-14), not proved. Whole orders above 2 are the bound of Wang, Balle and
+    Kasiviswanathan (2019), from dp-accounting. Between whole orders (alpha - 1) D_alpha
+    is convex, hence below its chord; and no order exceeds that of a release to
+    everybody.
     """
     orders = _above_one(orders)
     plain = gaussian(orders, shift)
@@ -199,13 +179,9 @@ def _checked(adjacency: Adjacency) -> Adjacency:
 def epsilon(orders: Orders, curve: Orders, delta: float) -> float:
     """Convert a curve to the least epsilon it implies at delta, with dp-accounting.
 
-    min over alpha of D_alpha + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
-    (Canonne, Kamath and Steinke 2020, Proposition 12).
-
-    Args:
-      orders: alpha, above 1; 1.01 and below are ignored.
-      curve: [orders] D_alpha of all releases together; inf where unknown.
-      delta: in [0, 1); 0 gives inf.
+    min over alpha > 1.01 of D_alpha + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
+    (Canonne, Kamath and Steinke 2020, Proposition 12). The curve is that of all
+    releases together, inf where unknown; delta = 0 gives inf.
     """
     import dp_accounting as dp
 
@@ -237,19 +213,13 @@ class GaussianPrivacy(NamedTuple):
         high = self.mu**2 / 2 + self.mu * max(1.0, -special.ndtri(delta))
         if not np.isfinite(high):
             return math.inf
-        return float(
-            optimize.brentq(
-                lambda e: self.get_delta_for_epsilon(e) - delta, 0.0, high, xtol=1e-10
-            )
-        )
+        gap = lambda e: self.get_delta_for_epsilon(e) - delta  # noqa: E731
+        return float(optimize.brentq(gap, 0.0, high, xtol=1e-10))
 
     def tpr(self, fpr: Any) -> Any:
-        """Return the largest true-positive rate of any membership test.
+        """Return the largest TPR of any membership test, Phi(Phi^-1(fpr) + mu).
 
-        Phi(Phi^-1(fpr) + mu) (Dong, Roth and Su 2022).
-
-        Args:
-          fpr: false-positive rates in [0, 1], any shape.
+        Source: Dong, Roth and Su (2022). `fpr` has any shape.
         """
         return special.ndtr(special.ndtri(np.asarray(fpr, float)) + self.mu)
 
@@ -260,14 +230,8 @@ def poisson_gaussian_pld(
     """Return the privacy loss of `steps` Poisson releases, pessimistically rounded.
 
     It is dp-accounting's PrivacyLossDistribution, or the exact `GaussianPrivacy` for
-    q = 1, q = 0 or a shift that is 0 or infinite.
-
-    Args:
-      q: sampling probability.
-      shift: norm bound of one record's contribution over the noise's standard
-        deviation, under either adjacency: dp-accounting doubles it itself.
-      steps: releases.
-      adjacency: of the guarantee.
+    q = 1, q = 0 or a shift that is 0 or infinite. Arguments: `poisson_gaussian`;
+    dp-accounting doubles the shift itself under replace-one.
     """
     norms = {"add_remove": 1, "replace_one": 2}[_checked(adjacency)]
     if q >= 1 or not 0 < shift < np.inf:

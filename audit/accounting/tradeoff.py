@@ -18,14 +18,9 @@ EPSILONS = np.concatenate([[0.0], np.geomspace(1e-3, 60.0, 400)])
 
 
 def tpr_from_epsilon(fpr: Any, epsilon: Any, delta: Any) -> np.ndarray:
-    """Return the largest TPR under (epsilon, delta) (Kairouz et al. 2015).
+    """Return the largest TPR under (epsilon, delta); arguments broadcast.
 
-    min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1)
-
-    Args:
-      fpr: in [0, 1], any shape.
-      epsilon: not negative; broadcasts with `fpr`, as `delta` does.
-      delta: in [0, 1].
+    min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR), 1) (Kairouz et al. 2015)
     """
     fpr = np.asarray(fpr, float)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -48,11 +43,7 @@ def tpr_from_loss(fpr: Any, loss: Any) -> np.ndarray:
 
     It is the minimum of `tpr_from_epsilon` over all (epsilon, delta) of the loss: exact
     for Gaussian losses, and up to the grid if both directions of the neighbouring
-    relation have the same loss.
-
-    Args:
-      fpr: in [0, 1], any shape.
-      loss: see the docstring of the module.
+    relation have the same loss. `fpr` has any shape.
     """
     if isinstance(loss, rdp.GaussianPrivacy):
         return loss.tpr(fpr)
@@ -60,8 +51,3 @@ def tpr_from_loss(fpr: Any, loss: Any) -> np.ndarray:
     deltas = np.array([loss.get_delta_for_epsilon(e) for e in EPSILONS])
     every = tpr_from_epsilon(fpr[..., None], EPSILONS, deltas)
     return every.min(-1)
-
-
-def advantage_from_loss(loss: Any) -> float:
-    """Return the largest TPR - FPR, the total variation: delta at epsilon 0."""
-    return float(loss.get_delta_for_epsilon(0.0))

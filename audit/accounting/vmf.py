@@ -27,12 +27,9 @@ def mean_cosine(dimension: int, concentration: Any) -> Any:
     """Return A_K(kappa) = E <mu, y> = I_{K/2}(kappa) / I_{K/2 - 1}(kappa), in [0, 1).
 
     The ratio R_v = I_{v+1} / I_v by its recurrence R_{v-1} = kappa / (2 v + kappa R_v)
-    downwards, where errors shrink, from a two-term uniform approximation far above.
-
-    Args:
-      dimension: K >= 1, static.
-      concentration: kappa >= 0, any shape; NumPy, JAX or a number. In float64 exact to
-        1e-10 for K from 1 to 1e7 and kappa up to 3e5.
+    downwards, where errors shrink, from a two-term uniform approximation far above. K
+    is static; kappa >= 0 is NumPy, JAX or a number of any shape. In float64 exact to
+    1e-10 for K from 1 to 1e7 and kappa up to 3e5.
     """
     kappa = concentration
     top = dimension / 2 - 1 + _STEPS
@@ -45,26 +42,11 @@ def mean_cosine(dimension: int, concentration: Any) -> Any:
     return ratio
 
 
-def mean_cosine_slope(dimension: int, concentration: Any) -> Any:
-    """Return A'_K(kappa) = Var t = 1 - A^2 - (K - 1) A / kappa, kappa > 0.
-
-    Args:
-      dimension: K >= 1.
-      concentration: kappa > 0; the formula cancels where kappa << sqrt(K).
-    """
-    a = mean_cosine(dimension, concentration)
-    return 1 - a * a - (dimension - 1) * a / concentration
-
-
 def log_mean_exp(dimension: int, concentration: Any) -> np.ndarray:
     """Return L(kappa) = log E e^(kappa t) under the uniform law, in float64.
 
-    It is log 0F1(; K/2; kappa^2 / 4), and log C_K(0) - log C_K(kappa) for the
-    normalisers C_K with respect to surface measure; L' = A_K.
-
-    Args:
-      dimension: K >= 1.
-      concentration: kappa >= 0, any shape; exact to 1e-10 relative.
+    It is log 0F1(; K/2; kappa^2 / 4), L' = A_K, for kappa >= 0 of any shape; exact to
+    1e-10 relative.
     """
     kappa = np.asarray(concentration, float)
     order = dimension / 2 - 1
@@ -75,16 +57,6 @@ def log_mean_exp(dimension: int, concentration: Any) -> np.ndarray:
     large = _uniform if order >= 15 else _bessel
     value[~small] = large(order, flat[~small])
     return value.reshape(kappa.shape)[()]
-
-
-def log_normaliser(dimension: int, concentration: Any) -> np.ndarray:
-    """Return log C_K(kappa), the density's constant with respect to surface measure.
-
-    C_K(0) is one over the sphere's surface, Gamma(K/2) / (2 pi^(K/2)).
-    """
-    half = dimension / 2
-    at_zero = special.gammaln(half) - np.log(2) - half * np.log(np.pi)
-    return at_zero - log_mean_exp(dimension, concentration)
 
 
 def _series(dimension: int, kappa: np.ndarray) -> np.ndarray:
@@ -141,18 +113,15 @@ def _bessel(order: float, kappa: np.ndarray) -> np.ndarray:
 
 
 def sample(key: jax.Array, mean: jax.Array, concentration: Any) -> jax.Array:
-    """Draw one unit vector; `vmap` for more. Exact, and safe in float32.
+    """Draw one unit vector [K]; `vmap` for more. Exact, and safe in float32.
 
-    y = t mu + sqrt(1 - t^2) v, v uniform on the unit sphere orthogonal to mu.
+    y = t mu + sqrt(1 - t^2) v, v uniform on the unit sphere orthogonal to mu. It is not
+    a number if no proposal was accepted, which has a probability below 1e-18.
 
     Args:
       key: used for this draw only.
       mean: [K] unit vector.
       concentration: kappa >= 0, may be traced.
-
-    Returns:
-      [K] of the mean's type; not a number if no proposal was accepted, which happens
-      with probability below 1e-18.
     """
     (dimension,) = mean.shape
     of_cosine, of_tangent = jax.random.split(key)
@@ -175,14 +144,8 @@ def sample_cosine(
     Rejection of Ulrich (1984) and Wood (1994), written around the mode x0 of the
     envelope: with m = K - 1, b = m / (2 kappa + sqrt(4 kappa^2 + m^2)) and zeta a
     Beta(m/2, m/2) less a half, t = x0 + delta. The Beta is half a coordinate of a
-    uniform point of the sphere, R cos(2 pi U) with 1 - R^2 = U'^(2 / (m - 1)): no
-    Gamma, and every proposal of every draw at once.
-
-    Args:
-      key: used for this draw only.
-      dimension: K >= 1, static.
-      concentration: kappa >= 0, may be traced.
-      dtype: of the draw.
+    uniform point of the sphere, R cos(2 pi U) with 1 - R^2 = U'^(2 / (m - 1)).
+    K is static, kappa may be traced.
     """
     kappa = jnp.asarray(concentration, dtype)
     if dimension == 1:

@@ -32,12 +32,8 @@ _BINS = 4000  # of a discretised privacy loss, over its whole range
 def precision(dimension: int, concentration: Any) -> Any:
     """Return kappa A_K(kappa), the Fisher information about the mean direction.
 
-    It is kappa^2 E <v, y>^2 for a unit v orthogonal to mu, and
-    E (1 - t^2) = (K - 1) A / kappa.
-
-    Args:
-      dimension: K >= 1.
-      concentration: kappa >= 0; NumPy, JAX or a number.
+    It is kappa^2 E <v, y>^2 for a unit v orthogonal to mu. kappa is NumPy, JAX or a
+    number.
     """
     return concentration * vmf.mean_cosine(dimension, concentration)
 
@@ -45,15 +41,10 @@ def precision(dimension: int, concentration: Any) -> Any:
 def renyi(
     orders: Any, dimension: int, concentration: float, move: float = 2.0
 ) -> np.ndarray:
-    """Return D_alpha of two draws whose mean directions are `move` apart.
+    """Return D_alpha [orders] of two draws with mean directions `move` apart.
 
-    |alpha mu + (1 - alpha) mu'|^2 = 1 + alpha (alpha - 1) |mu - mu'|^2.
-
-    Args:
-      orders: alpha, above 1.
-      dimension: K.
-      concentration: kappa.
-      move: |mu - mu'|, at most 2, the antipode.
+    |alpha mu + (1 - alpha) mu'|^2 = 1 + alpha (alpha - 1) |mu - mu'|^2, alpha > 1; the
+    largest move is 2, to the antipode.
     """
     alpha = np.asarray(orders, float)
     length = np.sqrt(1 + alpha * (alpha - 1) * move**2)
@@ -152,18 +143,15 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
     """Return the privacy loss of independent draws, each repeated `times` times.
 
     Each loss is put on a grid. The mass of a cell is split between its ends such that
-    the masses under both neighbours are kept: the hockey stick is exact on the grid,
-    and a chord between grid points (Doroshenko et al. 2022), so that the result is an
-    upper bound.
+    the masses under both neighbours are kept: the hockey stick is exact on the grid and
+    a chord in between, an upper bound (Doroshenko et al. 2022). A single draw has its
+    exact loss.
 
     Args:
       draws: (K, kappa) of each draw that a record is part of at one step.
       times: steps.
-      share: probability that the record takes part in a step, independent of others.
-        The bound assumes that the attacker sees whether it did.
-
-    Returns:
-      dp-accounting's PrivacyLossDistribution, or the exact loss of a single draw.
+      share: probability that the record takes part in a step, independent of others;
+        the attacker may see whether it did.
     """
     if len(draws) == 1 and times == 1 and share == 1:
         return VmfPrivacy(*draws[0])
@@ -203,8 +191,13 @@ def _on_grid(
     dimension: int, concentration: float, step: float
 ) -> tuple[int, np.ndarray]:
     """Return the lowest grid point of one draw's loss, in steps, and the masses."""
-    if dimension == 1:
-        return _two_points(concentration, step)
+    if dimension == 1:  # the loss is 2 kappa or -2 kappa, rounded up
+        top = int(np.ceil(2 * concentration / step))
+        lowest = int(np.ceil(-2 * concentration / step))
+        masses = np.zeros(top - lowest + 1)
+        masses[-1] = 1 / (1 + np.exp(-2 * concentration))
+        masses[0] += 1 - masses[-1]
+        return lowest, masses
     angle = _Angle.law(dimension, concentration)
     near, far = angle.ends()
     scale = 2 * concentration / step
@@ -224,13 +217,3 @@ def _on_grid(
     masses[:-1] += mass.sum(1) - up
     masses[1:] += up
     return lowest, masses
-
-
-def _two_points(concentration: float, step: float) -> tuple[int, np.ndarray]:
-    """K = 1: the loss is 2 kappa or -2 kappa, rounded up."""
-    top = int(np.ceil(2 * concentration / step))
-    bottom = int(np.ceil(-2 * concentration / step))
-    masses = np.zeros(top - bottom + 1)
-    masses[-1] = 1 / (1 + np.exp(-2 * concentration))
-    masses[0] += 1 - masses[-1]
-    return bottom, masses

@@ -8,21 +8,10 @@ Look-up order: the folder `AUDIT_DATA` names, the user's cache, the official add
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+from audit.data import embedded, files, tabular
 from audit.data.dataset import DataError, Dataset, cache_folder
-from audit.data.embedded import load_digits, load_mnist5k
 from audit.data.features import prepare_features
-from audit.data.files import (
-    FASHION,
-    MNIST,
-    cifar_files,
-    idx_files,
-    load_cifar,
-    load_idx,
-    load_lfw,
-    locate,
-)
 from audit.data.splits import (
     check,
     choose_classes,
@@ -31,7 +20,6 @@ from audit.data.splits import (
     split,
     splits_digest,
 )
-from audit.data.tabular import ADULT, load_adult, load_breast_cancer, load_diabetes
 
 __all__ = [
     "DataError",
@@ -50,32 +38,32 @@ __all__ = [
     "where",
 ]
 
-
-class _Source(NamedTuple):
-    load: Callable[[], Dataset]
-    files: list[str] | None  # None = embedded
-
-
-SOURCES: dict[str, _Source] = {
-    "mnist": _Source(lambda: load_idx("mnist", "mnist", MNIST), idx_files("mnist")),
-    "mnist5k": _Source(load_mnist5k, None),
-    "digits": _Source(load_digits, None),
-    "fashion_mnist": _Source(
-        lambda: load_idx("fashion_mnist", "fashion-mnist", FASHION),
-        idx_files("fashion-mnist"),
+# name: (its loader, the files it needs; None = embedded)
+SOURCES: dict[str, tuple[Callable[[], Dataset], Sequence[str] | None]] = {
+    "mnist": (
+        lambda: files.load_idx("mnist", "mnist", files.MNIST),
+        files.idx_files("mnist"),
     ),
-    "cifar10": _Source(
-        lambda: load_cifar("cifar10", 5, "lossless copies of the official images"),
-        cifar_files("cifar10", 5),
+    "mnist5k": (embedded.load_mnist5k, None),
+    "digits": (embedded.load_digits, None),
+    "fashion_mnist": (
+        lambda: files.load_idx("fashion_mnist", "fashion-mnist", files.FASHION),
+        files.idx_files("fashion-mnist"),
     ),
-    "cifar100": _Source(
-        lambda: load_cifar("cifar100", 2, "the first 200 + 50 images of a class"),
-        cifar_files("cifar100", 2),
+    "cifar10": (
+        lambda: files.load_cifar(
+            "cifar10", 5, "lossless copies of the official images"
+        ),
+        files.cifar_files("cifar10", 5),
     ),
-    "lfw": _Source(load_lfw, ["lfw/lfw106_32x32.npz"]),
-    "diabetes": _Source(load_diabetes, None),
-    "breast_cancer": _Source(load_breast_cancer, None),
-    "adult": _Source(load_adult, list(ADULT)),
+    "cifar100": (
+        lambda: files.load_cifar("cifar100", 2, "the first 200 + 50 images of a class"),
+        files.cifar_files("cifar100", 2),
+    ),
+    "lfw": (files.load_lfw, ["lfw/lfw106_32x32.npz"]),
+    "diabetes": (tabular.load_diabetes, None),
+    "breast_cancer": (tabular.load_breast_cancer, None),
+    "adult": (tabular.load_adult, tabular.ADULT),
 }
 
 
@@ -86,10 +74,10 @@ def names() -> list[str]:
 
 def where(name: str) -> str | None:
     """Return the origin of a data set that needs no download, or None."""
-    files = SOURCES[name].files
-    if files is None:
+    _, needed = SOURCES[name]
+    if needed is None:
         return "embedded"
-    place = locate(files)
+    place = files.locate(needed)
     return place and place[1]
 
 
@@ -115,4 +103,5 @@ def load(name: str) -> Dataset:
     """
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
-    return SOURCES[name].load()
+    load, _ = SOURCES[name]
+    return load()

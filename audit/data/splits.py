@@ -33,17 +33,11 @@ def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
         raise DataError(f"classes {chosen}: {dataset.name} has {existing}, each once")
     relabel = np.full(max(existing) + 1, -1, np.int32)
     relabel[chosen] = np.arange(len(chosen))
-
-    def keep(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        y = relabel[y]
-        return x[y >= 0], y[y >= 0]
-
-    x, y = keep(dataset.x_train, dataset.y_train)
-    dataset = dataset._replace(x_train=x, y_train=y)
-    if dataset.x_test is not None and dataset.y_test is not None:
-        x, y = keep(dataset.x_test, dataset.y_test)
-        dataset = dataset._replace(x_test=x, y_test=y)
-    return dataset
+    fields = dataset._asdict()
+    for part in ("train", "test") if dataset.x_test is not None else ("train",):
+        y = relabel[fields[f"y_{part}"]]
+        fields |= {f"x_{part}": fields[f"x_{part}"][y >= 0], f"y_{part}": y[y >= 0]}
+    return Dataset(**fields)
 
 
 def split(
@@ -73,20 +67,10 @@ def split(
       augment: size of the pool after augmentation; 0 = none. Only pool images move.
       seed: for the shuffle and the augmentation.
       pool_from: `test` takes the whole test part for the pool, whose size is then 0.
-        The attacker's prior and the utility are measured on the same records, none of
-        which any defense trains on.
 
     Raises:
       DataError: if there are too few records, or a size is not allowed.
     """
-    records = len(dataset.y_train)
-    if isinstance(public, float):
-        public = round(public * records)
-    left = records - public - pool - targets if fixed is None else fixed
-    sizes = {"public": public, "fixed": left, "pool": pool, "targets": targets}
-    for name, size in {**sizes, "test": test or 0, "augment": augment}.items():
-        if size < 0 and not (name == "fixed" and fixed is None):
-            raise DataError(f"{name}={size}: a size is at least 0")
     if pool_from == "test" and (pool or augment):
         raise DataError(
             f"pool={pool}, augment={augment}: with pool_from=test the pool is the test "
@@ -94,35 +78,17 @@ def split(
         )
     if augment and dataset.x_train.ndim != 4:
         raise DataError(f"augment={augment}: {dataset.name} holds no images")
-    official = dataset.x_test is not None
-    if not official:
-        if test is None:
-            raise DataError(
-                f"{dataset.name} has no official test part: say how many test"
-            )
-        sizes["test"] = test
-        if fixed is None:
-            sizes["fixed"] -= test
-    if fixed is None and sizes["fixed"] < 1:
-        raise DataError(
-            f"{dataset.name} holds {records} records: none is left for fixed"
-        )
-    if sum(sizes.values()) > records:
-        requested = " + ".join(f"{k}={v}" for k, v in sizes.items())
-        raise DataError(
-            f"{requested} = {sum(sizes.values())} records asked, "
-            f"{dataset.name} holds {records}"
-        )
-    rows = np.arange(records)
+    sizes = _sizes(dataset, public, fixed, pool, targets, test, augment)
+    rows = np.arange(len(dataset.y_train))
     if order == "shuffled":
         rows = np.random.default_rng(seed).permutation(rows)
     ends = np.cumsum(list(sizes.values()))
     parts = {
-        name: _take(dataset.x_train, dataset.y_train, part)
+        name: Examples(dataset.x_train[part], dataset.y_train[part])
         for name, part in zip(sizes, np.split(rows[: ends[-1]], ends[:-1]), strict=True)
     }
-    if official:
-        parts["test"] = _test_part(dataset, test)
+    if dataset.x_test is not None and dataset.y_test is not None:
+        parts["test"] = Examples(dataset.x_test[:test], dataset.y_test[:test])
     if pool_from == "test":
         parts["pool"] = parts["test"]
     source = np.arange(len(parts["pool"].y), dtype=np.int32)
@@ -131,18 +97,40 @@ def split(
     return Splits(pool_source=source, **parts)
 
 
-def _take(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> Examples:
-    return Examples(x[rows], y[rows])
-
-
-def _test_part(dataset: Dataset, test: int | None) -> Examples:
-    assert dataset.x_test is not None
-    assert dataset.y_test is not None
-    size = len(dataset.y_test)
-    if test is not None and test > size:
-        raise DataError(f"test={test} asked, {dataset.name}'s test part holds {size}")
-    rows = np.arange(size if test is None else test)
-    return _take(dataset.x_test, dataset.y_test, rows)
+def _sizes(
+    dataset: Dataset,
+    public: int | float,
+    fixed: int | None,
+    pool: int,
+    targets: int,
+    test: int | None,
+    augment: int,
+) -> dict[str, int]:
+    """Return how many records of the training part each split takes, in order."""
+    records, name = len(dataset.y_train), dataset.name
+    if isinstance(public, float):
+        public = round(public * records)
+    left = records - public - pool - targets if fixed is None else fixed
+    sizes = {"public": public, "fixed": left, "pool": pool, "targets": targets}
+    for split, size in {**sizes, "test": test or 0, "augment": augment}.items():
+        if size < 0 and not (split == "fixed" and fixed is None):
+            raise DataError(f"{split}={size}: a size is at least 0")
+    if dataset.y_test is None:
+        if test is None:
+            raise DataError(f"{name} has no official test part: say how many test")
+        sizes["test"] = test
+        if fixed is None:
+            sizes["fixed"] -= test
+    elif test is not None and test > len(dataset.y_test):
+        size = len(dataset.y_test)
+        raise DataError(f"test={test} asked, {name}'s test part holds {size}")
+    if fixed is None and sizes["fixed"] < 1:
+        raise DataError(f"{name} holds {records} records: none is left for fixed")
+    total = sum(sizes.values())
+    if total > records:
+        requested = " + ".join(f"{k}={v}" for k, v in sizes.items())
+        raise DataError(f"{requested} = {total} records asked, {name} holds {records}")
+    return sizes
 
 
 def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarray]:
@@ -182,10 +170,7 @@ def check(
 ) -> None:
     """Refuse values that are not finite or outside the domain, and empty splits.
 
-    Args:
-      splits: from `split`.
-      domain: of every coordinate.
-      in_turn: every fixed record is the target in turn; `targets` may be empty.
+    With `in_turn` every fixed record is the target in turn, and `targets` may be empty.
 
     Raises:
       DataError: naming the split and the number of values.
@@ -198,9 +183,8 @@ def check(
         for what, a in (("values", x), ("labels", y)):
             bad = int((~np.isfinite(a)).sum())
             if bad:
-                raise DataError(
-                    f"{name} holds {bad} {what} that are not finite numbers"
-                )
+                problem = f"holds {bad} {what} that are not finite numbers"
+                raise DataError(f"{name} {problem}")
         out = int(((x < domain[0]) | (x > domain[1])).sum())
         if out:
             raise DataError(f"{name} holds {out} values outside {domain}")
@@ -231,13 +215,11 @@ def known_targets(splits: Splits) -> int:
 
     Without targets, return the number of fixed records with a copy in the pool.
     """
-
-    def rounded(z: Examples) -> Examples:
-        x = np.asarray(z.x, np.float32)
-        return z._replace(x=np.round(x * 255) if x.ndim == 4 else x)
-
-    sets = {"fixed": splits.fixed, "pool": splits.pool, "targets": splits.targets}
-    splits = splits._replace(**{name: rounded(z) for name, z in sets.items()})
+    for name in ("fixed", "pool", "targets"):
+        x, y = getattr(splits, name)
+        x = np.asarray(x, np.float32)
+        x = np.round(x * 255) if x.ndim == 4 else x
+        splits = splits._replace(**{name: Examples(x, y)})
     if len(splits.targets.y):
         return duplicates(splits)
     pool = set(_rows(splits.pool))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,14 +33,12 @@ def load_diabetes() -> Dataset:
     x, columns = patients.data.astype(np.float32), tuple(patients.feature_names)
     sex = columns.index("sex")
     x[:, sex] = x[:, sex] == x[:, sex].max()
-    return _embedded(
-        "diabetes",
-        x,
-        patients.target.astype(np.float32),
-        columns,
+    y = patients.target.astype(np.float32)
+    note = (
         "442 patients that come with scikit-learn; label: disease progression; binary "
-        "column: sex",
+        "column: sex"
     )
+    return Dataset("diabetes", x, y, None, None, "embedded", note, columns)
 
 
 def load_breast_cancer() -> Dataset:
@@ -58,27 +55,20 @@ def load_breast_cancer() -> Dataset:
     area = tumours.data[:, names.index("mean area")]
     kept = [i for i, name in enumerate(names) if name not in of_size]
     large = (area > np.median(area))[:, None]
-    return _embedded(
-        "breast_cancer",
-        np.append(tumours.data[:, kept], large, 1).astype(np.float32),
-        tumours.target.astype(np.int32),
-        (*(names[i] for i in kept), "large"),
+    x = np.append(tumours.data[:, kept], large, 1).astype(np.float32)
+    y, columns = tumours.target.astype(np.int32), (*(names[i] for i in kept), "large")
+    note = (
         "569 tumours that come with scikit-learn; label: benign; binary column: large, "
         f"a mean area above the median, which replaces the {len(of_size)} columns of "
-        "radius, perimeter and area",
+        "radius, perimeter and area"
     )
-
-
-def _embedded(name: str, x: Any, y: Any, columns: tuple, note: str) -> Dataset:
-    return Dataset(name, x, y, None, None, "embedded", note, columns)
+    return Dataset("breast_cancer", x, y, None, None, "embedded", note, columns)
 
 
 def load_adult() -> Dataset:
     """Read UCI Adult from two files in its official format.
 
-    Records with a missing value are dropped. Columns that are not continuous are
-    one-hot without their last value; marital status is one binary column, `married`;
-    relationship, which nearly determines it, is left out (Hannun et al. 2021).
+    docs/data.md says how it is coded (Hannun et al. 2021).
 
     Raises:
       DataError: if a file is missing, or a line is no record.
@@ -132,11 +122,7 @@ def _record(line: str, where: str) -> dict[str, str]:
 
 
 def _one_hot_values(records: list[dict[str, str]]) -> dict[str, list[str]]:
-    """Return the values that get a one-hot column: for each name all but the last.
-
-    `records` must be those of both parts: a value that is missing in one of them would
-    be taken for the last.
-    """
+    """Return the values, in the records of both parts, that get a one-hot column."""
     binary = ("marital-status", "relationship", "income")
     return {
         name: sorted({record[name] for record in records})[:-1]

@@ -23,10 +23,7 @@ class Recipe(NamedTuple):
     static: tuple[tuple[str, Any], ...]  # int, str, bool: a new value recompiles
 
     def build(self, floats: dict[str, Any]) -> Defense:
-        """Return the defense.
-
-        Args:
-          floats: the float settings; may be traced.
+        """Return the defense; the float settings may be traced.
 
         Raises:
           UserError: if the defense has a trait that does not exist.
@@ -42,24 +39,14 @@ class Recipe(NamedTuple):
 
 @functools.cache
 def program(
-    method: str,
-    recipe: Recipe,
-    devices: int,
-    then: Callable | None = None,
+    method: str, recipe: Recipe, devices: int, then: Callable | None = None
 ) -> Any:
     """Return one method, vmapped over the lanes of a tile, on every device.
 
-    Floats are arguments, so that a sweep over noise levels compiles once.
-
-    Args:
-      method: name of a method of the defense, or of its mechanism.
-      recipe: the defense without its floats.
-      devices: number of devices; each runs one tile.
-      then: see `shadow.sweep`.
-
-    Returns:
-      (shared = (floats, side, fixed, extra), root key, indices, per_lane = (target,
-      rows)) -> what the method or `then` returns.
+    Floats are arguments, so that a sweep over noise levels compiles once. `method` is
+    one of the defense or of its mechanism; `then` is explained in `shadow.sweep`. The
+    program maps (floats, side, fixed, extra), the root key, indices and (target, rows)
+    of the lanes to what the method or `then` returns.
     """
 
     def lane(shared: tuple, root: Any, index: Any, per_lane: tuple) -> Any:
@@ -77,12 +64,8 @@ def program(
     tile = jax.vmap(lane, in_axes=(None, None, 0, 0))
     mesh = Mesh(np.array(jax.devices()[:devices]), ("shadow",))
     whole, part = PartitionSpec(), PartitionSpec("shadow")
-    return jax.jit(
-        jax.shard_map(
-            tile,
-            mesh=mesh,
-            in_specs=(whole, whole, part, part),
-            out_specs=part,
-            check_vma=False,
-        )
+    inputs = (whole, whole, part, part)
+    shards = jax.shard_map(
+        tile, mesh=mesh, in_specs=inputs, out_specs=part, check_vma=False
     )
+    return jax.jit(shards)

@@ -14,17 +14,8 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from typing import NamedTuple, TextIO
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bars
 from rich.text import Text
 
 EVERY = 10.0  # seconds between two plain lines of one stage
@@ -46,16 +37,16 @@ class _Stage(NamedTuple):
     unit: str
     first: int  # number of models taken from the store
     began: float  # seconds on a monotonic clock
-    bar: TaskID | None
+    bar: progress.TaskID | None
     reported: float  # time of its last line on the same clock
     done: int
     total: int
 
 
-class _Rate(ProgressColumn):
+class _Rate(progress.ProgressColumn):
     """Models per second."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: progress.Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(f"{speed:,.0f} {task.fields['unit']}/s" if speed else "")
 
@@ -72,9 +63,7 @@ class Progress:
     def __init__(self, stream: TextIO | None = None, plain: bool | None = None) -> None:
         stream = stream if stream is not None else sys.stderr
         dumb = os.environ.get("TERM") in ("dumb", "unknown")
-        if isinstance(
-            stream, TextIOWrapper
-        ):  # "?" replaces characters that its encoding lacks
+        if isinstance(stream, TextIOWrapper):  # "?" is what its encoding lacks
             stream.reconfigure(errors="replace")
         self.stream = stream
         self.plain = (dumb or not stream.isatty()) if plain is None else plain
@@ -128,15 +117,16 @@ class Progress:
             self.bars.refresh()  # else the next line appears above the old bar
 
 
-def _bars(stream: TextIO) -> Bars:
+def _bars(stream: TextIO) -> progress.Progress:
     columns = (
-        TextColumn("{task.description:<34}", markup=False),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
+        progress.TextColumn("{task.description:<34}", markup=False),
+        progress.BarColumn(bar_width=30),
+        progress.MofNCompleteColumn(),
         _Rate(),
-        TimeRemainingColumn(),
+        progress.TimeRemainingColumn(),
     )
-    return Bars(*columns, console=Console(file=stream, force_terminal=True))
+    console = Console(file=stream, force_terminal=True)
+    return progress.Progress(*columns, console=console)
 
 
 def _line(name: str, stage: _Stage, now: float) -> str:

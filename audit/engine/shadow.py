@@ -22,6 +22,7 @@ from audit.engine.program import Recipe
 from audit.engine.program import program as _program
 from audit.types import Defense, Lanes, Public, Task, TrainingSet
 
+NAME = "tile-{:05d}"  # of a shard in the store
 ROUNDING = 1e-5  # relative change of a release under another tile size
 AMPLE = 10.0  # allowed multiple of the change that one rounding of inputs makes
 
@@ -58,11 +59,7 @@ class Learner(NamedTuple):
         return dict(self.recipe.static) | self.floats
 
     def build(self, floats: dict[str, Any] | None = None) -> Defense:
-        """Return the defense, built again in the current precision of JAX.
-
-        Args:
-          floats: settings that may be traced; None = `self.floats`.
-        """
+        """Return the defense in the current precision of JAX; None = `self.floats`."""
         return self.recipe.build(self.floats if floats is None else floats)
 
 
@@ -76,16 +73,10 @@ def learner(
     label: str = "",
     version: str = "",
 ) -> Learner:
-    """Build a defense and prepare its public side state once.
+    """Build a defense `(task, *, settings)` and prepare its public side state once.
 
-    Args:
-      factory: the defense, `(task, *, settings) -> Defense`.
-      task: what the defense learns.
-      settings: all settings of the defense, resolved.
-      key: for `prepare` (initialisation, masks); shared by every run.
-      public: records anyone may use, and the initial parameters of all runs.
-      label: name in progress reports; default: the name of the factory.
-      version: part of the store key.
+    The key is for `prepare` and shared by every run; `label` is the name in progress
+    reports, by default that of the factory; `version` is part of the store key.
 
     Raises:
       UserError: if the defense has a trait that does not exist.
@@ -119,8 +110,7 @@ def sweep(
       key: root key; lane i runs with fold_in(key, i).
       data: `fixed` is shared by all lanes. `target` has leading axis m, or is None.
         `rows` [m, n] are the fixed records that each lane trains on; None = all of
-        them. For a defense without the trait `rows` the records are gathered, so that
-        no slot may be empty.
+        them. Without the trait `rows` no slot may be empty.
       *extra: further arguments of the method, or of `then`, shared by all lanes.
       engine: tile size, memory, store, progress.
       what: name in progress reports; default: the label of the defense.
@@ -170,23 +160,22 @@ class _Sweep(NamedTuple):
         return self._replace(engine=self.engine._replace(lanes=smaller))
 
     def run(self) -> Any:
-        size, m = self.engine.lanes.tile, self.m
-        tiles = range(-(-m // size))
-        address = self._address()
+        tiles, address = range(-(-self.m // self.engine.lanes.tile)), self._address()
         shards = self._stored(tiles, address)
         self._check_stored(shards)
-        self._report(len(shards) * size, m)
-        missing = [t for t in tiles if t not in shards]
-        for finished in self._compute(missing):
+        self._report(len(shards))
+        for finished in self._compute([t for t in tiles if t not in shards]):
             self._keep(finished, address)
             shards.update(finished)
-            self._report(len(shards) * size, m)
+            self._report(len(shards))
         leaves = zip(*(shards[t] for t in tiles), strict=True)
-        joined = [np.concatenate(parts)[:m] for parts in leaves]
-        return jax.tree.unflatten(jax.tree.structure(self._shape()), joined)
+        joined = [np.concatenate(parts)[: self.m] for parts in leaves]
+        shape = jax.eval_shape(self._program(), *self._arguments([0]))
+        return jax.tree.unflatten(jax.tree.structure(shape), joined)
 
-    def _report(self, done: int, m: int) -> None:
-        self.engine.report(self.what or self.learner.label, min(done, m), m)
+    def _report(self, tiles: int) -> None:
+        done, what = tiles * self.engine.lanes.tile, self.what or self.learner.label
+        self.engine.report(what, min(done, self.m), self.m)
 
     def _program(self, devices: int = 1) -> Any:
         return _program(self.method, self.learner.recipe, devices, self.then)
@@ -197,9 +186,6 @@ class _Sweep(NamedTuple):
         at = np.minimum(lanes, self.m - 1)  # the last tile is padded
         per_lane = jax.tree.map(lambda a: a[at], self.per_lane)
         return self.shared, self.key, lanes.astype(np.uint32), per_lane
-
-    def _shape(self) -> Any:
-        return jax.eval_shape(self._program(), *self._arguments([0]))
 
     def _compute(self, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray]]]:
         """Yield finished tiles, as many in flight as the memory budget holds."""
@@ -267,7 +253,7 @@ class _Sweep(NamedTuple):
         store = self.engine.store
         if store is None:
             return {}
-        files = {t: stores.get(store, address, _name(t)) for t in tiles}
+        files = {t: stores.get(store, address, NAME.format(t)) for t in tiles}
         return {
             t: [f[f"leaf_{i}"] for i in range(len(f))] for t, f in files.items() if f
         }
@@ -275,9 +261,8 @@ class _Sweep(NamedTuple):
     def _check_stored(self, shards: dict[int, list[np.ndarray]]) -> None:
         """Compute the first stored lane again, and report it if it differs.
 
-        In a tile of one lane, sums are rounded differently, and training may enlarge
-        the difference. A third run, from inputs that differ in their last digit,
-        measures how much.
+        A tile of one lane rounds sums differently, and training may enlarge that: a
+        third run, from inputs that differ in their last digit, measures how much.
         """
         lanes, tell = self.engine.lanes, self.engine.doubt
         if not shards or tell is None:
@@ -291,8 +276,8 @@ class _Sweep(NamedTuple):
             for given in (arguments, _nudged(arguments))
         )
         if not same_lane(anew, nudged, shards[first]):
-            what = self.what or self.learner.label
-            tell(self.learner.label, f"{what}: stored runs are not what is made now")
+            label = self.learner.label
+            tell(label, f"{self.what or label}: stored runs are not what is made now")
 
     def _keep(self, finished: dict[int, list[np.ndarray]], address: str) -> None:
         store = self.engine.store
@@ -300,15 +285,11 @@ class _Sweep(NamedTuple):
             return
         for t, leaves in finished.items():
             arrays = {f"leaf_{i}": a for i, a in enumerate(leaves)}
-            stores.put(store, address, _name(t), arrays)
+            stores.put(store, address, NAME.format(t), arrays)
 
 
 def _nudged(arguments: tuple) -> tuple:
-    """Return a program's arguments with side state and records moved by one rounding.
-
-    Args:
-      arguments: (shared, key, lanes, own), see `_Sweep`.
-    """
+    """Return a program's arguments, side state and records moved by one rounding."""
     (floats, side, fixed, extra), key, lanes, per_lane = arguments
     rng = np.random.default_rng(0)
 
@@ -329,8 +310,7 @@ def same_lane(
 
     Args:
       anew: leaves [1, ...] of the lane, computed in a tile of one.
-      nudged: leaves [1, ...] of the same from inputs that are one rounding away: how
-        much rounding can change the lane.
+      nudged: the same from inputs that are one rounding away: how much that changes.
       stored: leaves [tile, ...].
     """
     if [a.shape[1:] for a in anew] != [a.shape[1:] for a in stored]:
@@ -343,10 +323,6 @@ def same_lane(
     least = max(ROUNDING, float(coarse)) * np.linalg.norm(first)
     allowed = max(least, AMPLE * np.linalg.norm(one - near))
     return bool(np.linalg.norm(one - first) <= allowed)
-
-
-def _name(tile: int) -> str:
-    return f"tile-{tile:05d}"
 
 
 def _fewer(flight: int, error: Exception, lanes: Lanes) -> int:

@@ -1,14 +1,12 @@
 """Log-odds that models give to records' labels.
 
 phi(z) = log p_y - log sum_{y' != y} p_{y'} (Carlini et al. 2022, section IV-C), taken
-from the logits, so that probabilities need no floor. It determines the loss and the
-confidence: loss = log(1 + e^-phi), p_y = 1 / (1 + e^-phi). They are
-stored as float16, one row per model.
+from the logits, so that probabilities need no floor. The loss is log(1 + e^-phi), and
+p_y = 1 / (1 + e^-phi). They are stored as float16, one row per model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -72,27 +70,10 @@ def of_release(
 ) -> Signals:
     """Return the signals of one release, float16; a sweep calls this as its `then`.
 
-    Args:
-      defense: has the `predict` that is called.
-      side: public side state.
-      release: result of one run.
-      candidates: [r, ...] records that may be members.
-      population: [p, ...] records that are not members.
-      queries: [q] only its length counts, at most 9; above 1 only for images.
+    The candidates [r, ...] may be members, the population [p, ...] are not. Of
+    `queries` [q] only the length counts, at most 9; above 1 only for images.
     """
-    ask = _asker(defense, side, release, SHIFTS[: len(queries)])
-    return Signals(ask(candidates), ask(population))
-
-
-def with_release(
-    defense: Defense, side: Any, release: Release, *records: Any
-) -> tuple[Release, Signals]:
-    """Return a release and its signals. Arguments: `of_release`."""
-    return release, of_release(defense, side, release, *records)
-
-
-def _asker(defense: Defense, side: Any, release: Release, shifts: tuple) -> Callable:
-    predict = defense.predict
+    predict, shifts = defense.predict, SHIFTS[: len(queries)]
     assert predict is not None, "a membership game needs a model that predicts"
 
     def some(z: Examples) -> jax.Array:
@@ -111,18 +92,21 @@ def _asker(defense: Defense, side: Any, release: Release, shifts: tuple) -> Call
         )
         return jax.lax.map(some, parts).reshape(n + pad, len(shifts))[:n]
 
-    return ask
+    return Signals(ask(candidates), ask(population))
+
+
+def with_release(
+    defense: Defense, side: Any, release: Release, *records: Any
+) -> tuple[Release, Signals]:
+    """Return a release and its signals. Arguments: `of_release`."""
+    return release, of_release(defense, side, release, *records)
 
 
 def by_group(member: np.ndarray, signal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the signals of models trained with a record, and without it.
 
-    Args:
-      member: [models, records] bool, each record in exactly half.
-      signal: [models, records, queries].
-
-    Returns:
-      Two arrays [records, queries, models / 2], float32 where signals are float16.
+    Each is [records, queries, models / 2], float32 where signals [models, records,
+    queries] are float16; each record is in exactly half of `member` [models, records].
     """
     models, records, queries = signal.shape
     order = np.argsort(~np.asarray(member).T, axis=1, kind="stable")

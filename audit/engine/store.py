@@ -44,17 +44,11 @@ class Store(NamedTuple):
     """A folder that can be written."""
 
     folder: Path
-    on_problem: Callable[[str], None] = (
-        _ignore  # called with a sentence per damaged shard
-    )
+    on_problem: Callable[[str], None] = _ignore  # called once per damaged shard
 
 
 def open_store(folder: Path, on_problem: Callable[[str], None] = _ignore) -> Store:
-    """Make the folder and check that it can be written.
-
-    Args:
-      folder: made if it does not exist.
-      on_problem: called with one sentence per damaged shard.
+    """Make the folder if it does not exist, and check that it can be written.
 
     Raises:
       StoreError: if the folder cannot be written.
@@ -76,10 +70,8 @@ def open_store(folder: Path, on_problem: Callable[[str], None] = _ignore) -> Sto
 def digest(*parts: Any) -> str:
     """Return the sha256 of plain data, arrays, typed keys and nestings of them.
 
-    Order in a dict does not matter; 1, 1.0 and True are different.
-
-    Raises:
-      TypeError: for anything else, naming its type.
+    Order in a dict does not matter; 1, 1.0 and True are different. TypeError names the
+    type of anything else.
     """
     sha = hashlib.sha256()
     _feed(sha, parts)
@@ -222,8 +214,7 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
 
 def _write(path: Path, raw: bytes) -> None:
     """Write a file whole or not at all, first under a temporary name."""
-    unique = f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}"
-    temporary = path.with_name(unique)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -235,10 +226,9 @@ def _write(path: Path, raw: bytes) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise StoreError(
-            f"cannot write {path.parent}: {error.strerror}; make room there or "
-            f"use another store=DIR"
-        ) from None
+        remedy = "make room there or use another store=DIR"
+        problem = f"cannot write {path.parent}: {error.strerror}"
+        raise StoreError(f"{problem}; {remedy}") from None
 
 
 def installed(*packages: str) -> dict[str, str | None]:

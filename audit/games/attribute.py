@@ -13,36 +13,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from audit.data import DataError
 from audit.data.pool import which_values
-from audit.engine import shadow
 from audit.engine.precision import double
+from audit.engine.shadow import Learner
 from audit.errors import did_you_mean
 from audit.games import base, controls, guarantees, leave_one_out
-from audit.games.base import Game, Problem, Result, Runs, Table
+from audit.games.base import Game, Problem, Result, Runs, Table, take
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
-from audit.scorecard.schema import Scorecard
-from audit.scorecard.view import (
-    NOT_TOLD_APART,
-    STANDARD_ERRORS,
-    STRONGEST,
-    Column,
-    Line,
-    View,
-    number,
-    of_best,
-    with_error,
-)
+from audit.scorecard import view
+from audit.scorecard.view import Column, Line, View, number, of_best, with_error
 from audit.statistics import metrics
-from audit.types import Attack, Attribute, Examples, Release
+from audit.types import Attack, Attribute, Examples
 
 MOST_VALUES = 50  # of one attribute
 REFITS = 128  # records whose candidates are fitted together
-
-
 CLOSE = 0.25  # of the floor's share of wrong guesses: attributes are told
 
 
@@ -53,21 +42,10 @@ def attribute(*, attribute: str) -> Game:
       attribute: the column, or the prefix of the columns `NAME=...` of one category.
     """
 
-    def account(
-        key: jax.Array,
-        learner: shadow.Learner,
-        table: Table,
-        runs: Runs[None],
-        trajectories: int,
-        delta: float,
-    ) -> Guarantees:
+    def account(key: Array, runs: Runs[None], table: Table) -> Guarantees:
         """Account for every record; eta is about the attribute's columns alone."""
-        del runs  # drawn anew, from the same law
-        problem = table.problem
-        columns = find(problem, attribute).columns
-        return guarantees.in_turn(
-            key, learner, problem, trajectories, delta, table.engine, columns
-        )
+        columns = find(table.problem, attribute).columns
+        return guarantees.in_turn(key, runs.learner, table, columns)
 
     return Game(
         goal="attribute",
@@ -95,11 +73,7 @@ def find(problem: Problem, name: str) -> Attribute:
       DataError: no such column, columns a projection has mixed, or only one value.
     """
     names = problem.dataset.columns
-    columns = [
-        i
-        for i, column in enumerate(names)
-        if column == name or column.startswith(f"{name}=")
-    ]
+    columns = [i for i, c in enumerate(names) if f"{c}=".startswith(f"{name}=")]
     if not columns:
         attributes = {column.split("=")[0] for column in names}
         raise DataError(f"unknown attribute {name!r}{did_you_mean(name, attributes)}")
@@ -114,42 +88,40 @@ def find(problem: Problem, name: str) -> Attribute:
     return Attribute(np.array(columns), values)
 
 
-def candidates(asked: Attribute, x: Any) -> Any:
+def candidates(attribute: Attribute, x: Any) -> Any:
     """Return a record with every value in place of its own [v, d]."""
-    many = jnp.broadcast_to(x, (len(asked.values), *x.shape))
-    return many.at[:, asked.columns].set(asked.values.astype(x.dtype))
+    many = jnp.broadcast_to(x, (len(attribute.values), *x.shape))
+    return many.at[:, attribute.columns].set(attribute.values.astype(x.dtype))
 
 
 def play(
     name: str,
-    key: jax.Array,
+    key: Array,
     attack: Attack,
-    learner: shadow.Learner,
     runs: Runs[None],
     limits: Guarantees,
     table: Table,
 ) -> Result:
     """Let one attack tell every record's value at every release; return its scores."""
-    splits, model = table.problem.splits, attack.threat_model
+    learner, splits, model = runs.learner, table.problem.splits, attack.threat_model
     column = find(table.problem, name)
     if base.shown(model, "fixed") and not base.is_oracle(model):
         raise ValueError("the records hold the answers: only an oracle may know them")
     knowledge = base.grant(model, learner, table)._replace(attribute=column)
-    state, diagnostics = base.fitted(key, attack, knowledge)
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
     with jax.enable_x64("exact" in learner.defense.traits):
-        fixed = double(splits.fixed)
-        refits = None
-        if base.shown(model, "refits"):
-            refits = _refits(learner, fixed, column)
-        guessed = _guess_all(
-            stream(key, "guess"), attack, state, fixed, runs.releases, column, refits
-        )
+        z = double(splits.fixed)
+        refits = _refits(learner, z, column) if base.shown(model, "refits") else None
+        guess = _guesser(stream(key, "guess"), attack, state, column)
+        each = np.arange(len(runs.releases.params)), runs.releases.params
+        guessed = np.asarray(guess(each, np.arange(len(z.y)), z, refits))
     truth = which_values(column, splits.fixed.x).argmax(1)
     right = (guessed == truth).mean(0)  # of [runs, n]
     # what is told of one record, taken for another's: it must not beat the floor
     null = (guessed[:, controls.partner(np.zeros(len(truth), int))] != truth).mean(0)
     success, se = float(right.mean()), metrics.standard_error(right)
     floor = None if table.floor is None else 1 - float(table.floor.mean())
+    null_se = metrics.standard_error(null)
     numbers = {
         "success": success,
         "success_se": se,
@@ -157,58 +129,36 @@ def play(
         "runs": len(guessed),
         "fit": diagnostics,
         **_by_loss(right, limits.eta),
-        "controls": {
-            "null": {
-                "error": float(null.mean()),
-                "error_se": metrics.standard_error(null),
-            }
-        },
+        "controls": {"null": {"error": float(null.mean()), "error_se": null_se}},
     }
-    return Result(
-        base.headline("success", success, se, better="higher", floor=floor),
-        numbers,
-        {"wrong": 1 - right, "null": null},
-        error=1 - right,
-    )
+    headline = base.headline("success", success, se, better="higher", floor=floor)
+    return Result(headline, numbers, {"wrong": 1 - right, "null": null}, 1 - right)
 
 
-def _refits(learner: shadow.Learner, fixed: Examples, column: Attribute) -> np.ndarray:
+def _refits(learner: Learner, fixed: Examples, column: Attribute) -> np.ndarray:
     """Return the noiseless release with every candidate in place [n, v, D]."""
     objective, n = objective_of(learner.defense), len(fixed.y)
     assert objective is not None
     shared = jax.jit(objective.known)(learner.side, fixed)
 
     @jax.jit
-    def some(rows: Any, z: Examples) -> jax.Array:
-        def one(row: Any, z: Examples) -> jax.Array:
+    def some(rows: Any, z: Examples) -> Array:
+        def one(row: Any, z: Examples) -> Array:
             placed = lambda x: objective.refit(shared, row, Examples(x, z.y))  # noqa: E731
             return jax.vmap(placed)(candidates(column, z.x))
 
         return jax.vmap(one)(rows, z)
 
-    parts = []
-    for start in range(0, n, REFITS):
-        rows = np.minimum(np.arange(start, start + REFITS), n - 1)
-        z = jax.tree.map(lambda a, rows=rows: a[rows], fixed)
-        parts.append(np.asarray(some(rows, z)))
+    parts = [np.asarray(some(r, take(fixed, r))) for r in base.blocks(n, REFITS)]
     return np.concatenate(parts)[:n]
 
 
-def _guess_all(
-    key: jax.Array,
-    attack: Attack,
-    state: Any,
-    fixed: Examples,
-    releases: Release,
-    column: Attribute,
-    refits: Any,
-) -> np.ndarray:
-    """Return which value is told of every record at every release [runs, n]."""
-    model = attack.threat_model
+def _guesser(key: Array, attack: Attack, state: Any, column: Attribute) -> Any:
+    """Return ((numbers, params) of runs, rows, records, refits) -> values [runs, n]."""
 
-    def one(k: Any, i: Any, w: Any, z: Examples, refits: Any) -> jax.Array:
+    def one(k: Any, i: Any, w: Any, z: Examples, refits: Any) -> Array:
         observation = base.observe(
-            model,
+            attack.threat_model,
             params=w,
             label=z.y,
             target=z.x,
@@ -218,14 +168,13 @@ def _guess_all(
         guess_key = jax.random.fold_in(jax.random.fold_in(key, k), i)
         return attack.guess(state, guess_key, observation).argmax()
 
-    rows = np.arange(len(fixed.y))
+    every = jax.vmap(one, (None, 0, None, 0, 0))
 
-    def run(part: tuple) -> jax.Array:
-        k, w = part
-        return jax.vmap(one, (None, 0, None, 0, 0))(k, rows, w, fixed, refits)
+    @jax.jit
+    def guess(runs: tuple, rows: Any, z: Examples, refits: Any) -> Array:
+        return jax.lax.map(lambda run: every(run[0], rows, run[1], z, refits), runs)
 
-    runs = np.arange(len(releases.params))
-    return np.asarray(jax.jit(lambda p: jax.lax.map(run, p))((runs, releases.params)))
+    return guess
 
 
 def _by_loss(success: np.ndarray, eta: np.ndarray | None) -> dict[str, Any]:
@@ -250,21 +199,17 @@ def _verdict(line: Line) -> tuple[str, str]:
         return f"right for {share:.0%}", text + "."
     ground, spread = 1 - float(card.floor.mse), float(card.floor.mse_se or 0)
     text += f"; always naming the commonest value is right for {ground:.1%}."
-    if share - ground <= STANDARD_ERRORS * math.hypot(se, spread):
-        return NOT_TOLD_APART, text
+    if share - ground <= view.STANDARD_ERRORS * math.hypot(se, spread):
+        return view.NOT_TOLD_APART, text
     closely = 1 - share <= CLOSE * (1 - ground)
     return ("attributes are told" if closely else "some attributes are told"), text
-
-
-def _eta_words(card: Scorecard) -> str:
-    return f"about {card.scenario['attribute']} alone"
 
 
 VIEW = View(
     units="guessed: share of records whose attribute is told, ± one standard error; "
     "floor: the commonest value",
     attack=(
-        STRONGEST,
+        view.STRONGEST,
         Column("guessed", of_best(lambda r: with_error(r.success, r.success_se))),
         Column("floor", of_best(lambda r: number(r.headline.floor))),
     ),
@@ -275,6 +220,6 @@ VIEW = View(
     },
     verdict=_verdict,
     bound_table=False,
-    eta_words=_eta_words,
+    eta_words=lambda card: f"about {card.scenario['attribute']} alone",
     spare=True,
 )

@@ -8,15 +8,16 @@ declaration is shown None. (The words are those of Guo et al. 2022, Figure 1.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+from jax import Array
 
 from audit import data
 from audit.config.compose import Entry, Scenario
-from audit.engine import shadow
+from audit.engine.shadow import Engine, Learner, sweep
 from audit.errors import did_you_mean
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
@@ -25,10 +26,8 @@ from audit.scorecard.schema import Headline
 from audit.scorecard.view import View
 from audit.types import (
     TRAITS,
-    Attack,
     Defense,
     Examples,
-    Iterative,
     Knowledge,
     Observation,
     Release,
@@ -38,26 +37,17 @@ from audit.types import (
     TrainingSet,
 )
 
-# Which declared words show an attack a field: one of them is enough.
+# Which declared words show an attack a field: one of them is enough, for most fields
+# the field's own name.
 OBSERVED_BY = {
-    "params": {"params"},
-    "label": {"label"},
-    "update": {"update"},
-    "target": {"target"},
+    **{f: {f} for f in ("params", "label", "update", "target", "refits", "signals")},
     "rest": {"objective"},
     "candidates": {"record", "canaries"},
-    "refits": {"refits"},
-    "signals": {"signals"},
     "ratios": {"transcript"},
 }
 KNOWN_BY = {
-    "fixed": {"fixed"},
-    "init": {"init"},
-    "public": {"public"},
-    "train": {"train"},
-    "objective": {"objective"},
+    **{f: {f} for f in ("fixed", "init", "public", "train", "objective", "shadows")},
     "likelihood": {"mechanism"},
-    "shadows": {"shadows"},
 }
 # The words of every game; a game adds its own. An oracle sees the target.
 WORDS = {
@@ -75,8 +65,9 @@ Evidence = TypeVar("Evidence")
 
 
 class Runs(NamedTuple, Generic[Evidence]):
-    """What the referee trained."""
+    """What the referee trained of one defense."""
 
+    learner: Learner
     releases: Release  # leading axis: runs
     evidence: Evidence  # what else the game keeps of them, of a type of its own
     noiseless: Release | None = None  # one release before noise, for utility only
@@ -110,9 +101,11 @@ class Table(NamedTuple):
     """What every trial of an audit shares."""
 
     problem: Problem
-    engine: shadow.Engine
+    engine: Engine
     runs: int  # releases per target, or in all where one release serves all targets
     lpips: Any = None  # weights, or the reason why there are none
+    trajectories: int = 1  # that are accounted for, per target
+    delta: float = 0.0  # at which epsilon is given
     floor: np.ndarray | None = None  # [targets] error of who ignores the release
 
 
@@ -128,11 +121,6 @@ class Trial(NamedTuple):
     trace: str | None = None  # where a failed one failed
     result: Result | None = None
 
-    @property
-    def is_oracle(self) -> bool:
-        """Whether the referee shows it the answer: a reference, never ranked."""
-        return is_oracle(self.threat_model)
-
 
 class Game(NamedTuple):
     """How one kind of audit is played."""
@@ -140,8 +128,8 @@ class Game(NamedTuple):
     goal: str  # of the attacks that can play
     grants: Mapping[str, str]  # words it can grant, and what they mean; see `words`
     release: Callable  # (key, Learner, Table) -> Runs
-    account: Callable  # (key, Learner, Table, Runs, trajectories, delta) -> Guarantees
-    play: Callable  # (key, Attack, Learner, Runs, Guarantees, Table) -> Result
+    account: Callable  # (key, Runs, Table) -> Guarantees
+    play: Callable  # (key, Attack, Runs, Guarantees, Table) -> Result
     view: View
     floor: str | None = None  # the attack that ignores the release; None = a test
     floor_error: Callable | None = None  # (Table) -> [targets] instead of playing it
@@ -165,9 +153,9 @@ def words(game: Game) -> dict[str, str]:
     return {**{w: WORDS[w] for w in ("params", "target")}, **game.grants}
 
 
-def granting(*common: str, **own: str) -> dict[str, str]:
+def granting(*common: str, **more: str) -> dict[str, str]:
     """Return the words a game grants: `common` ones of `WORDS`, and its own."""
-    return {**{word: WORDS[word] for word in common}, **own}
+    return {**{word: WORDS[word] for word in common}, **more}
 
 
 def mismatch(model: ThreatModel, defense: Defense, game: Game) -> str | None:
@@ -202,25 +190,13 @@ def mismatch(model: ThreatModel, defense: Defense, game: Game) -> str | None:
     return f"this game cannot grant {', '.join(lacking)}" if lacking else None
 
 
-def steppable(defense: Defense) -> Iterative | None:
-    """Return the mechanism whose step can be taken at any parameters, or None.
-
-    A side that is made anew before each step has no value at given parameters.
-    """
-    mechanism = defense.mechanism
-    if isinstance(mechanism, Iterative) and mechanism.refresh is None:
-        return mechanism
-    return None
-
-
 def sentence(model: ThreatModel, game: Game) -> str:
     """Return a threat model in words."""
-
-    def listed(declared: frozenset[str]) -> list[str]:
-        return [words(game).get(word, word) for word in sorted(declared)]
-
-    sees = ", ".join(listed(model.sees)) or "nothing"
-    knows = ", ".join(listed(model.knows)) or "nothing more"
+    sees, knows = (
+        ", ".join(words(game).get(word, word) for word in sorted(declared))
+        for declared in (model.sees, model.knows)
+    )
+    sees, knows = sees or "nothing", knows or "nothing more"
     return f"sees {sees}; knows {knows} and a pool of similar records"
 
 
@@ -237,29 +213,23 @@ def shown(model: ThreatModel, field: str) -> bool:
 def observe(model: ThreatModel, **available: Any) -> Observation:
     """Return what an attack is shown of one run: what it declared, and nothing else.
 
-    Args:
-      model: the attack's.
-      **available: fields of `Observation` that the game has to show.
+    `available` are the fields of `Observation` that the game has to show.
     """
     return Observation(**{f: v for f, v in available.items() if shown(model, f)})
 
 
 def grant(
-    model: ThreatModel, learner: shadow.Learner, table: Table, **available: Any
+    model: ThreatModel, learner: Learner, table: Table, **available: Any
 ) -> Knowledge:
     """Return what an attack knows before the release: what it declared, nothing else.
 
-    Args:
-      model: the attack's.
-      learner: the defense it is about.
-      table: of the audit.
-      **available: fields of `Knowledge` that only this game has to grant.
+    `available` are the fields of `Knowledge` that only this game has to grant.
     """
-    splits, engine = table.problem.splits, table.engine
+    splits = table.problem.splits
 
-    def train(key: jax.Array, records: TrainingSet) -> Release:
+    def train(key: Array, records: TrainingSet) -> Release:
         what = f"{learner.label}: shadow models"
-        return shadow.sweep("train", learner, key, records, engine=engine, what=what)
+        return sweep("train", learner, key, records, engine=table.engine, what=what)
 
     available = {
         "fixed": splits.fixed,
@@ -273,9 +243,57 @@ def grant(
     return Knowledge(learner.task, splits.pool, splits.pool_source, **granted)
 
 
-def fitted(key: jax.Array, attack: Attack, knowledge: Knowledge) -> tuple[Any, Any]:
-    """Return an attack's state and diagnostics, fitted before it sees a release."""
-    return attack.fit(stream(key, "fit"), knowledge)
+# Runs ---------------------------------------------------------------------------------
+
+
+def train(name: str, key: Array, learner: Learner, *data: Any, **more: Any) -> Any:
+    """Return what `engine.shadow.sweep` does, under the keys and the title `name`."""
+    what, key = f"{learner.label}: {name}", stream(key, name)
+    return sweep("train", learner, key, *data, what=what, **more)
+
+
+def few(engine: Engine, runs: int) -> Engine:
+    """Return the engine with tiles no larger than there are runs."""
+    lanes = engine.lanes
+    return engine._replace(lanes=lanes._replace(tile=min(lanes.tile, runs)))
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def blocks(
+    n: int, size: int, report: Callable = silent, what: str = ""
+) -> Iterator[np.ndarray]:
+    """Yield the rows of n records, `size` at a time; the last block repeats row n - 1.
+
+    One compiled program serves all blocks. `report` is called as `Engine.report` is.
+    """
+    report(what, 0, n)
+    for start in range(0, n, size):
+        yield np.minimum(np.arange(start, start + size), n - 1)
+        report(what, min(start + size, n), n)
+
+
+def take(tree: Any, rows: Any) -> Any:
+    """Return some rows of every array."""
+    return jax.tree.map(lambda a: a[rows], tree)
+
+
+def repeated(targets: Examples, runs: int) -> Examples:
+    """Return every target `runs` times in a row: [T * runs, ...]."""
+    return jax.tree.map(lambda a: np.repeat(np.asarray(a), runs, 0), targets)
+
+
+def in_turn(scenario: Scenario) -> str:
+    """Return how many records there are where each is the target in turn."""
+    return f"{fixed_records(scenario)} records, each the target in turn"
+
+
+def fixed_records(scenario: Scenario) -> str:
+    """Return the number of fixed records in words."""
+    fixed = scenario.splits.fixed
+    return "all other" if fixed is None else str(fixed)
 
 
 # Numbers ------------------------------------------------------------------------------
@@ -298,27 +316,16 @@ def headline(
       better: which value is the stronger attack's.
       floor: what an attacker gets who ignores the release; None = nothing known.
     """
-    plain = {"value": value, "standard_error": standard_error, "floor": floor}
+
+    def plain(number: float | None) -> Any:
+        if number is None:
+            return None
+        return float(number) if np.isfinite(number) else str(float(number))
+
     return Headline(
         metric=metric,
+        value=plain(value),
+        standard_error=plain(standard_error),
         better=better,
-        **{name: _number(number) for name, number in plain.items()},
+        floor=plain(floor),
     )
-
-
-def _number(value: float | None) -> Any:
-    if value is None:
-        return None
-    return float(value) if np.isfinite(value) else str(float(value))
-
-
-def repeated(targets: Examples, runs: int) -> Examples:
-    """Return every target `runs` times in a row: [T * runs, ...]."""
-    return jax.tree.map(lambda a: np.repeat(np.asarray(a), runs, 0), targets)
-
-
-def in_turn(scenario: Scenario) -> str:
-    """Return how many records there are where each is the target in turn."""
-    fixed = scenario.splits.fixed
-    number = "all other" if fixed is None else str(fixed)
-    return f"{number} records, each the target in turn"

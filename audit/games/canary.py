@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from audit.config.compose import Scenario
 from audit.config.schema import Section
-from audit.engine import shadow
+from audit.engine.shadow import Learner, sweep
 from audit.errors import UserError
 from audit.games import base, epsilon_audit, guarantees
 from audit.games.base import Game, Problem, Result, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.mechanisms import canaries as planting
 from audit.rng import stream
+from audit.scorecard.view import View
 from audit.types import Attack, Count, Examples, Positive, Splits, Task, TrainingSet
 
 MODELS = 16  # trained whole, for the utility
@@ -54,7 +57,6 @@ def canary(*, canaries: Canaries) -> Game:
             raise UserError(
                 f"canaries.count={canaries.count}: the game canary has one per run"
             )
-        _needs_classes(scenario)
 
     return _game(canaries, two_worlds, tell_apart, check, epsilon_audit.TWO_WORLDS)
 
@@ -72,19 +74,23 @@ def one_run(*, canaries: Canaries) -> Game:
                 f"runs={scenario.spec.runs}: the game one_run has one run per audit; "
                 f"canaries.audits repeats it"
             )
-        _needs_classes(scenario)
 
     return _game(canaries, single_runs, tell_members, check, epsilon_audit.ONE_RUN)
 
 
-def _needs_classes(scenario: Scenario) -> None:
-    if not scenario.spec.task.classes:
-        raise UserError("task.classes=[]: canaries need labels that are classes")
-
-
 def _game(
-    canaries: Canaries, release: Callable, play: Callable, check: Callable, view: Any
+    canaries: Canaries, release: Callable, play: Callable, check: Callable, view: View
 ) -> Game:
+    def checked(scenario: Scenario) -> None:
+        check(scenario)
+        if not scenario.spec.task.classes:
+            raise UserError("task.classes=[]: canaries need labels that are classes")
+
+    def account(key: Array, runs: Runs, table: Table) -> Guarantees:
+        """Account for epsilon, every slot counted; no guess is at a record."""
+        n = records(canaries, table.problem.splits)
+        return Guarantees(epsilon=guarantees.epsilon(runs.learner, n, table.delta))
+
     return Game(
         goal="membership",
         grants=base.granting(
@@ -94,15 +100,15 @@ def _game(
             transcript="every noised update",
             canaries="which records were planted",
         ),
-        release=functools.partial(release, canaries),
-        account=functools.partial(account, canaries),
-        play=functools.partial(play, canaries),
+        release=partial(release, canaries),
+        account=account,
+        play=play,
         view=view,
-        check=check,
-        fits=functools.partial(fits, canaries),
+        check=checked,
+        fits=partial(fits, canaries),
         task=lambda task: planted_task(task, canaries.count, canaries.norm),
-        records=lambda splits: records(canaries, splits),
-        sizes=functools.partial(_sizes, canaries),
+        records=partial(records, canaries),
+        sizes=partial(_sizes, canaries),
     )
 
 
@@ -113,12 +119,8 @@ def planted_task(task: Task, count: int, norm: float) -> Task:
 
 
 def _sizes(canaries: Canaries, scenario: Scenario) -> str:
-    fixed = scenario.splits.fixed
-    plural = "y" if canaries.count == 1 else "ies"
-    return (
-        f"{'all other' if fixed is None else fixed} fixed records and "
-        f"{canaries.count} {canaries.kind} canar{plural}"
-    )
+    fixed, plural = base.fixed_records(scenario), "y" if canaries.count == 1 else "ies"
+    return f"{fixed} fixed records and {canaries.count} {canaries.kind} canar{plural}"
 
 
 def records(canaries: Canaries, splits: Splits) -> int:
@@ -139,7 +141,7 @@ def planted(canaries: Canaries, problem: Problem) -> Examples:
         raise UserError(f"canaries.count={canaries.count}: {error}") from None
 
 
-def fits(canaries: Canaries, learner: shadow.Learner, table: Table) -> None:
+def fits(canaries: Canaries, learner: Learner, table: Table) -> None:
     """Refuse what cannot be audited, before anything is trained.
 
     Raises:
@@ -153,26 +155,16 @@ def fits(canaries: Canaries, learner: shadow.Learner, table: Table) -> None:
         )
 
 
-def account(
-    canaries: Canaries,
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs,
-    trajectories: int,
-    delta: float,
-) -> Guarantees:
-    """Account for epsilon with every slot counted; records are not what is asked."""
-    del key, runs, trajectories
-    n = records(canaries, table.problem.splits)
-    return Guarantees(epsilon=guarantees.epsilon(learner, n, delta))
+def _claim(runs: Runs, limits: Guarantees, table: Table, canaries: int) -> Any:
+    n = len(table.problem.splits.fixed.y) + canaries
+    return epsilon_audit.claim(runs.learner, limits, n)
 
 
 # Two worlds ---------------------------------------------------------------------------
 
 
 def two_worlds(
-    canaries: Canaries, key: jax.Array, learner: shadow.Learner, table: Table
+    canaries: Canaries, key: Array, learner: Learner, table: Table
 ) -> Runs[np.ndarray | None]:
     """Make `runs` transcripts of each world, for every audit; keep what they say.
 
@@ -184,72 +176,43 @@ def two_worlds(
     """
     canary, audits = planted(canaries, table.problem), canaries.audits
     fixed, engine = table.problem.splits.fixed, table.engine
-    releases = shadow.sweep(
-        "train",
-        learner,
-        stream(key, "models"),
-        TrainingSet(fixed, _slots(canary, np.ones(MODELS, bool))),
-        engine=_cut(engine, MODELS),
-        what=f"{learner.label}: models",
-    )
+
+    def records(member: np.ndarray) -> TrainingSet:
+        """Return the records of every run, the canary or nobody in the last slot."""
+        slots = planting.present(base.repeated(canary, len(member)), member)
+        return TrainingSet(fixed, slots)
+
+    some, few = records(np.ones(MODELS, bool)), base.few(engine, MODELS)
+    releases = base.train("models", key, learner, some, engine=few)
     if learner.defense.log_likelihood is None:
-        return Runs(releases, None)
+        return Runs(learner, releases, None)
     key, what = stream(key, "transcripts"), f"{learner.label}: transcripts"
     together = min(audits, max(1, TOGETHER // (2 * table.runs)))
     engine.report(what, 0, audits)
-    ratios = []
+    ratios, quiet = [], engine._replace(report=base.silent)
     for start in range(0, audits, together):
         number = min(together, audits - start)
-        member = np.tile(np.repeat([True, False], table.runs), number)
-        each = shadow.sweep(
-            "log_likelihood",
-            learner,
-            jax.random.fold_in(key, start),
-            TrainingSet(fixed, _slots(canary, member)),
-            canary,
-            engine=engine._replace(report=_quiet),
-        )
+        both = records(np.tile(np.repeat([True, False], table.runs), number))
+        run_key = jax.random.fold_in(key, start)
+        each = sweep("log_likelihood", learner, run_key, both, canary, engine=quiet)
         ratios.append(each[:, 0].reshape(number, 2, table.runs))
         engine.report(what, start + number, audits)
-    return Runs(releases, np.concatenate(ratios))
-
-
-def _slots(canary: Examples, member: np.ndarray) -> Examples:
-    """Return the target slot of every run: the canary, or nobody."""
-    many = jax.tree.map(lambda a: np.repeat(a, len(member), 0), canary)
-    return planting.present(many, member)
-
-
-def _cut(engine: shadow.Engine, runs: int) -> shadow.Engine:
-    """Return the engine with tiles no larger than there are runs."""
-    lanes = engine.lanes
-    return engine._replace(lanes=lanes._replace(tile=min(lanes.tile, runs)))
-
-
-def _quiet(what: str, done: int, total: int) -> None:
-    """Report nothing."""
+    return Runs(learner, releases, np.concatenate(ratios))
 
 
 def tell_apart(
-    canaries: Canaries,
-    key: jax.Array,
-    attack: Attack,
-    learner: shadow.Learner,
-    runs: Runs[np.ndarray | None],
-    limits: Guarantees,
-    table: Table,
+    key: Array, attack: Attack, runs: Runs, limits: Guarantees, table: Table
 ) -> Result:
     """Let one attack score every run of both worlds; return what that proves."""
-    ratios = runs.evidence
+    ratios, model = runs.evidence, attack.threat_model
     assert ratios is not None, "an attack on transcripts assumes noise with a density"
-    model = attack.threat_model
-    state, diagnostics = base.fitted(key, attack, base.grant(model, learner, table))
+    knowledge = base.grant(model, runs.learner, table)
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
     keys = jax.random.split(stream(key, "guess"), ratios.size)
     guess = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
     scores = guess(state, keys, base.observe(model, ratios=ratios.reshape(-1)))
     scores = np.asarray(scores, float).reshape(ratios.shape)
-    n = records(canaries, table.problem.splits)
-    claim = epsilon_audit.claim(learner, limits, n)
+    claim = _claim(runs, limits, table, 1)
     return epsilon_audit.two_worlds(scores, claim, diagnostics)
 
 
@@ -257,50 +220,39 @@ def tell_apart(
 
 
 def single_runs(
-    canaries: Canaries, key: jax.Array, learner: shadow.Learner, table: Table
+    canaries: Canaries, key: Array, learner: Learner, table: Table
 ) -> Runs[Bits]:
     """Train once per audit, each canary in with chance 1/2 of its own."""
     many, audits = planted(canaries, table.problem), canaries.audits
     fixed, what = table.problem.splits.fixed, f"{learner.label}: models"
     shape = (audits, canaries.count)
     member = np.asarray(jax.random.bernoulli(stream(key, "members"), shape=shape))
-    engine, each = _cut(table.engine, 1), []
+    engine, each = base.few(table.engine, 1)._replace(report=base.silent), []
     table.engine.report(what, 0, audits)
     for i in range(audits):
+        run_key = jax.random.fold_in(stream(key, "models"), i)
         slots = planting.present(many, member[i])
         joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), fixed, slots)
-        release = shadow.sweep(
-            "train",
-            learner,
-            jax.random.fold_in(stream(key, "models"), i),
-            TrainingSet(joined, None),
-            engine=engine._replace(report=_quiet),
-        )
-        each.append(release)
+        records = TrainingSet(joined, None)
+        each.append(sweep("train", learner, run_key, records, engine=engine))
         table.engine.report(what, i + 1, audits)
     releases = jax.tree.map(lambda *a: np.concatenate(a), *each)
-    return Runs(releases, Bits(many, member))
+    return Runs(learner, releases, Bits(many, member))
 
 
 def tell_members(
-    canaries: Canaries,
-    key: jax.Array,
-    attack: Attack,
-    learner: shadow.Learner,
-    runs: Runs[Bits],
-    limits: Guarantees,
-    table: Table,
+    key: Array, attack: Attack, runs: Runs[Bits], limits: Guarantees, table: Table
 ) -> Result:
     """Let one attack score every canary of every run; return what that proves."""
     bits, model = runs.evidence, attack.threat_model
-    state, diagnostics = base.fitted(key, attack, base.grant(model, learner, table))
+    knowledge = base.grant(model, runs.learner, table)
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
 
-    def one(key: jax.Array, params: Any) -> jax.Array:
+    def one(key: Array, params: Any) -> Array:
         observation = base.observe(model, params=params, candidates=bits.canaries)
         return attack.guess(state, key, observation)
 
     keys = jax.random.split(stream(key, "guess"), len(bits.member))
     scores = np.asarray(jax.jit(jax.vmap(one))(keys, runs.releases.params), float)
-    n = records(canaries, table.problem.splits)
-    claim = epsilon_audit.claim(learner, limits, n)
+    claim = _claim(runs, limits, table, bits.member.shape[1])
     return epsilon_audit.one_run(scores, bits.member, claim, diagnostics)

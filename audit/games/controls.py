@@ -31,9 +31,9 @@ def of_guesses(
       pool: the attacker's prior.
     """
     each = null(guesses, targets)
-    told = each[np.isfinite(each)]
-    se = metrics.standard_error(told) if len(told) else None
-    mean = float(told.mean()) if len(told) else None
+    finite = each[np.isfinite(each)]
+    se = metrics.standard_error(finite) if len(finite) else None
+    mean = float(finite.mean()) if len(finite) else None
     summary = {"null": {"error": mean, "error_se": se}}
     return summary | matched(guesses[:, 0], targets, pool), {"null": each}
 
@@ -44,14 +44,11 @@ def null(guesses: np.ndarray, targets: Examples) -> np.ndarray:
     Returns:
       [targets] means over runs; nan where a class has one target.
     """
-    other = partner(np.asarray(targets.y))
-    x = np.asarray(targets.x, float)
+    other, x = partner(np.asarray(targets.y)), np.asarray(targets.x, float)
     error = np.full(len(x), np.nan)
-    at = np.flatnonzero(other != np.arange(len(x)))
-    axes = tuple(range(1, guesses.ndim))
-    for i in at:  # a target at a time: guesses are many
+    for i in np.flatnonzero(other != np.arange(len(x))):  # one by one: guesses are many
         gap = np.asarray(guesses[other[i]], float) - x[i]
-        error[i] = (gap**2).mean(tuple(a - 1 for a in axes))
+        error[i] = (gap**2).mean(tuple(range(gap.ndim)))
     return error
 
 
@@ -79,13 +76,10 @@ def matched(guess: np.ndarray, targets: Examples, pool: Examples) -> dict[str, A
 
     rows = np.unique(np.linspace(0, len(guess) - 1, MATCHED).astype(int))
     x = np.asarray(targets.x, float)[rows].reshape(len(rows), -1)
-    rng, y = np.random.default_rng(0), np.asarray(pool.y)
-    picked = np.concatenate(
-        [
-            rng.choice(_rows(y, label), 1)
-            for label in np.asarray(targets.y)[rows].tolist()
-        ]
-    )
+    rng, y, picked = np.random.default_rng(0), np.asarray(pool.y), []
+    for label in np.asarray(targets.y)[rows].tolist():
+        alike = np.flatnonzero(y == label)
+        picked.append(rng.choice(alike if len(alike) else np.arange(len(y)), 1)[0])
 
     def best(images: np.ndarray) -> float | None:
         flat = np.asarray(images, float).reshape(len(rows), -1)
@@ -94,15 +88,8 @@ def matched(guess: np.ndarray, targets: Examples, pool: Examples) -> dict[str, A
         square = (flat**2).sum(1)[:, None] + (x**2).sum(1) - 2 * flat @ x.T
         return float(square[linear_sum_assignment(square)].mean() / x.shape[1])
 
-    return {
-        "matched": best(guess[rows]),
-        "matched_pool": best(np.asarray(pool.x)[picked]),
-    }
-
-
-def _rows(labels: np.ndarray, label: Any) -> np.ndarray:
-    own = np.flatnonzero(labels == label)
-    return own if len(own) else np.arange(len(labels))
+    at_random = np.asarray(pool.x)[picked]
+    return {"matched": best(guess[rows]), "matched_pool": best(at_random)}
 
 
 def same_noise(releases: Release, shadows: Release, runs: int) -> float | None:

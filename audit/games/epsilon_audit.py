@@ -13,27 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.accounting import rdp, tradeoff
-from audit.engine import shadow
+from audit.engine.shadow import Learner
 from audit.games import base
 from audit.games.base import Result
 from audit.games.guarantees import Guarantees
+from audit.games.membership_rates import plain
 from audit.scorecard.flags import Flag
 from audit.scorecard.schema import AttackResult, Scorecard
-from audit.scorecard.view import (
-    Cell,
-    Column,
-    Line,
-    View,
-    attack_name,
-    number,
-    of_best,
-)
+from audit.scorecard.view import Cell, Column, Line, View, attack_name, number, of_best
 from audit.statistics import epsilon_lower, epsilon_lower_one_run, roc
 
 CONFIDENCE = 0.95
 SURE = 0.999  # of a flag: twenty clean runs must not raise one by chance
 THRESHOLD = 0.0  # of a log-likelihood ratio: fixed in advance
-# How the threshold of each method's row is proofs. Without a Gaussian claim the tails
+# How the threshold of each method's row is chosen. Without a Gaussian claim the tails
 # tell most, and where they begin is not known in advance.
 SELECTION: dict[str, Any] = {
     "gdp": "fixed",
@@ -54,8 +47,13 @@ class EpsilonClaim(NamedTuple):
     loss: Any  # reads like a PrivacyLossDistribution; None = there is none
     gaussian: bool  # the claim is a Gaussian one, mu-GDP
 
+    @property
+    def upper(self) -> float:
+        """The epsilon that no lower end may exceed."""
+        return math.inf if self.epsilon is None else self.epsilon
 
-def claim(learner: shadow.Learner, limits: Guarantees, n: int) -> EpsilonClaim:
+
+def claim(learner: Learner, limits: Guarantees, n: int) -> EpsilonClaim:
     """Return what is claimed of `n` records, one of which is in or out."""
     pld = learner.defense.pld
     loss = None if pld is None else pld(n, "add_remove")
@@ -83,17 +81,29 @@ def two_worlds(
       diagnostics: of the attack's fit.
     """
     methods = [m for m in epsilon_lower.METHODS if m != "gdp" or claim.gaussian]
+    main: Any = "gdp" if claim.gaussian else "clopper_pearson"
     members, nonmembers = scores[0]
+
+    def lower(
+        both: Any, method: Any, selection: Any = None, confidence: Any = CONFIDENCE
+    ) -> epsilon_lower.Lower:
+        """Return a lower end; by default the one that the row of the table prints."""
+        selection = selection or SELECTION[method]
+        return epsilon_lower.lower(
+            *both,
+            delta=claim.delta,
+            method=method,
+            selection=selection,
+            threshold=THRESHOLD if selection == "fixed" else None,
+            confidence=confidence,
+        )
+
     proofs = {
-        m: {
-            s: _lower(members, nonmembers, m, s, claim)
-            for s in epsilon_lower.SELECTIONS
-        }
+        m: {s: lower(scores[0], m, s) for s in epsilon_lower.SELECTIONS}
         for m in methods
     }
-    main = "gdp" if claim.gaussian else "clopper_pearson"
     above = {  # the posterior promises no confidence
-        m: sum(_row(a, b, m, claim).epsilon > _upper(claim) for a, b in scores)
+        m: sum(lower(both, m).epsilon > claim.upper for both in scores)
         for m in methods
         if m != "bayesian"
     }
@@ -102,15 +112,11 @@ def two_worlds(
         "auc": summary.auc._asdict(),
         "advantage": 2 * summary.accuracy[-1].value - 1,
         "operating": [
-            {"nominal": f, **_operating(point)}
-            for f, point in zip(roc.FPRS, summary.operating, strict=True)
+            {"nominal": fpr, **({"unavailable": o} if isinstance(o, str) else plain(o))}
+            for fpr, o in zip(roc.FPRS, summary.operating, strict=True)
         ],
         "runs": members.size,
-        "delta": claim.delta,
-        "upper": claim.epsilon,
-        "upper_rdp": claim.rdp,
-        "lower": {m: {s: _plain(v) for s, v in by.items()} for m, by in proofs.items()},
-        "method": main,
+        **_proved(proofs, main, claim),
         "selection": SELECTION,
         "epsilon_lower": proofs[main][SELECTION[main]].epsilon,
         "audits": len(scores),
@@ -118,60 +124,29 @@ def two_worlds(
         "in_band": _in_band(members, nonmembers, claim),
         "fit": diagnostics or {},
     }
-    flags = _raised(members, nonmembers, main, claim)
-    return _result(numbers, _roc_arrays(members, nonmembers, claim), flags)
-
-
-def _result(numbers: dict[str, Any], arrays: dict, flags: list[Flag]) -> Result:
-    proved = numbers["epsilon_lower"]
-    headline = base.headline("epsilon_lower", proved, None, better="higher", floor=0.0)
-    return Result(headline, numbers, arrays, error=None, flags=tuple(flags))
-
-
-def _upper(claim: EpsilonClaim) -> float:
-    return math.inf if claim.epsilon is None else claim.epsilon
-
-
-def _lower(
-    members: Any,
-    nonmembers: Any,
-    method: Any,
-    selection: Any,
-    claim: EpsilonClaim,
-    confidence: float = CONFIDENCE,
-) -> epsilon_lower.Lower:
-    return epsilon_lower.lower(
-        members,
-        nonmembers,
-        delta=claim.delta,
-        method=method,
-        selection=selection,
-        threshold=THRESHOLD if selection == "fixed" else None,
-        confidence=confidence,
+    null, sure = (
+        lower(both, main, confidence=SURE).epsilon
+        for both in (np.array_split(nonmembers, 2), scores[0])
     )
+    return _result(numbers, members, nonmembers, claim, null, sure)
 
 
-def _row(
-    members: Any,
-    nonmembers: Any,
-    method: Any,
-    claim: EpsilonClaim,
-    confidence: Any = None,
-) -> epsilon_lower.Lower:
-    """Return what the row of the table prints."""
-    how = SELECTION[method]
-    return _lower(members, nonmembers, method, how, claim, confidence or CONFIDENCE)
-
-
-def _plain(proofs: Any) -> dict[str, Any]:
-    return {k: v for k, v in proofs._asdict().items() if v is not None}
-
-
-def _operating(point: roc.Operating | str) -> dict[str, Any]:
-    if isinstance(point, str):
-        return {"unavailable": point}
-    tpr, fpr = ({**p._asdict(), "value": p.value} for p in (point.tpr, point.fpr))
-    return {**point._asdict(), "tpr": tpr, "fpr": fpr}
+def _proved(proofs: Any, main: str, claim: EpsilonClaim) -> dict[str, Any]:
+    """Return both sides in numbers; `proofs` are by method and selection."""
+    lower = {
+        method: {
+            selection: {k: v for k, v in proof._asdict().items() if v is not None}
+            for selection, proof in by.items()
+        }
+        for method, by in proofs.items()
+    }
+    return {
+        "delta": claim.delta,
+        "upper": claim.epsilon,
+        "upper_rdp": claim.rdp,
+        "lower": lower,
+        "method": main,
+    }
 
 
 def _in_band(members: np.ndarray, nonmembers: np.ndarray, claim: EpsilonClaim) -> Any:
@@ -194,30 +169,49 @@ def _in_band(members: np.ndarray, nonmembers: np.ndarray, claim: EpsilonClaim) -
     }
 
 
-def _raised(
-    members: Any, nonmembers: Any, main: Any, claim: EpsilonClaim
-) -> list[Flag]:
-    """Return what is wrong with an audit of two worlds."""
-    first, second = np.array_split(nonmembers, 2)
-    null = _row(first, second, main, claim, SURE).epsilon
-    sure = _row(members, nonmembers, main, claim, SURE).epsilon
-    return _judged(null, sure, _row(members, nonmembers, main, claim).epsilon, claim)
+def _result(
+    numbers: dict[str, Any],
+    members: np.ndarray,
+    nonmembers: np.ndarray,
+    claim: EpsilonClaim,
+    null: float,
+    sure: float,
+) -> Result:
+    """Return a result with the ROC of the row, and what is wrong with its audit.
 
-
-def _judged(null: float, sure: float, proofs: float, claim: EpsilonClaim) -> list[Flag]:
-    flags = []
+    Args:
+      numbers: of the row.
+      members: [m] scores with a canary.
+      nonmembers: [n] scores without one.
+      claim: of the accountants.
+      null: what is proved where nothing differs.
+      sure: what is proved of the row with confidence `SURE`.
+    """
+    proved, flags = numbers["epsilon_lower"], []
     if null > 0:
         text = "the audit finds a leak between runs that do not differ; it is void"
         flags.append(Flag("null-leak", "error", text))
-    if sure > _upper(claim):
+    if sure > claim.upper:
         text = "more leaks than is accounted for: noise, clip, sampler or accountant"
         flags.append(Flag("lower-above-upper", "error", text))
-    elif proofs > _upper(claim):
+    elif proved > claim.upper:
         text = "above the upper end at 95%, not at 99.9%: as chance does now and then"
         flags.append(Flag("lower-above-upper-by-chance", "note", text))
     if claim.epsilon is None:
         flags.append(Flag("no-epsilon", "note", "no accountant bounds this defense"))
-    return flags
+    fpr, curve = (
+        np.geomspace(0.5 / len(nonmembers), 1, POINTS),
+        roc.roc(members, nonmembers),
+    )
+    at = np.searchsorted(curve.fpr, fpr, side="right") - 1
+    arrays = {"fpr": fpr, "tpr": curve.tpr[at]}
+    if claim.epsilon is not None:
+        most = tradeoff.tpr_from_epsilon(fpr, claim.epsilon, claim.delta)
+        arrays["most_epsilon"] = most
+    if claim.loss is not None:
+        arrays["most_loss"] = tradeoff.tpr_from_loss(fpr, claim.loss)
+    headline = base.headline("epsilon_lower", proved, None, better="higher", floor=0.0)
+    return Result(headline, numbers, arrays, error=None, flags=tuple(flags))
 
 
 # One run ------------------------------------------------------------------------------
@@ -237,86 +231,55 @@ def one_run(
       claim: of the accountants.
       diagnostics: of the attack's fit.
     """
-    methods = [
-        m for m in epsilon_lower_one_run.METHODS if m == "one_run" or claim.gaussian
-    ]
+    lower, delta = epsilon_lower_one_run.lower, claim.delta
+    known = epsilon_lower_one_run.METHODS
+    methods = [m for m in known if m == "one_run" or claim.gaussian]
+
+    def fixed(
+        scores: Any, member: Any, method: Any, confidence: Any = CONFIDENCE
+    ) -> Any:
+        """Return what a number of guesses that is fixed in advance proves."""
+        how: dict[str, Any] = {"selection": "fixed", "share": SHARE}
+        return lower(
+            scores, member, delta=delta, method=method, confidence=confidence, **how
+        )
+
     every = {
-        m: [_guess(*one, m, claim) for one in zip(scores, member, strict=True)]
+        m: [fixed(*one, m) for one in zip(scores, member, strict=True)] for m in methods
+    }
+    row = scores[0], member[0]
+    proofs = {
+        m: {"fixed": every[m][0]}
+        | {
+            s: lower(*row, delta=delta, method=m, selection=s)
+            for s in epsilon_lower.SELECTIONS[1:]
+        }
         for m in methods
     }
-    proofs = {m: {"fixed": every[m][0]} for m in methods}
-    for m in methods:
-        for s in epsilon_lower.SELECTIONS[1:]:
-            proofs[m][s] = epsilon_lower_one_run.lower(
-                scores[0], member[0], delta=claim.delta, method=m, selection=s
-            )
     main = methods[-1]
     first = scores[0][member[0]], scores[0][~member[0]]
     epsilons = {m: np.array([one.epsilon for one in every[m]]) for m in methods}
-    null = _shuffled(scores[0], member[0], main, claim)
-    sure = _guess(scores[0], member[0], main, claim, SURE).epsilon
     numbers = {
         "auc": roc.auc(*first)._asdict(),
         "canaries": scores.shape[1],
         "runs": 1,
-        "delta": claim.delta,
-        "upper": claim.epsilon,
-        "upper_rdp": claim.rdp,
-        "lower": {m: {s: _plain(v) for s, v in by.items()} for m, by in proofs.items()},
-        "method": main,
+        **_proved(proofs, main, claim),
         "epsilon_lower": proofs[main]["fixed"].epsilon,
         "epsilon_lower_median": {m: float(np.median(e)) for m, e in epsilons.items()},
         "audits": len(scores),
-        "above_upper": {m: int((e > _upper(claim)).sum()) for m, e in epsilons.items()},
+        "above_upper": {m: int((e > claim.upper).sum()) for m, e in epsilons.items()},
         "in_band": None,
         "fit": diagnostics or {},
     }
-    flags = _judged(null, sure, proofs[main]["fixed"].epsilon, claim)
-    return _result(numbers, _roc_arrays(*first, claim), flags)
-
-
-def _shuffled(scores: Any, member: Any, method: Any, claim: EpsilonClaim) -> float:
-    """Return what is proved of bits that have nothing to do with the scores.
-
-    The median over shuffles: one of them alone looks like a leak now and then.
-    """
+    # bits that have nothing to do with the scores; one shuffle alone looks like a leak
+    # now and then
     rng = np.random.default_rng(0)
-    each = [
-        _guess(scores, rng.permutation(member), method, claim, SURE).epsilon
+    shuffled = [
+        fixed(scores[0], rng.permutation(member[0]), main, SURE).epsilon
         for _ in range(SHUFFLES)
     ]
-    return float(np.median(each))
-
-
-def _guess(
-    scores: Any, member: Any, method: Any, claim: EpsilonClaim, confidence: Any = None
-) -> epsilon_lower_one_run.Guessed:
-    return epsilon_lower_one_run.lower(
-        scores,
-        member,
-        delta=claim.delta,
-        method=method,
-        selection="fixed",
-        share=SHARE,
-        confidence=confidence or CONFIDENCE,
-    )
-
-
-def _roc_arrays(
-    members: Any, nonmembers: Any, claim: EpsilonClaim
-) -> dict[str, np.ndarray]:
-    """Return the ROC at chosen rates, and the most that is claimed there."""
-    fpr = np.geomspace(0.5 / len(nonmembers), 1, POINTS)
-    curve = roc.roc(members, nonmembers)
-    at = np.searchsorted(curve.fpr, fpr, side="right") - 1
-    arrays = {"fpr": fpr, "tpr": curve.tpr[at]}
-    if claim.epsilon is not None:
-        arrays["most_epsilon"] = tradeoff.tpr_from_epsilon(
-            fpr, claim.epsilon, claim.delta
-        )
-    if claim.loss is not None:
-        arrays["most_loss"] = tradeoff.tpr_from_loss(fpr, claim.loss)
-    return arrays
+    null, sure = float(np.median(shuffled)), fixed(*row, main, SURE).epsilon
+    return _result(numbers, *first, claim, null, sure)
 
 
 # View ---------------------------------------------------------------------------------
@@ -343,10 +306,9 @@ def _by(method: str) -> Cell:
     """Return the cell of one estimator."""
 
     def cell(result: AttackResult) -> str:
-        bounds = result["lower"].get(method)
-        if bounds is None:
-            return "-"
-        return _printed(bounds[result["selection"][method]]["epsilon"])
+        lower = result["lower"].get(method)
+        how = result["selection"][method]
+        return "-" if lower is None else _printed(lower[how]["epsilon"])
 
     return cell
 

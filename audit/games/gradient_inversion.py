@@ -16,14 +16,15 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from audit.accounting import bounds
 from audit.data.pool import originals
-from audit.engine import shadow
 from audit.engine.precision import double
 from audit.engine.program import Recipe
+from audit.engine.shadow import Learner
 from audit.games import base, guarantees, leave_one_out, scoring
-from audit.games.base import Game, Result, Runs, Table
+from audit.games.base import Game, Result, Runs, Table, take
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.batch import noised_sum
 from audit.mechanisms.noisy_sgd import information
@@ -36,15 +37,21 @@ from audit.types import (
     Batch,
     Defense,
     Examples,
+    Iterative,
     State,
     ThreatModel,
     TrainingSet,
 )
 
 TOGETHER = 32  # targets whose updates are alive, and attacked, at a time
-
-
 Place = Literal["trained", "start"]
+
+
+class Exposure(NamedTuple):
+    """Where the exposed steps are taken, and by which key their noise is drawn."""
+
+    params: tuple[Any, ...]  # of each run
+    key: Array
 
 
 def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
@@ -62,9 +69,9 @@ def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
             mechanism="the law of the noise",
             update="one step's noised gradient",
         ),
-        release=release,
-        account=partial(account, exposed),
-        play=partial(play, exposed),
+        release=partial(release, exposed),
+        account=account,
+        play=play,
         view=VIEW,
         floor="class_mean",
         refuses=_refuses,
@@ -75,85 +82,60 @@ def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
 
 
 def _refuses(model: ThreatModel, defense: Defense) -> str | None:
-    if base.shown(model, "update") and exposed_step(defense) is None:
-        return "the defense shows no step before its release"
-    return None
+    hidden = base.shown(model, "update") and exposed_step(defense) is None
+    return "the defense shows no step before its release" if hidden else None
 
 
-def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs[jax.Array]:
-    """Train on the fixed records; keep the key by which their updates are drawn."""
+def release(place: Place, key: Array, learner: Learner, table: Table) -> Runs[Exposure]:
+    """Train on the fixed records; keep where and by which key updates are drawn."""
     runs = leave_one_out.release(key, learner, table)
-    return Runs(runs.releases, stream(key, "exposed"), runs.noiseless, runs.alike)
+    ends = runs.releases.params
+    params = [take(ends, i) for i in range(len(jax.tree.leaves(ends)[0]))]
+    if place == "start":
+        params = [getattr(learner.side, "params", None)] * len(params)
+    exposure = Exposure(tuple(params), stream(key, "exposed"))
+    return Runs(learner, runs.releases, exposure, runs.noiseless, runs.alike)
 
 
-def account(
-    place: Place,
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs[jax.Array],
-    trajectories: int,
-    delta: float,
-) -> Guarantees:
+def account(key: Array, runs: Runs[Exposure], table: Table) -> Guarantees:
     """Account for one update of each target, at every run's parameters.
 
     `rdp2` and the bounds are of that update; epsilon is of the training run.
     """
-    problem, n = table.problem, len(table.problem.splits.fixed.y)
-    limits = Guarantees(
-        epsilon=guarantees.epsilon(learner, n, delta),
-        nominal=guarantees.nominal(learner, n),
-    )
+    problem, learner = table.problem, runs.learner
+    n = len(problem.splits.fixed.y)
+    limits = guarantees.without_bounds(learner, n, table.delta)
     step = exposed_step(learner.defense)
     if step is None:
         return limits
     trace, bounds_here = None, []
     if step.trace is not None:
+        some = runs.evidence.params[: table.trajectories]
         each = [
-            _traces(place, jax.random.fold_in(key, i), learner, table, runs, i)
-            for i in range(min(trajectories, _count(runs)))
+            _traces(jax.random.fold_in(key, i), learner, params, problem.splits.targets)
+            for i, params in enumerate(some)
         ]
         trace = np.stack(each, 1).mean(1)
         limits = limits._replace(dfil=trace / problem.splits.targets.x[0].size)
         bounds_here.append(bounds.cramer_rao(limits.dfil))
-    curve = None if step.rdp is None else step.rdp(np.array([2.0]))
-    if curve is not None and np.isfinite(curve).all():
-        order2, domain = float(curve[0]), problem.task.domain
-        limits = limits._replace(rdp2=order2)
-        bounds_here.append(bounds.hammersley_chapman_robbins(order2, domain))
+    rdp2 = guarantees.order_two(step.rdp)
+    if rdp2 is not None:
+        limits = limits._replace(rdp2=rdp2)
+        domain = problem.task.domain
+        bounds_here.append(bounds.hammersley_chapman_robbins(rdp2, domain))
     bounds_here += guarantees.from_plug_ins(problem, trace, step.rdp, None)
     return limits._replace(bounds=tuple(bounds_here))
 
 
-def _count(runs: Runs) -> int:
-    return len(jax.tree.leaves(runs.releases)[0])
-
-
-def _params(place: Place, learner: shadow.Learner, runs: Runs, run: int) -> Any:
-    """Return where the step is taken: at a run's end, or where all runs start."""
-    if place == "start":
-        return learner.side.params
-    return jax.tree.map(lambda a: a[run], runs.releases.params)
-
-
-def _traces(
-    place: Place,
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs,
-    run: int,
-) -> np.ndarray:
+def _traces(key: Array, learner: Learner, params: Any, targets: Examples) -> np.ndarray:
     """Return the Fisher information of one update about every target, in float64."""
     with jax.enable_x64(True):
-        read = _programs(learner.recipe).trace
-        params = _params(place, learner, runs, run)
-        targets = table.problem.splits.targets
+        read = jax.jit(_program(learner.recipe, "trace"))
         side, params, z = double((learner.side, params, targets))
-        parts = []
-        for start in range(0, len(z.y), TOGETHER):
-            part = jax.tree.map(lambda a, s=start: a[s : s + TOGETHER], z)
-            parts.append(np.asarray(read(learner.floats, key, side, params, part)))
+        parts = [
+            read(learner.floats, key, side, params, take(z, slice(i, i + TOGETHER)))
+            for i in range(0, len(z.y), TOGETHER)
+        ]
         return np.concatenate(parts)
 
 
@@ -170,18 +152,19 @@ class Exposed(NamedTuple):
 
 def exposed_step(defense: Defense) -> Exposed | None:
     """Return one step of a defense; None where nothing is shown before the release."""
-    mechanism = base.steppable(defense)
-    if mechanism is None:
+    mechanism = defense.mechanism
+    # a side that is made anew before each step has no value at given parameters
+    if not isinstance(mechanism, Iterative) or mechanism.refresh is not None:
         return None
     query, noise = mechanism.query, mechanism.noise
 
-    def update(key: jax.Array, side: Any, params: Any, z: Examples) -> Any:
+    def update(key: Array, side: Any, params: Any, z: Examples) -> Any:
         state = State(params, None, side, jnp.zeros((), int))
         data, everybody = TrainingSet(z, None), Batch(None, None)
         noised = noised_sum(query, noise, key, state, data, everybody)
         return jax.tree.map(lambda u: u / len(z.y), masked(side.mask, noised))
 
-    def log_density(side: Any, params: Any, z: Examples, update: Any) -> jax.Array:
+    def log_density(side: Any, params: Any, z: Examples, update: Any) -> Array:
         assert noise.law.log_density is not None
         contribution = query.fn(params, side, z)
         return noise.law.log_density(contribution, masked(side.mask, update))
@@ -198,63 +181,40 @@ def exposed_step(defense: Defense) -> Exposed | None:
     )
 
 
-class _ExposedPrograms(NamedTuple):
-    """A defense's exposed step; floats are traced, so that a sweep compiles once."""
+@functools.cache
+def _program(recipe: Recipe, name: str) -> Callable:
+    """Return a function of the exposed step, its floats the first argument: traced."""
 
-    update: Any  # (floats, side, params, records [m], keys [m]) -> updates [m]
-    trace: Any  # (floats, key, side, params, records [m]) -> [m]
-    log_density: Any  # (floats, side, params, record, update) -> []
+    def run(floats: dict, *at: Any) -> Any:
+        return getattr(exposed_step(recipe.build(floats)), name)(*at)
+
+    return run
 
 
 @functools.cache
-def _programs(recipe: Recipe) -> _ExposedPrograms:
-    def step(floats: dict) -> Exposed:
-        exposed = exposed_step(recipe.build(floats))
-        assert exposed is not None
-        return exposed
+def _updates(recipe: Recipe) -> Callable:
+    """Return (floats, side, params, records [m], keys [m]) -> updates [m]."""
+    update = _program(recipe, "update")
 
-    def update(floats: dict, side: Any, params: Any, z: Examples, keys: Any) -> Any:
-        def alone(z: Examples, key: Any) -> Any:
-            one = jax.tree.map(lambda a: a[None], z)
-            return step(floats).update(key, side, params, one)
+    def alone(floats: dict, side: Any, params: Any, z: Examples, key: Any) -> Any:
+        return update(floats, key, side, params, take(z, None))
 
-        return jax.vmap(alone)(z, keys)
-
-    def trace(floats: dict, *at: Any) -> Any:
-        read = step(floats).trace
-        assert read is not None
-        return read(*at)
-
-    def log_density(floats: dict, *at: Any) -> Any:
-        density = step(floats).log_density
-        assert density is not None
-        return density(*at)
-
-    return _ExposedPrograms(jax.jit(update), jax.jit(trace), log_density)
+    return jax.jit(jax.vmap(alone, (None, None, None, 0, 0)))
 
 
 def play(
-    place: Place,
-    key: jax.Array,
-    attack: Attack,
-    learner: shadow.Learner,
-    runs: Runs[jax.Array | None],
-    limits: Guarantees,
-    table: Table,
+    key: Array, attack: Attack, runs: Runs[Exposure], limits: Guarantees, table: Table
 ) -> Result:
     """Let one attack rebuild every target from its update; return its scores."""
-    model, splits = attack.threat_model, table.problem.splits
-    likelihood = None
+    model, learner = attack.threat_model, runs.learner
+    splits, likelihood = table.problem.splits, None
     if base.shown(model, "likelihood"):
-        law = _programs(learner.recipe).log_density
+        law = _program(learner.recipe, "log_density")
         likelihood = jax.tree_util.Partial(law, learner.floats, learner.side)
     knowledge = base.grant(model, learner, table, likelihood=likelihood)
-    state, diagnostics = base.fitted(key, attack, knowledge)
-    number = _count(runs) if base.shown(model, "update") else 1
-    each = [
-        _guess_all(place, key, attack, state, learner, runs, table, run)
-        for run in range(number)
-    ]
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
+    number = len(runs.evidence.params) if base.shown(model, "update") else 1
+    each = [_guess_all(key, attack, state, runs, table, run) for run in range(number)]
     guesses = np.stack(each, 1)  # [targets, runs, *features]
     result = scoring.result(guesses, splits.targets, limits, table, diagnostics)
     error = normalised(guesses, splits.targets.x, originals(splits).x)
@@ -287,40 +247,25 @@ def normalised(guesses: np.ndarray, targets: np.ndarray, pool: Any) -> np.ndarra
 
 
 def _guess_all(
-    place: Place,
-    key: jax.Array,
-    attack: Attack,
-    state: Any,
-    learner: shadow.Learner,
-    runs: Runs[jax.Array | None],
-    table: Table,
-    run: int,
+    key: Array, attack: Attack, state: Any, runs: Runs[Exposure], table: Table, run: int
 ) -> np.ndarray:
-    """Guess every target at one run, TOGETHER at a time; the last lot is padded."""
-    z, guess = table.problem.splits.targets, _guesser(attack)
-    params: Any = None
-    update: Any = None
-    looks = base.shown(attack.threat_model, "update")
-    if looks:
-        params = _params(place, learner, runs, run)
-        update = _programs(learner.recipe).update
+    """Guess every target at one run, TOGETHER at a time."""
+    z, learner, guess = table.problem.splits.targets, runs.learner, _guesser(attack)
     n, what, parts = len(z.y), f"{learner.label}: guesses", []
-    size = min(TOGETHER, n)
-    table.engine.report(what, 0, n)
-    for start in range(0, n, size):
-        rows = np.minimum(np.arange(start, start + size), n - 1)  # the last is padded
-        part = jax.tree.map(lambda a, r=rows: np.asarray(a)[r], z)
-        shown = None
+    params, update, exposure = None, None, runs.evidence
+    looks = base.shown(attack.threat_model, "update")
+    for rows in base.blocks(n, min(TOGETHER, n), table.engine.report, what):
+        part = take(z, rows)
         if looks:
-            noise_keys = _keys(runs.evidence, run, rows)
-            shown = update(learner.floats, learner.side, params, part, noise_keys)
+            keys, params = _keys(exposure.key, run, rows), exposure.params[run]
+            draw = _updates(learner.recipe)
+            update = draw(learner.floats, learner.side, params, part, keys)
         keys = _keys(stream(key, "guess"), run, rows)
-        parts.append(np.asarray(guess(state, params, part, shown, keys)))
-        table.engine.report(what, min(start + size, n), n)
+        parts.append(np.asarray(guess(state, params, part, update, keys)))
     return np.concatenate(parts)[:n]
 
 
-def _keys(key: Any, run: int, rows: np.ndarray) -> jax.Array:
+def _keys(key: Any, run: int, rows: np.ndarray) -> Array:
     """Return a key for each target of one run."""
     root = jax.random.fold_in(key, run)
     return jax.vmap(lambda i: jax.random.fold_in(root, i))(rows)
@@ -333,7 +278,7 @@ def _guesser(attack: Attack) -> Callable:
     Second derivatives take long to compile.
     """
 
-    def one(state: Any, params: Any, z: Examples, update: Any, key: Any) -> jax.Array:
+    def one(state: Any, params: Any, z: Examples, update: Any, key: Any) -> Array:
         observation = base.observe(
             attack.threat_model, params=params, update=update, label=z.y, target=z.x
         )

@@ -8,18 +8,21 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from audit.accounting import bounds, rdp
+from audit.accounting.finite_prior import finite_prior
 from audit.data.pool import originals
-from audit.engine import shadow
 from audit.engine.precision import double
-from audit.games.base import Problem, repeated
+from audit.engine.shadow import Engine, Learner, sweep
+from audit.games.base import Problem, Table, repeated
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
 from audit.scorecard.claims import PublishedClaim, published_claims
 from audit.types import (
     Adjacency,
     Bound,
+    Examples,
     Lanes,
     Minimiser,
     Readings,
@@ -44,51 +47,23 @@ class Guarantees(NamedTuple):
     fields: Mapping[str, Any] = MappingProxyType({})  # more, of the card's row
 
 
-def joined(
-    key: jax.Array,
-    learner: shadow.Learner,
-    problem: Problem,
-    trajectories: int,
-    delta: float,
-    engine: shadow.Engine,
-) -> Guarantees:
-    """Account for runs on fixed + {target}: the very runs that are attacked.
-
-    Args:
-      key: of the trajectories; independent of the games'.
-      learner: the defense.
-      problem: the target stands in the slot it has in the game.
-      trajectories: per target.
-      delta: at which epsilon is given.
-      engine: accounting is cheap and never stored.
-    """
-    splits, engine = problem.splits, engine._replace(store=None, shrink=True)
-    each = _trajectories(learner, trajectories)
+def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
+    """Account for runs on fixed + {target}: the law of the runs that are attacked."""
+    splits = table.problem.splits
+    # accounting is cheap and never stored
+    engine = table.engine._replace(store=None, shrink=True)
+    each = _trajectories(learner, table)
     records = TrainingSet(splits.fixed, repeated(splits.targets, each))
-    slot = np.array([len(splits.fixed.y)])
+    n = len(splits.fixed.y)
 
-    def read(method: str, what: str) -> Any:
+    def read(method: str) -> Any:
         """Return one reading of every target's record: [targets, trajectories] each."""
-        readings = shadow.sweep(
-            method,
-            learner,
-            stream(key, "fisher"),
-            records,
-            slot,
-            engine=engine,
-            what=f"{learner.label}: {what}",
-            precise=True,
-        )
+        readings = fisher(method, key, learner, records, np.array([n]), engine=engine)
         return jax.tree.map(lambda a: a.reshape(-1, each), readings)
 
     risk = _finite_prior(stream(key, "finite prior"), learner, splits, engine)
     guarantees = of_readings(
-        learner,
-        _readings(learner, read),
-        problem,
-        splits.targets.y,
-        len(splits.fixed.y) + 1,
-        delta,
+        learner, _readings(learner, read), table, splits.targets, n + 1
     )
     if risk is None:
         return guarantees
@@ -96,58 +71,28 @@ def joined(
 
 
 def in_turn(
-    key: jax.Array,
-    learner: shadow.Learner,
-    problem: Problem,
-    trajectories: int,
-    delta: float,
-    engine: shadow.Engine,
-    columns: Any = None,
+    key: Array, learner: Learner, table: Table, columns: Any = None
 ) -> Guarantees:
-    """Account for every record of one training set.
+    """Account for every fixed record, as the target in one training set of them all.
 
-    Args:
-      key: of the trajectories; independent of the games'.
-      learner: the defense.
-      problem: each of its fixed records is the target in turn.
-      trajectories: of the one training set.
-      delta: at which epsilon is given.
-      engine: accounting is cheap and never stored.
-      columns: of a record, which alone eta is about; None = the whole record. Bounds
-        on squared errors of the whole are then left out.
+    `columns` of a record are what eta is about, None = the whole record; with columns,
+    bounds on squared errors of the whole record are left out.
     """
-    # one run serves all records, so that tiles would only repeat it
-    engine = engine._replace(store=None, lanes=Lanes(1, engine.lanes.memory_gib))
-    fixed = problem.splits.fixed
-    n = len(fixed.y)
-    records = TrainingSet(fixed, None)
+    fixed = table.problem.splits.fixed
+    n, records = len(fixed.y), TrainingSet(fixed, None)
 
-    def read(method: str, what: str) -> Any:
+    engine = one_lane(table.engine)._replace(store=None)
+    runs = _trajectories(learner, table)
+
+    def read(method: str) -> Any:
         """Return one reading of every record: [records, trajectories] each."""
-        extra = () if columns is None or method != "fil" else (columns,)
-        readings = shadow.sweep(
-            method,
-            learner,
-            stream(key, "fisher"),
-            records,
-            np.arange(n),
-            *extra,
-            engine=engine,
-            what=f"{learner.label}: {what}",
-            precise=True,
-            runs=_trajectories(learner, trajectories),
-        )
+        rows = (np.arange(n), columns) if method == "fil" else (np.arange(n),)
+        more: dict[str, Any] = {"engine": engine, "runs": runs}
+        readings = fisher(method, key, learner, records, *rows, **more)
         return jax.tree.map(np.transpose, readings)
 
-    guarantees = of_readings(
-        learner,
-        _readings(learner, read),
-        problem,
-        fixed.y,
-        n,
-        delta,
-        squared=columns is None,
-    )
+    readings, squared = _readings(learner, read), columns is None
+    guarantees = of_readings(learner, readings, table, fixed, n, squared=squared)
     mechanism = learner.defense.mechanism
     if not isinstance(mechanism, Minimiser) or mechanism.anatomy is None:
         return guarantees
@@ -156,28 +101,36 @@ def in_turn(
     return guarantees._replace(arrays={k: np.asarray(v) for k, v in arrays.items()})
 
 
-def _trajectories(learner: shadow.Learner, number: int) -> int:
+def one_lane(engine: Engine) -> Engine:
+    """Return the engine for a run that serves all its records: tiles only repeat it."""
+    return engine._replace(lanes=Lanes(1, engine.lanes.memory_gib))
+
+
+def fisher(method: str, key: Array, learner: Learner, *data: Any, **more: Any) -> Any:
+    """Return what `engine.shadow.sweep` does of a reading, in float64."""
+    what, key = f"{learner.label}: Fisher information", stream(key, "fisher")
+    return sweep(method, learner, key, *data, what=what, precise=True, **more)
+
+
+def _trajectories(learner: Learner, table: Table) -> int:
     """Return how many differ: a minimiser has none, its Jacobian is always the same."""
-    return 1 if objective_of(learner.defense) is not None else number
+    return 1 if objective_of(learner.defense) is not None else table.trajectories
 
 
-def _readings(learner: shadow.Learner, read: Callable) -> tuple[Any, Any]:
+def _readings(learner: Learner, read: Callable) -> tuple[Any, Any]:
     """Return Tr I and ||I||_2, each [records, trajectories] or None."""
     mechanism = learner.defense.mechanism
     if isinstance(mechanism, Minimiser) and mechanism.fil is not None:
-        return read("fil", "Fisher information")
-    if learner.defense.fisher is not None:
-        return read("fisher", "Fisher information"), None
-    return None, None
+        return read("fil")
+    return None if learner.defense.fisher is None else read("fisher"), None
 
 
 def of_readings(
-    learner: shadow.Learner,
+    learner: Learner,
     readings: tuple[Any, Any],
-    problem: Problem,
-    labels: Any,
+    table: Table,
+    records: Examples,
     n: int,
-    delta: float,
     *,
     squared: bool = True,
 ) -> Guarantees:
@@ -186,45 +139,45 @@ def of_readings(
     Args:
       learner: the defense.
       readings: Tr I and ||I||_2 of every record, each [records, trajectories] or None.
-      problem: whose records, domain and pool.
-      labels: [records] of the same records.
+      table: of the audit.
+      records: the same.
       n: records of one run.
-      delta: at which epsilon is given.
       squared: whether errors are squared ones of whole records, as bounds are.
     """
     traces, norms = readings
+    problem, defense = table.problem, learner.defense
     splits, domain = problem.splits, problem.task.domain
     limits: list[Bound] = []
-    dfil = dfil_se = None
+    trace = dfil = dfil_se = None
     if traces is not None:
         d, runs = splits.fixed.x[0].size, traces.shape[1]
-        dfil = traces.mean(1) / d
+        trace = traces.mean(1)
+        dfil = trace / d
         dfil_se = traces.std(1, ddof=1) / d / np.sqrt(runs) if runs > 1 else None
     if dfil is not None and squared:
         limits.append(bounds.cramer_rao(dfil))
         if problem.task.classes:
-            limits.append(_gaussian_prior(traces.mean(1), labels, splits))
-    curve = learner.defense.rdp
-    rdp2 = None if curve is None else curve(n, np.array([2.0]), "replace_one")
-    order2 = float(rdp2[0]) if rdp2 is not None and np.isfinite(rdp2).all() else None
-    if order2 is not None and np.isfinite(domain).all():
-        limits.append(bounds.hammersley_chapman_robbins(order2, domain))
-    loss = learner.defense.pld
-    limits += from_plug_ins(
-        problem,
-        None if traces is None else traces.mean(1),
-        curve and (lambda orders: curve(n, orders, "replace_one")),
-        loss and (lambda: loss(n, "replace_one")),
-    )
-    return Guarantees(
-        dfil,
-        dfil_se,
-        tuple(limits),
-        epsilon(learner, n, delta),
-        rdp2=order2,
+            limits.append(_gaussian_prior(traces.mean(1), records, splits))
+    curve, loss = defense.rdp, defense.pld
+    replace_one = curve and (lambda orders: curve(n, orders, "replace_one"))
+    rdp2 = order_two(replace_one)
+    if rdp2 is not None and np.isfinite(domain).all():
+        limits.append(bounds.hammersley_chapman_robbins(rdp2, domain))
+    pld = loss and (lambda: loss(n, "replace_one"))
+    limits += from_plug_ins(problem, trace, replace_one, pld)
+    return without_bounds(learner, n, table.delta)._replace(
+        dfil=dfil,
+        dfil_se=dfil_se,
+        bounds=tuple(limits),
+        rdp2=rdp2,
         eta=None if norms is None else np.sqrt(norms.mean(1)),
-        nominal=nominal(learner, n),
     )
+
+
+def order_two(curve: Callable | None) -> float | None:
+    """Return a Renyi curve's divergence of order 2; None where it is not finite."""
+    values = None if curve is None else curve(np.array([2.0]))
+    return None if values is None or not np.isfinite(values).all() else float(values[0])
 
 
 def from_plug_ins(problem: Problem, trace: Any, rdp: Any, pld: Any) -> list[Bound]:
@@ -236,57 +189,58 @@ def from_plug_ins(problem: Problem, trace: Any, rdp: Any, pld: Any) -> list[Boun
     return [b for b in each if b is not None]
 
 
-def _gaussian_prior(traces: np.ndarray, labels: Any, splits: Splits) -> Bound:
-    """Van Trees for a Gaussian prior per class, its covariance that of the pool."""
+def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bound:
+    """Van Trees for a Gaussian prior per class, its covariance that of the pool.
+
+    Records may be easier or harder than the pool. The bound is multiplied by the
+    floor's error on them over its expected error, so that it never exceeds the floor.
+    """
     pool, pool_labels = originals(splits)
-    total, bound = 0.0, None
-    for label in np.unique(labels):
-        chosen = labels == label
-        x = pool[pool_labels == label]
-        x = x.reshape(len(x), -1)
-        variances = np.linalg.eigvalsh(np.cov(x.astype(np.float64), rowvar=False))
+    total = floor = expected = 0.0
+    bound = None
+    for label in np.unique(records.y):
+        chosen = np.asarray(records.y == label)
+        x, own = pool[pool_labels == label], np.asarray(records.x)[chosen]
+        x, own = (a.reshape(len(a), -1).astype(np.float64) for a in (x, own))
+        variances = np.linalg.eigvalsh(np.cov(x, rowvar=False))
         bound = bounds.van_trees(traces[chosen].mean(), np.maximum(variances, 0))
         total += chosen.mean() * float(bound.value)
+        floor += chosen.mean() * ((own - x.mean(0)) ** 2).mean()
+        # a fresh record is further from the mean than those the mean was taken of
+        expected += chosen.mean() * variances.mean() * (1 + 1 / len(x))
     assert bound is not None
-    return bound._replace(value=np.asarray(total))
+    ratio = floor / expected if expected > 0 else 1.0
+    return bound._replace(value=np.asarray(total * ratio))
 
 
 def _finite_prior(
-    key: jax.Array, learner: shadow.Learner, splits: Splits, engine: Any
+    key: Array, learner: Learner, splits: Splits, engine: Engine
 ) -> Bound | None:
-    """Exact Bayes risk over the pool's originals of the target's class."""
+    """Estimate the Bayes risk over the pool's originals of the target's class."""
     if learner.defense.log_likelihood is None:
         return None
-    candidates = originals(splits)
-    records = TrainingSet(splits.fixed, splits.targets)
-    what = f"{learner.label}: finite prior"
-    ratios = shadow.sweep(
-        "log_likelihood",
-        learner,
-        key,
-        records,
-        candidates,
-        engine=engine,
-        what=what,
-        precise=True,
-    )
-    m, t = len(candidates.y), len(splits.targets.y)
-    return bounds.finite_prior(
+    candidates, targets = originals(splits), splits.targets
+    records, what = TrainingSet(splits.fixed, targets), f"{learner.label}: finite prior"
+    more: dict[str, Any] = {"engine": engine, "what": what, "precise": True}
+    ratios = sweep("log_likelihood", learner, key, records, candidates, **more)
+    m, t = len(candidates.y), len(targets.y)
+    return finite_prior(
         ratios[:, :m],
         ratios[:, m],
         candidates.x.reshape(m, -1),
-        splits.targets.x.reshape(t, -1),
-        splits.targets.y[:, None] == candidates.y[None, :],
+        targets.x.reshape(t, -1),
+        targets.y[:, None] == candidates.y[None, :],
     )
 
 
-def nominal(learner: shadow.Learner, n: int) -> tuple:
-    """Return the values a defense prints under its source's name; none for most."""
+def without_bounds(learner: Learner, n: int, delta: float) -> Guarantees:
+    """Return epsilon for n records, and what the defense's publication claims."""
     name = learner.recipe.factory.__name__
-    return published_claims(name, learner.settings, learner.task, n)
+    claims = published_claims(name, learner.settings, learner.task, n)
+    return Guarantees(epsilon=epsilon(learner, n, delta), nominal=claims)
 
 
-def epsilon(learner: shadow.Learner, n: int, delta: float) -> dict[str, Any] | None:
+def epsilon(learner: Learner, n: int, delta: float) -> dict[str, Any] | None:
     """Account for epsilon at `delta`, both adjacencies, every accountant that can.
 
     `tight` is the privacy-loss distribution (exact for full-batch Gaussian noise),
@@ -299,14 +253,10 @@ def epsilon(learner: shadow.Learner, n: int, delta: float) -> dict[str, Any] | N
     for adjacency in ADJACENCIES:
         curve = None if defense.rdp is None else defense.rdp(n, rdp.ORDERS, adjacency)
         loss = None if defense.pld is None else defense.pld(n, adjacency)
+        if curve is not None and not np.isfinite(curve).all():
+            curve = None
         values[adjacency] = {
-            "rdp": _from_curve(curve, delta),
+            "rdp": None if curve is None else rdp.epsilon(rdp.ORDERS, curve, delta),
             "tight": float(loss.get_epsilon_for_delta(delta)) if loss else None,
         }
     return values
-
-
-def _from_curve(curve: np.ndarray | None, delta: float) -> float | None:
-    if curve is None or not np.isfinite(curve).all():
-        return None
-    return rdp.epsilon(rdp.ORDERS, curve, delta)

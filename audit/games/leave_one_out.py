@@ -13,25 +13,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from audit.engine import shadow
 from audit.engine.precision import double
+from audit.engine.shadow import Learner
 from audit.games import base, controls, guarantees, scoring
-from audit.games.base import Game, Result, Runs, Table
+from audit.games.base import Game, Result, Runs, Table, take
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
 from audit.scorecard.view import Column, Line, View, bound_column
 from audit.statistics import metrics
-from audit.types import (
-    Attack,
-    Examples,
-    Minimiser,
-    Objective,
-    Release,
-    Splits,
-    TrainingSet,
-)
+from audit.types import Attack, Examples, Minimiser, Objective, Release, TrainingSet
 
 ROWS = 256  # records guessed together
 RUNS = 32  # releases whose totals are taken together
@@ -44,7 +37,8 @@ def leave_one_out() -> Game:
         goal="reconstruction",
         grants=base.granting("label", "init", "public", "objective"),
         release=release,
-        account=account,
+        # trajectories are drawn anew, from the law of the runs
+        account=lambda key, runs, table: guarantees.in_turn(key, runs.learner, table),
         play=play,
         view=VIEW,
         floor="class_mean",
@@ -53,47 +47,30 @@ def leave_one_out() -> Game:
     )
 
 
-def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs[None]:
+def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
     """Train on all fixed records, `runs` times with fresh noise; once without noise."""
     records = TrainingSet(table.problem.splits.fixed, None)
-    key = stream(key, "target runs")
     runs = _enough("noiseless" not in learner.defense.traits, table)
     mechanism = learner.defense.mechanism
-    if isinstance(mechanism, Minimiser) and mechanism.objective is not None:
-        # solved once for all releases
-        with jax.enable_x64("exact" in learner.defense.traits):
-            plain = jax.jit(mechanism.solve)(learner.side, double(records))
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(runs))
-            noised = jax.jit(jax.vmap(mechanism.publish, (0, None)))(keys, plain)
-            releases = Release(np.asarray(noised))
-            return Runs(releases, None, Release(np.asarray(plain)), alike=table.runs)
-    what, lanes = f"{learner.label}: target runs", table.engine.lanes
-    # few runs of many records: lanes to fill up a tile would cost more than they do
-    engine = table.engine._replace(lanes=lanes._replace(tile=min(lanes.tile, runs)))
-    releases = shadow.sweep(
-        "train", learner, key, records, engine=engine, what=what, runs=runs
-    )
-    return Runs(releases, None, alike=table.runs)
+    if not isinstance(mechanism, Minimiser) or mechanism.objective is None:
+        # few runs of many records: lanes to fill up a tile would cost more than they do
+        engine = base.few(table.engine, runs)
+        releases = base.train(
+            "target runs", key, learner, records, engine=engine, runs=runs
+        )
+        return Runs(learner, releases, None, alike=table.runs)
+    key = stream(key, "target runs")  # solved once for all releases
+    with jax.enable_x64("exact" in learner.defense.traits):
+        plain = jax.jit(mechanism.solve)(learner.side, double(records))
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(runs))
+        noised = jax.jit(jax.vmap(mechanism.publish, (0, None)))(keys, plain)
+        releases, noiseless = Release(np.asarray(noised)), Release(np.asarray(plain))
+        return Runs(learner, releases, None, noiseless, table.runs)
 
 
 def _enough(differ: bool, table: Table) -> int:
     """Return how many runs to make: two show that nothing differs between them."""
     return table.runs if differ else min(2, table.runs)
-
-
-def account(
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs[None],
-    trajectories: int,
-    delta: float,
-) -> Guarantees:
-    """Account for every record of the one training set."""
-    del runs  # drawn anew, from the same law
-    return guarantees.in_turn(
-        key, learner, table.problem, trajectories, delta, table.engine
-    )
 
 
 class BlockScores(NamedTuple):
@@ -106,23 +83,15 @@ class BlockScores(NamedTuple):
 
 
 def play(
-    key: jax.Array,
-    attack: Attack,
-    learner: shadow.Learner,
-    runs: Runs,
-    limits: Guarantees,
-    table: Table,
+    key: Array, attack: Attack, runs: Runs, limits: Guarantees, table: Table
 ) -> Result:
     """Let one attack guess every record at every release; return its scores."""
-    splits = table.problem.splits
+    learner, splits = runs.learner, table.problem.splits
     knowledge = base.grant(attack.threat_model, learner, table)
-    state, diagnostics = base.fitted(key, attack, knowledge)
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
     with jax.enable_x64("exact" in learner.defense.traits):
-        scores = _guess_all(
-            stream(key, "guess"), attack, state, learner, runs.releases, splits, table
-        )
+        scores = _guess_all(stream(key, "guess"), attack, state, runs, table)
     parts, mse = _decomposed(scores, splits.fixed.x), scores.mse
-    se = mse.std(1, ddof=1) / np.sqrt(mse.shape[1]) if mse.shape[1] > 1 else None
     judged = np.unique(np.linspace(0, len(mse) - 1, PICTURES).astype(int))
     pictures: dict[str, Any] = {"lpips": None}
     if splits.fixed.x.ndim == 4:
@@ -133,53 +102,38 @@ def play(
     numbers = {
         "mse_typical": float(np.median(typical)),
         **pictures,
-        "against": {b.name: scoring.against(b, parts.mse, se) for b in limits.bounds},
+        "against": scoring.against(limits.bounds, parts.mse, mse),
         "fit": diagnostics,
         **_within_reach(limits, parts.mse, learner.task.domain),
         "controls": null,
     }
     arrays |= {"mse_median": typical, "mean_guess": scores.mean.astype(np.float16)}
-    return scoring.squared(parts, mse.shape[1], table, numbers=numbers, arrays=arrays)
+    return scoring.squared(parts, mse.shape[1], table, numbers, arrays)
 
 
 def _guess_all(
-    key: jax.Array,
-    attack: Attack,
-    state: Any,
-    learner: shadow.Learner,
-    releases: Release,
-    splits: Splits,
-    table: Table,
+    key: Array, attack: Attack, state: Any, runs: Runs, table: Table
 ) -> BlockScores:
     """Guess every record at every release, a block of records at a time."""
-    model, objective = attack.threat_model, objective_of(learner.defense)
-    fixed = double(splits.fixed)
-    params = releases.params if base.shown(model, "params") else None
-    weight, totals = np.ones(len(fixed.y)), None
+    learner, model = runs.learner, attack.threat_model
+    objective = objective_of(learner.defense)
+    fixed = double(table.problem.splits.fixed)
+    n, released = len(fixed.y), runs.releases.params
+    params = released if base.shown(model, "params") else None
+    weight, totals = np.ones(n), None
     if base.shown(model, "rest") and objective is not None:
         weight = np.asarray(jax.jit(objective.weights)(learner.side, fixed))
-        totals = _totals(objective, fixed, weight, releases.params)
+        totals = _totals(objective, fixed, weight, released)
     leaves = jax.tree.leaves(params)
-    runs = np.arange(len(leaves[0]) if leaves else _enough(False, table))
-    score = _scorer(attack, state, learner, key)
-
-    def pick(tree: Any, rows: np.ndarray) -> Any:
-        return jax.tree.map(lambda a: a[rows], tree)
-
-    blocks = []
-    n = len(fixed.y)
-    table.engine.report(f"{learner.label}: guesses", 0, n)
-    for start in range(0, n, ROWS):
-        rows = np.minimum(np.arange(start, start + ROWS), n - 1)  # the last is padded
-        scores = score(pick(fixed, rows), weight[rows], runs, params, totals)
-        blocks.append(jax.device_get(scores))
-        table.engine.report(f"{learner.label}: guesses", min(start + ROWS, n), n)
-
-    def whole(name: str) -> np.ndarray:
-        return np.concatenate([getattr(block, name) for block in blocks])[:n]
-
-    inside = all(block.inside for block in blocks)
-    return BlockScores(whole("mse"), whole("mean"), whole("first"), inside)
+    each = np.arange(len(leaves[0]) if leaves else _enough(False, table))
+    score, what = _scorer(attack, state, learner, key), f"{learner.label}: guesses"
+    scores = [
+        jax.device_get(score(take(fixed, rows), weight[rows], each, params, totals))
+        for rows in base.blocks(n, ROWS, table.engine.report, what)
+    ]
+    *parts, inside = zip(*scores, strict=True)
+    mse, mean, first = (np.concatenate(part)[:n] for part in parts)
+    return BlockScores(mse, mean, first, all(inside))
 
 
 def _totals(
@@ -187,7 +141,7 @@ def _totals(
 ) -> np.ndarray:
     """Return the objective's gradient over all records at every release [runs, D]."""
 
-    def one(w: jax.Array) -> jax.Array:
+    def one(w: Array) -> Array:
         return objective.total(w, fixed, weight) + objective.ridge(len(fixed.y)) * w
 
     whole = jax.jit(lambda ws: jax.lax.map(one, ws, batch_size=RUNS))
@@ -195,7 +149,7 @@ def _totals(
 
 
 def _scorer(
-    attack: Attack, state: Any, learner: shadow.Learner, key: jax.Array
+    attack: Attack, state: Any, learner: Learner, key: Array
 ) -> Callable[..., BlockScores]:
     """Return the compiled scoring of some records at some releases."""
     model, objective = attack.threat_model, objective_of(learner.defense)
@@ -216,7 +170,7 @@ def _scorer(
         def guess(k: Any, w: Any, total: Any) -> Any:
             return jax.vmap(one, (0, 0, None, None, None))(z, omega, k, w, total)
 
-        def step(carry: tuple, run: tuple) -> tuple[tuple, jax.Array]:
+        def step(carry: tuple, run: tuple) -> tuple[tuple, Array]:
             total, inside = carry
             guesses = guess(*run)
             inside &= ((guesses >= low) & (guesses <= high)).all()
@@ -272,18 +226,10 @@ def _within_reach(limits: Guarantees, mse: np.ndarray, domain: tuple) -> dict[st
 
 
 def _beaten(line: Line) -> str:
-    """Return the largest share of records an attack rebuilds better than the floor."""
-    shares = [
-        float(trial.result["beats_floor"])
-        for trial in line.card.trials
-        if trial.defense == line.label and trial.result is not None
-    ]
+    shares = scoring.beaten(line, oracles=True)
     return f"{max(shares):.0%}" if shares else "none"
 
 
-_LEAST = bound_column("cramer_rao", narrow=True, statistic="min")
-_MEDIAN = bound_column("cramer_rao", narrow=True, statistic="median")
-_MEAN = bound_column("cramer_rao", narrow=False)
 VIEW = View(
     units="MSE per coordinate, mean over releases; ± one standard error over records; "
     "beaten: records an attack rebuilds better than the floor does, by the median over "
@@ -298,9 +244,7 @@ VIEW = View(
     trial_words=scoring.TRIAL_WORDS,
     verdict=scoring.verdict,
     bounds=(
-        _LEAST._replace(header="least 1/dFIL"),
-        _MEDIAN._replace(header="median"),
-        _MEAN._replace(header="1/dFIL mean"),
+        bound_column("cramer_rao", narrow=True),
         bound_column("hammersley_chapman_robbins", narrow=True),
         bound_column("van_trees", narrow=False),
     ),

@@ -18,42 +18,26 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import numpy as np
 from annotated_types import Interval
+from jax import Array
 
 from audit.accounting import rdp, tradeoff
 from audit.config.compose import Scenario
 from audit.config.schema import Section
-from audit.engine import shadow
+from audit.engine.shadow import Learner
 from audit.engine.signals import Shadows, Signals, of_release, with_release
 from audit.errors import UserError
-from audit.games import base, guarantees, membership_designs
-from audit.games.base import Game, Result, Runs, Table
+from audit.games import base, guarantees, membership_designs, membership_rates
+from audit.games.base import Game, Result, Runs, Table, take
 from audit.games.guarantees import Guarantees
 from audit.games.membership_designs import Design
-from audit.games.membership_rates import (
-    CURVE,
-    above_bound,
-    compared,
-    null_flags,
-    rates,
-)
+from audit.games.membership_rates import CURVE
 from audit.mechanisms.batch import gathered
 from audit.rng import stream
+from audit.scorecard import view
 from audit.scorecard.schema import AttackResult, Scorecard
-from audit.scorecard.view import (
-    NOT_TOLD_APART,
-    STANDARD_ERRORS,
-    STRONGEST,
-    Column,
-    Line,
-    View,
-    grid,
-    interval,
-    number,
-    of_best,
-    percent,
-)
+from audit.scorecard.view import Column, Line, View, interval, number, of_best, percent
 from audit.statistics import intervals
-from audit.types import Attack, Count, Lanes, TrainingSet
+from audit.types import Attack, Count, TrainingSet
 
 CLOSE = 0.25  # of a coin's errors: who took part is told
 DELTAS = np.geomspace(1e-12, 0.1, 45)  # at which a Renyi curve is read
@@ -105,23 +89,20 @@ def _game(design: Design, settings: Membership) -> Game:
         floor="coin",
         floor_error=lambda table: np.full(len(table.problem.splits.fixed.y), 0.5),
         fits=partial(fits, design, settings),
-        compare=compared,
+        compare=membership_rates.compared,
         sizes=partial(_sizes, settings),
     )
 
 
 def _sizes(settings: Membership, scenario: Scenario) -> str:
-    fixed, runs = scenario.splits.fixed, scenario.spec.runs
     return (
-        f"{'all other' if fixed is None else fixed} candidates, each in half of {runs} "
-        f"target, {settings.shadows} shadow and {settings.calibration} calibration "
-        f"models"
+        f"{base.fixed_records(scenario)} candidates, each in half of "
+        f"{scenario.spec.runs} target, {settings.shadows} shadow and "
+        f"{settings.calibration} calibration models"
     )
 
 
-def fits(
-    design: Design, settings: Membership, learner: shadow.Learner, table: Table
-) -> None:
+def fits(design: Design, settings: Membership, learner: Learner, table: Table) -> None:
     """Refuse a defense or settings the game cannot be played with.
 
     Raises:
@@ -158,15 +139,12 @@ def fits(
 
 
 def release(
-    design: Design,
-    settings: Membership,
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
+    design: Design, settings: Membership, key: Array, learner: Learner, table: Table
 ) -> Runs[MembershipModels]:
     """Train target models, reference models and calibration models."""
     splits = table.problem.splits
     n, label = len(splits.fixed.y), np.asarray(splits.fixed.y)
+    queries = np.zeros(settings.queries, np.int32)
 
     def trained(name: str, sizes: list[int], then: Callable) -> tuple[Any, Any]:
         coins = stream(key, f"{name}: coins")
@@ -175,84 +153,55 @@ def release(
             for i, models in enumerate(sizes)
         ]
         member = np.concatenate(each)
-        lanes = table.engine.lanes
-        tile = min(lanes.tile, len(member))
-        outputs = shadow.sweep(
-            "train",
-            learner,
-            stream(key, name),
-            TrainingSet(splits.fixed, None, design.rows(member)),
-            splits.fixed,
-            splits.pool,
-            np.zeros(settings.queries, np.int32),
-            engine=table.engine._replace(lanes=lanes._replace(tile=tile)),
-            what=f"{learner.label}: {name}",
-            then=then,
-        )
-        return member, outputs
+        records = TrainingSet(splits.fixed, None, design.rows(member))
+        shown = splits.fixed, splits.pool, queries
+        engine = base.few(table.engine, len(member))
+        more: dict[str, Any] = {"engine": engine, "then": then}
+        return member, base.train(name, key, learner, records, *shown, **more)
 
     member, (releases, signals) = trained("target models", [table.runs], with_release)
     targets = Shadows(member, label, signals)
     sizes = [settings.shadows, settings.calibration]
     member, signals = trained("shadow models", sizes, of_release)
-    first, rest = slice(settings.shadows), slice(settings.shadows, None)
     references, calibration = (
-        Shadows(member[part], label, jax.tree.map(lambda a, p=part: a[p], signals))
-        for part in (first, rest)
+        Shadows(member[part], label, take(signals, part))
+        for part in (slice(settings.shadows), slice(settings.shadows, None))
     )
-    return Runs(releases, MembershipModels(targets, references, calibration))
+    return Runs(learner, releases, MembershipModels(targets, references, calibration))
 
 
 def account(
-    design: Design,
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs[MembershipModels],
-    trajectories: int,
-    delta: float,
+    design: Design, key: Array, runs: Runs[MembershipModels], table: Table
 ) -> Guarantees:
     """Account for every candidate where it is a member.
 
     Squared-error bounds do not apply to this game and are left out.
     """
-    splits = table.problem.splits
-    n = len(splits.fixed.y)
-    rate = separation(runs.evidence.references)
-    most = most_tpr(design, learner, n)
+    learner, fixed = runs.learner, table.problem.splits.fixed
+    n, trajectories = len(fixed.y), table.trajectories
+    rate, most = separation(runs.evidence.references), most_tpr(design, learner, n)
     arrays = {"separation": rate}
     if most is not None:
         arrays["tpr_bound"] = np.stack([CURVE, most])
+    quantiles = {"median": 50, "q90": 90, "max": 100}
+    spread = {k: float(np.percentile(rate, q)) for k, q in quantiles.items()}
     leakage: dict[str, Any] = {
         "adjacency": design.adjacency,
-        "separation": _spread(rate),
+        "separation": {"mean": float(rate.mean()), **spread},
     }
-    limits = Guarantees(
-        epsilon=guarantees.epsilon(learner, design.slots(n), delta),
-        nominal=guarantees.nominal(learner, design.slots(n)),
-        arrays=arrays,
-        fields={"membership": leakage},
-    )
+    limits = guarantees.without_bounds(learner, design.slots(n), table.delta)
+    limits = limits._replace(arrays=arrays, fields={"membership": leakage})
     if learner.defense.fisher is None:
         return limits
     member = design.member(stream(key, "accounted: coins"), 2 * trajectories, n)
     rows = design.rows(member)
-    # one run serves all its records; lanes side by side would only take memory
-    engine = table.engine._replace(lanes=Lanes(1, table.engine.lanes.memory_gib))
-    traces = shadow.sweep(
-        "fisher",
-        learner,
-        stream(key, "fisher"),
-        TrainingSet(splits.fixed, None, rows),
-        np.arange(rows.shape[1]),
-        engine=engine,
-        what=f"{learner.label}: Fisher information",
-        precise=True,
-    )
+    records, slots = TrainingSet(fixed, None, rows), np.arange(rows.shape[1])
+    engine = guarantees.one_lane(table.engine)
+    traces = guarantees.fisher("fisher", key, learner, records, slots, engine=engine)
     each = np.full((2 * trajectories, n), np.nan)
     at, slot = np.nonzero(rows >= 0)
     each[at, rows[at, slot]] = traces[at, slot]
-    d = splits.fixed.x[0].size
+    d = fixed.x[0].size
     dfil = np.nanmean(each, 0) / d
     se = None
     if trajectories > 1:
@@ -262,9 +211,7 @@ def account(
     return limits._replace(dfil=dfil, dfil_se=se)
 
 
-def most_tpr(
-    design: Design, learner: shadow.Learner, records: int
-) -> np.ndarray | None:
+def most_tpr(design: Design, learner: Learner, records: int) -> np.ndarray | None:
     """Return the most true positives at the rates of `CURVE`; None = no theorem.
 
     From the privacy-loss distribution where there is one, else the least over deltas of
@@ -297,61 +244,46 @@ def separation(models: Shadows) -> np.ndarray:
     return (total - half * (half + 1) / 2) / half**2
 
 
-def _spread(values: np.ndarray) -> dict[str, float]:
-    quantiles = {"median": 50, "q90": 90, "max": 100}
-    each = {k: float(np.percentile(values, q)) for k, q in quantiles.items()}
-    return {"mean": float(values.mean()), **each}
-
-
 def play(
-    key: jax.Array,
+    key: Array,
     attack: Attack,
-    learner: shadow.Learner,
     runs: Runs[MembershipModels],
     limits: Guarantees,
     table: Table,
 ) -> Result:
     """Let one attack score every candidate on every target model; return its rates."""
-    models = runs.evidence
-    knowledge = base.grant(
-        attack.threat_model, learner, table, shadows=models.references
-    )
-    state, diagnostics = base.fitted(key, attack, knowledge)
+    models, model = runs.evidence, attack.threat_model
+    knowledge = base.grant(model, runs.learner, table, shadows=models.references)
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
     scored = _scorer(attack, state)
     on_targets = scored(stream(key, "guess"), models.targets)
     on_shadows = scored(stream(key, "calibrate"), models.calibration)
-    numbers, arrays = rates(on_targets, models.targets, on_shadows, models.calibration)
-    most = limits.arrays.get("tpr_bound")
-    flags = [] if most is None else above_bound(numbers, most)
-    auc = numbers["auc"]
-    se = (auc["high"] - auc["low"]) / intervals.WIDTH_95
-    return Result(
-        base.headline("auc", auc["value"], se, better="higher", floor=0.5),
-        {**numbers, "fit": diagnostics},
-        arrays,
-        error=arrays["wrong"],
-        flags=(*flags, *null_flags(numbers)),
+    numbers, arrays = membership_rates.rates(
+        on_targets, models.targets, on_shadows, models.calibration
     )
+    most, auc = limits.arrays.get("tpr_bound"), numbers["auc"]
+    flags = [] if most is None else membership_rates.above_bound(numbers, most)
+    flags += membership_rates.null_flags(numbers)
+    se = (auc["high"] - auc["low"]) / intervals.WIDTH_95
+    headline = base.headline("auc", auc["value"], se, better="higher", floor=0.5)
+    numbers["fit"] = diagnostics
+    return Result(headline, numbers, arrays, arrays["wrong"], flags=tuple(flags))
 
 
 def _scorer(attack: Attack, state: Any) -> Callable[..., np.ndarray]:
     """Return (key, Shadows) -> scores [models, records]; undeclared fields are None."""
 
     @jax.jit
-    def one(state: Any, key: jax.Array, label: Any, signals: Signals) -> jax.Array:
+    def one(state: Any, key: Array, label: Any, signals: Signals) -> Array:
         observation = base.observe(attack.threat_model, label=label, signals=signals)
         return attack.guess(state, key, observation)
 
-    def score(key: jax.Array, models: Shadows) -> np.ndarray:
+    def score(key: Array, models: Shadows) -> np.ndarray:
         # a model at a time: an attack may hold [records, shadows] per model
+        keys = (jax.random.fold_in(key, i) for i in range(len(models.member)))
         each = [
-            one(
-                state,
-                jax.random.fold_in(key, i),
-                models.label,
-                jax.tree.map(lambda a, i=i: a[i], models.signals),
-            )
-            for i in range(len(models.member))
+            one(state, k, models.label, take(models.signals, i))
+            for i, k in enumerate(keys)
         ]
         return np.asarray(jax.device_get(each))
 
@@ -367,29 +299,26 @@ def _auc(result: AttackResult) -> str:
     return f"{number(auc['value'], 3)} ± {number(half, 3)}"
 
 
-def rate(
+def _rate(
     result: AttackResult, fpr: float, chosen_on: str, *, full: bool = False
 ) -> str:
-    """Return the true-positive rate at one nominal false-positive rate.
+    """Return the true-positive rate at a nominal false-positive rate.
 
-    Args:
-      result: of a trial.
-      fpr: nominal.
-      chosen_on: `shadows` or `targets`.
-      full: with interval, counts and the realised rate.
+    The threshold is chosen on `shadows` or `targets`; `full` adds interval, counts and
+    the realised false-positive rate.
     """
     point = result["operating"][chosen_on][result["fprs"].index(fpr)]
     if isinstance(point, str):
         return point if full else "n/a"
-    tpr, realised = point["tpr"], point["fpr"]
-    value = percent(tpr["value"])
+    tpr, value = point["tpr"], percent(point["tpr"]["value"])
     if not full:
         return value
     limits = f"[{percent(tpr['low'])}, {percent(tpr['high'])}]"
-    return f"{value} {limits} {tpr['k']}/{tpr['n']}; FPR {percent(realised['value'])}"
+    realised = percent(point["fpr"]["value"])
+    return f"{value} {limits} {tpr['k']}/{tpr['n']}; FPR {realised}"
 
 
-def balanced_accuracy(result: AttackResult, chosen_on: str) -> str:
+def _accuracy(result: AttackResult, chosen_on: str) -> str:
     """Return the balanced accuracy at the threshold chosen there."""
     accuracy = next(a for a in result["accuracy"] if a["chosen_on"] == chosen_on)
     return number(accuracy["value"], 3)
@@ -410,7 +339,7 @@ def _verdict(line: Line) -> tuple[str, str]:
         return "not attacked", "Nothing was measured."
     headline = line.result.headline
     auc = float(headline.value)
-    spread = STANDARD_ERRORS * float(headline.standard_error or 0)
+    spread = view.STANDARD_ERRORS * float(headline.standard_error or 0)
     text = (
         f"Shown a record that was in the training set and one that was not, it picks "
         f"the right one {auc:.1%} of the time (AUC, ± {spread:.1%}); a coin is "
@@ -418,7 +347,7 @@ def _verdict(line: Line) -> tuple[str, str]:
         f"true-positive rates at low false-positive rates."
     )
     if auc - 0.5 <= spread:
-        return NOT_TOLD_APART, text
+        return view.NOT_TOLD_APART, text
     closely = 1 - auc <= CLOSE * 0.5
     return f"who took part is told{'' if closely else ', sometimes'}", text
 
@@ -428,15 +357,10 @@ def _leakage(card: Scorecard) -> list[str]:
     rows = []
     for label, defense in card.defenses.items():
         leakage = defense["membership"]
-        separated = leakage["separation"]
-        rows.append(
-            [
-                label,
-                *(number(separated[k], 3) for k in ("mean", "median", "q90", "max")),
-                interval(leakage.get("against_dfil")),
-                leakage["adjacency"].replace("_", "-"),
-            ]
-        )
+        separated = [leakage["separation"][k] for k in ("mean", "median", "q90", "max")]
+        cells = [number(value, 3) for value in separated]
+        cells += [interval(leakage.get("against_dfil"))]
+        rows.append([label, *cells, leakage["adjacency"].replace("_", "-")])
     header = ["defense", "separation, mean", "median", "90%", "largest"]
     header += ["rank correlation with dFIL [95%]", "adjacency"]
     words = (
@@ -444,7 +368,7 @@ def _leakage(card: Scorecard) -> list[str]:
         "AUC of the best threshold for this record alone; .5 where nothing leaks. The "
         "adjacency is that of the game's design: compare with epsilon under that name."
     )
-    return ["## Membership, record by record", grid(header, rows), words]
+    return ["## Membership, record by record", view.grid(header, rows), words]
 
 
 VIEW = View(
@@ -452,20 +376,20 @@ VIEW = View(
     "records independent; TPR at a false-positive rate: thresholds from shadow models; "
     "ε upper: accounted, at the game's adjacency",
     attack=(
-        STRONGEST,
+        view.STRONGEST,
         Column("AUC ± 95%", of_best(_auc)),
-        Column("TPR@1%", of_best(lambda r: rate(r, 1e-2, "shadows"))),
-        Column("TPR@.1%", of_best(lambda r: rate(r, 1e-3, "shadows"))),
+        Column("TPR@1%", of_best(lambda r: _rate(r, 1e-2, "shadows"))),
+        Column("TPR@.1%", of_best(lambda r: _rate(r, 1e-3, "shadows"))),
         Column("ε upper", _epsilon),
     ),
     trial={
         "AUC [95%]": lambda r: interval(r["auc"]),
         "over loss_threshold": lambda r: interval(r.get("over_loss_threshold")),
-        "accuracy, threshold from shadows": lambda r: balanced_accuracy(r, "shadows"),
-        "from targets": lambda r: balanced_accuracy(r, "targets"),
+        "accuracy, threshold from shadows": partial(_accuracy, chosen_on="shadows"),
+        "from targets": partial(_accuracy, chosen_on="targets"),
         **{
             f"TPR at {percent(fpr)} FPR, from {where}": partial(
-                rate, fpr=fpr, chosen_on=where, full=True
+                _rate, fpr=fpr, chosen_on=where, full=True
             )
             for where in ("shadows", "targets")
             for fpr in (1e-2, 1e-3, 1e-4)

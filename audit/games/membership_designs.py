@@ -53,16 +53,15 @@ def _coins(key: jax.Array, models: int, columns: int) -> np.ndarray:
     return rng.permuted(np.broadcast_to(half, (models, columns)), axis=0)
 
 
-def _enough(records: int) -> int:
+def _slots(records: int) -> int:
     return min(records, math.ceil(records / 2 + SPARE * math.sqrt(records) / 2))
 
 
-def _laid_out(member: np.ndarray) -> np.ndarray:
-    slots = _enough(member.shape[1])
+def _rows(member: np.ndarray) -> np.ndarray:
+    slots = _slots(member.shape[1])
     assert member.sum(1).max() <= slots, "six standard deviations are not enough"
     order = np.argsort(~member, axis=1, kind="stable")[:, :slots]
-    there = np.take_along_axis(member, order, 1)
-    return np.where(there, order, -1).astype(np.int32)
+    return np.where(np.take_along_axis(member, order, 1), order, -1).astype(np.int32)
 
 
 def _pairs(key: jax.Array, models: int, records: int) -> np.ndarray:
@@ -72,12 +71,12 @@ def _pairs(key: jax.Array, models: int, records: int) -> np.ndarray:
     return np.stack([first, ~first], -1).reshape(models, records)
 
 
-def _of_pairs(member: np.ndarray) -> np.ndarray:
+def _rows_of_pairs(member: np.ndarray) -> np.ndarray:
     second = ~member[:, ::2]
     return (2 * np.arange(second.shape[1]) + second).astype(np.int32)
 
 
-in_out = Design("add_remove", _coins, _laid_out, _enough, empty=True)
+in_out = Design("add_remove", _coins, _rows, _slots, empty=True)
 replace_one = Design(
-    "replace_one", _pairs, _of_pairs, lambda records: records // 2, empty=False
+    "replace_one", _pairs, _rows_of_pairs, lambda records: records // 2, empty=False
 )

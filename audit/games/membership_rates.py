@@ -40,15 +40,14 @@ def rates(
     wrong = (guessed != models.member).mean(0)
     curve = roc.roc(members, others)
     at = np.searchsorted(curve.fpr, CURVE, side="right") - 1
+    points = [o if isinstance(o, str) else plain(o) for o in summary.operating]
+    many = len(roc.FPRS)
     result = {
         "auc": summary.auc._asdict(),
         "success": float(1 - wrong.mean()),
         "accuracy": [a._asdict() for a in summary.accuracy],
         "fprs": list(roc.FPRS),
-        "operating": {
-            "shadows": [_plain(o) for o in summary.operating[: len(roc.FPRS)]],
-            "targets": [_plain(o) for o in summary.operating[len(roc.FPRS) :]],
-        },
+        "operating": {"shadows": points[:many], "targets": points[many:]},
         "members": summary.members,
         "nonmembers": summary.nonmembers,
         "targets": scores.shape[1],
@@ -60,20 +59,19 @@ def rates(
         groups = ids[other], ids[~other]
         none = roc.auc(scores[other], scores[~other], clusters=groups)
         result["controls"] = {"null": none._asdict()}
-    arrays = {"wrong": wrong, "fpr": curve.fpr[at], "tpr": curve.tpr[at]}
-    return result, arrays | {
+    return result, {
+        "wrong": wrong,
+        "fpr": curve.fpr[at],
+        "tpr": curve.tpr[at],
         "scores": scores.astype(np.float32),
         "member": models.member,
     }
 
 
-def _plain(point: roc.Operating | str) -> Any:
-    if isinstance(point, str):
-        return point
-    fields = {**point._asdict()}
-    for name in ("tpr", "fpr"):
-        fields[name] = {**fields[name]._asdict(), "value": fields[name].value}
-    return fields
+def plain(point: roc.Operating) -> dict[str, Any]:
+    """Return the rates at one threshold as plain data."""
+    tpr, fpr = ({**p._asdict(), "value": p.value} for p in (point.tpr, point.fpr))
+    return {**point._asdict(), "tpr": tpr, "fpr": fpr}
 
 
 def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:
@@ -86,17 +84,18 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:
       result: of `rates`.
       most: [2, p] false-positive rates and the most true positives at them.
     """
-    points = [p for p in result["operating"]["shadows"] if not isinstance(p, str)]
-    for point in points:
+    for point in result["operating"]["shadows"]:
+        if isinstance(point, str):
+            continue
         tpr, fpr = (
             intervals.proportion(point[k]["k"], point[k]["n"], SURE)
             for k in ("tpr", "fpr")
         )
-        at = min(np.searchsorted(most[0], fpr.high), most.shape[1] - 1)
-        if tpr.low > most[1, at]:
+        limit = most[1, min(np.searchsorted(most[0], fpr.high), most.shape[1] - 1)]
+        if tpr.low > limit:
             text = (
                 f"TPR {tpr.value:.4g} at FPR {fpr.value:.4g}, accounted for "
-                f"{most[1, at]:.4g}: noise, clip, sampler or accountant"
+                f"{limit:.4g}: noise, clip, sampler or accountant"
             )
             return [Flag("tpr-above-bound", "error", text)]
     return []
@@ -133,22 +132,16 @@ def compared(trials: list[Trial]) -> list[Trial]:
         if result is None:
             return trial
         numbers, arrays = dict(result.numbers), dict(result.arrays)
+        scores, member = arrays.pop("scores"), arrays.pop("member")
         if base is not None and trial.attack.name != "loss_threshold":
-            member = arrays["member"]
             ids = np.broadcast_to(np.arange(member.shape[1]), member.shape)
+            theirs = base.arrays["scores"]
             gain = roc.auc_difference(
-                _groups(arrays),
-                _groups(base.arrays),
+                (scores[member], scores[~member]),
+                (theirs[member], theirs[~member]),
                 clusters=(ids[member], ids[~member]),
             )
             numbers["over_loss_threshold"] = gain._asdict()
-        del arrays["scores"], arrays["member"]
         return trial._replace(result=result._replace(numbers=numbers, arrays=arrays))
 
     return [add(trial) for trial in trials]
-
-
-def _groups(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores of members and of others."""
-    scores, member = arrays["scores"], arrays["member"]
-    return scores[member], scores[~member]

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from audit.engine import shadow
+from audit.engine.shadow import Learner
 from audit.games import base, controls, guarantees, scoring
 from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees
@@ -24,7 +25,8 @@ def reconstruction() -> Game:
         goal="reconstruction",
         grants=base.granting("fixed", "label", "init", "train", "public", "objective"),
         release=release,
-        account=account,
+        # trajectories are drawn anew, from the law of the runs
+        account=lambda key, runs, table: guarantees.joined(key, runs.learner, table),
         play=play,
         view=VIEW,
         floor="class_mean",
@@ -33,7 +35,7 @@ def reconstruction() -> Game:
     )
 
 
-def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs[None]:
+def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
     """Train on fixed + {target}, `runs` times per target; noise is always fresh.
 
     Every attack is shown the same releases, so that their errors are paired.
@@ -43,65 +45,28 @@ def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs[None]
     """
     splits = table.problem.splits
     records = TrainingSet(splits.fixed, base.repeated(splits.targets, table.runs))
-    releases = shadow.sweep(
-        "train",
-        learner,
-        stream(key, "target runs"),
-        records,
-        engine=table.engine,
-        what=f"{learner.label}: target runs",
-    )
-    return Runs(releases, None, alike=table.runs)
-
-
-def account(
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs[None],
-    trajectories: int,
-    delta: float,
-) -> Guarantees:
-    """Account for the very runs that are attacked, target by target."""
-    del runs  # drawn anew, from the same law
-    return guarantees.joined(
-        key, learner, table.problem, trajectories, delta, table.engine
-    )
+    releases = base.train("target runs", key, learner, records, engine=table.engine)
+    return Runs(learner, releases, None, alike=table.runs)
 
 
 def play(
-    key: jax.Array,
-    attack: Attack,
-    learner: shadow.Learner,
-    runs: Runs[None],
-    limits: Guarantees,
-    table: Table,
+    key: Array, attack: Attack, runs: Runs[None], limits: Guarantees, table: Table
 ) -> Result:
-    """Let one attack guess every run.
-
-    Args:
-      key: of the attack; independent of the releases'.
-      attack: who plays.
-      learner: the defense that made the releases.
-      runs: from `release`.
-      limits: the defense's guarantees.
-      table: of the audit; its engine trains the attacker's own shadow runs.
-    """
+    """Let one attack guess every run; return its scores."""
     model, splits, releases = attack.threat_model, table.problem.splits, runs.releases
-    same_noise: list[float] = []
-
+    learner, same_noise = runs.learner, []
     knowledge = base.grant(model, learner, table)
     if knowledge.train is not None:
         train = knowledge.train
 
-        def watched(key: jax.Array, records: TrainingSet) -> Release:
+        def watched(key: Array, records: TrainingSet) -> Release:
             shadows = train(key, records)
             sure = controls.same_noise(releases, shadows, table.runs)
             same_noise.extend([] if sure is None else [sure])
             return shadows
 
         knowledge = knowledge._replace(train=watched)
-    state, diagnostics = base.fitted(key, attack, knowledge)
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
     targets = base.repeated(splits.targets, table.runs)
     rest = None
     if base.shown(model, "rest") and objective_of(learner.defense) is not None:
@@ -116,23 +81,24 @@ def play(
         guess = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
         guesses = np.asarray(guess(state, keys, observation))
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
+    sure = max(same_noise, default=None)
     return scoring.result(
         guesses.reshape(shape),
         splits.targets,
         limits,
         table,
         diagnostics,
-        same_noise=max(same_noise, default=None),
+        same_noise=sure,
     )
 
 
-def known_part(learner: shadow.Learner, releases: Release, splits: Splits) -> jax.Array:
+def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:
     """Return the known records' part of the stationarity condition [T * runs, D]."""
     objective, n = objective_of(learner.defense), len(splits.fixed.y)
     assert objective is not None
     weight = jnp.ones(n, releases.params.dtype)
 
-    def one(w: jax.Array) -> Any:
+    def one(w: Array) -> Any:
         known = objective.total(w, splits.fixed, weight)
         return known + objective.ridge(n + 1) * w
 

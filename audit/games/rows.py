@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from audit import data
 from audit.config.compose import Entry, Scenario
-from audit.engine import shadow
-from audit.games.base import Problem, Runs, Trial, is_oracle
+from audit.engine.shadow import Learner
+from audit.games.base import Problem, Runs, Trial, is_oracle, take
 from audit.games.guarantees import Guarantees
 from audit.scorecard import flags
 from audit.scorecard.flags import Measured
@@ -37,18 +39,19 @@ class SelfChecks(NamedTuple):
 # Defenses -----------------------------------------------------------------------------
 
 
-def utility(learner: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
+def utility(runs: Runs, splits: Splits) -> dict[str, Any] | None:
     """Return how useful the releases are on the test part: mean, and sd between runs.
 
     Accuracy, or R^2 where labels are numbers.
     """
+    learner, (x, y) = runs.learner, splits.test
     if learner.defense.predict is None:
         return None
-    x, y = splits.test
+    models = len(jax.tree.leaves(runs.releases)[0])
+    parts = [take(runs.releases, slice(i, i + 256)) for i in range(0, models, 256)]
 
-    def each(measure: Any) -> np.ndarray:
+    def each(measure: Callable) -> np.ndarray:
         many = jax.jit(jax.vmap(measure, (None, 0, None, None)))
-        parts = _in_parts(runs.releases, 256)
         return np.concatenate([many(learner.side, part, x, y) for part in parts])
 
     name, score = ("accuracy" if learner.task.classes else "r2"), quality(learner)
@@ -56,7 +59,7 @@ def utility(learner: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
     measured = {
         name: float(scores.mean()),
         f"{name}_sd": float(scores.std()),
-        "models": len(scores),
+        "models": models,
         "test": len(y),
     }
     if learner.task.classes >= MANY_CLASSES:
@@ -67,53 +70,40 @@ def utility(learner: shadow.Learner, runs: Runs, splits: Splits) -> dict | None:
     return measured
 
 
-def quality(learner: shadow.Learner) -> Any:
+def quality(learner: Learner) -> Callable:
     """Return (side, Release, x [m], y [m]) -> accuracy, or R^2 of numbers."""
-    predict = learner.defense.predict
-    assert predict is not None
+    predict: Any = learner.defense.predict
 
-    def accuracy(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
+    def accuracy(side: Any, release: Release, x: Any, y: Any) -> Array:
         return (predict(side, release, x).argmax(-1) == y).mean()
 
-    def r2(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
+    def r2(side: Any, release: Release, x: Any, y: Any) -> Array:
         error = predict(side, release, x)[:, 0] - y
         return 1 - (error**2).mean() / y.var()
 
     return accuracy if learner.task.classes else r2
 
 
-def top10(learner: shadow.Learner) -> Any:
+def top10(learner: Learner) -> Callable:
     """Return (side, Release, x [m], y [m]) -> share with their class among 10."""
-    predict = learner.defense.predict
-    assert predict is not None
+    predict: Any = learner.defense.predict
 
-    def share(side: Any, release: Release, x: Any, y: Any) -> jax.Array:
+    def share(side: Any, release: Release, x: Any, y: Any) -> Array:
         best = jax.lax.top_k(predict(side, release, x), 10)[1]
         return (best == y[:, None]).any(1).mean()
 
     return share
 
 
-def _in_parts(releases: Release, size: int) -> list[Release]:
-    m = len(jax.tree.leaves(releases)[0])
-    return [
-        jax.tree.map(lambda a, i=i: a[i : i + size], releases)
-        for i in range(0, m, size)
-    ]
-
-
 def defense_row(
-    entry: Entry,
-    guarantees: Guarantees,
-    usefulness: dict | None,
-    ran: flags.Ran,
+    entry: Entry, guarantees: Guarantees, utility: Any, ran: flags.Ran
 ) -> dict[str, Any]:
     """Return all about one defense that does not depend on an attack."""
     return {
         "use": entry.name,
         "passed": entry.passed,
         "settings": entry.settings,
-        "utility": usefulness,
+        "utility": utility,
         "dfil": _dfil(guarantees),
         "eta": _eta(guarantees),
         "bounds": [_bound(b) for b in guarantees.bounds],
@@ -130,31 +120,21 @@ def _dfil(guarantees: Guarantees) -> dict[str, Any] | None:
     each, se = guarantees.dfil, guarantees.dfil_se
     if each is None:
         return None
-    roots = np.sqrt(each)
-    summary = {
-        "mean": each.mean(),
-        "median": np.median(each),
-        "max": each.max(),
-        "sqrt_mean": roots.mean(),
-        "sqrt_median": np.median(roots),
-        "sqrt_max": roots.max(),
-    }
+    statistics: dict[str, Any] = {"mean": np.mean, "median": np.median, "max": np.max}
+    summary = {name: statistic(each) for name, statistic in statistics.items()}
+    for name, statistic in statistics.items():
+        summary[f"sqrt_{name}"] = statistic(np.sqrt(each))
     if se is not None:
         summary["relative_se"] = float(np.median(se / each))
     return summary
 
 
 def _eta(guarantees: Guarantees) -> dict[str, Any] | None:
-    each = guarantees.eta
+    each, groups = guarantees.eta, guarantees.arrays.get("eta_of_groups")
     if each is None:
         return None
-    summary = {
-        "mean": each.mean(),
-        "sd": each.std(),
-        "min": each.min(),
-        "max": each.max(),
-    }
-    groups = guarantees.arrays.get("eta_of_groups")
+    summary = {"mean": each.mean(), "sd": each.std(), "min": each.min()}
+    summary["max"] = each.max()
     if groups is not None:
         summary |= {"set": groups[0], "classes": groups[1:]}
     return summary
@@ -162,18 +142,26 @@ def _eta(guarantees: Guarantees) -> dict[str, Any] | None:
 
 def _bound(bound: Bound) -> dict[str, Any]:
     """Return a bound as plain data, per-target values summarised."""
-    value = np.asarray(bound.value, float)
-    log10 = None if bound.log10 is None else float(np.mean(bound.log10))
+    value, words = np.asarray(bound.value, float), bound._asdict()
     return {
-        "name": bound.name,
-        "holds_for": bound.holds_for,
-        "theorem": bound.theorem,
-        "ranked": bound.ranked,
+        **{k: words[k] for k in ("name", "holds_for", "theorem", "ranked")},
         "mean": float(value.mean()),
         "median": float(np.median(value)),
         "min": float(value.min()),
         "max": float(value.max()),
-        "log10": log10,
+        "log10": None if bound.log10 is None else float(np.mean(bound.log10)),
+        **(_estimate(bound) if bound.standard_error is not None else {}),
+    }
+
+
+def _estimate(bound: Bound) -> dict[str, Any]:
+    """Return what an estimated bound adds: its error, and who attains it."""
+    genie = None if bound.genie is None else np.asarray(bound.genie, float)
+    return {
+        "standard_error": bound.standard_error,
+        "genie": None if genie is None else float(genie.mean()),
+        "genie_se": None if genie is None else metrics.standard_error(genie),
+        "needed": flags.needed(bound),
     }
 
 
@@ -193,20 +181,18 @@ def with_shares(trials: list[Trial], floor: np.ndarray | None) -> list[Trial]:
     oracles = {
         trial.defense: trial.result.error
         for trial in trials
-        if trial.result is not None and trial.is_oracle
+        if trial.result is not None and is_oracle(trial.threat_model)
     }
 
     def add(trial: Trial) -> Trial:
-        result = trial.result
+        result, best = trial.result, oracles.get(trial.defense)
         if result is None or result.error is None or floor is None:
             return trial
         typical = result.arrays.get("mse_median", result.error)
-        shares: dict[str, Any] = {"beats_floor": float((typical < floor).mean())}
-        if not trial.is_oracle:
-            best = oracles.get(trial.defense)
+        numbers = result.numbers | {"beats_floor": float((typical < floor).mean())}
+        if not is_oracle(trial.threat_model):
             rate = None if best is None else metrics.win_rate(result.error, best)
-            shares["win_rate"] = rate
-        numbers = result.numbers | shares
+            numbers["win_rate"] = rate
         return trial._replace(result=result._replace(numbers=numbers))
 
     return [add(trial) for trial in trials]
@@ -217,7 +203,7 @@ class Audited(NamedTuple):
 
     scenario: Scenario
     problem: Problem
-    learners: list[shadow.Learner]
+    learners: list[Learner]
     guarantees: dict[str, Guarantees]  # by defense
     trials: list[Trial]
     floor: np.ndarray | None
@@ -226,27 +212,30 @@ class Audited(NamedTuple):
 
 def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
     """Return a trial as plain data, flags raised: by its errors, and by its game."""
-    ran, result = audited.checks.ran(trial.defense), trial.result
+    result, entry = trial.result, trial.attack
     raised: list[flags.Flag] = []
     fields: dict[str, Any] | None = None
     if result is not None:
-        row = _flag_row(trial, audited)
+        row, oracle = _flag_row(trial, audited), is_oracle(trial.threat_model)
+        ran = audited.checks.ran(trial.defense)
         raised = flags.of_runs(ran) if row is None else flags.raised(row)
         raised += result.flags
-        fields = {
-            "headline": result.headline,
-            "oracle": trial.is_oracle,
-            **result.numbers,
-        }
-        if row is not None and not (row.oracle or row.is_floor):
+        if (oracle or not trial.threat_model.sees) and not _attacked(trial, audited):
+            raised.append(flags.NOT_ATTACKED)
+        fields = {"headline": result.headline, "oracle": oracle, **result.numbers}
+        if row is not None and not (oracle or row.is_floor):
             checks = fields.get("controls", {})
-            fields["controls"] = checks | {"positive": _positive(row)}
+            positive = None  # there is no undefended learner
+            if row.control is not None:
+                beats = flags.below(row.control, row.floor)
+                positive = {"error": float(row.control.mean()), "beats_floor": beats}
+            fields["controls"] = checks | {"positive": positive}
     return {
         "defense": trial.defense,
-        "attack": trial.attack.label,
-        "use": trial.attack.name,
-        "passed": trial.attack.passed,
-        "settings": trial.attack.settings,
+        "attack": entry.label,
+        "use": entry.name,
+        "passed": entry.passed,
+        "settings": entry.settings,
         "threat_model": trial.sentence,
         "status": trial.status,
         "reason": trial.reason,
@@ -254,6 +243,17 @@ def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
         **({"trace": trial.trace} if trial.trace else {}),
         "flags": [flag._asdict() for flag in raised],
     }
+
+
+def _attacked(trial: Trial, audited: Audited) -> bool:
+    """Return whether an attack that sees a release was played on a trial's defense."""
+    return any(
+        other.result is not None
+        and other.threat_model.sees
+        and not is_oracle(other.threat_model)
+        for other in audited.trials
+        if other.defense == trial.defense
+    )
 
 
 def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
@@ -271,10 +271,10 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         if other.result is not None
     ]
     distinct, size = len(np.unique(splits.pool_source)), len(splits.pool_source)
+    augmented = f"a pool of {size} made from {distinct} images"
     null = result.numbers.get("controls", {})
     matched = null.get("matched"), null.get("matched_pool")
     ran = audited.checks.ran(trial.defense)
-    private = problem.task.label_private and "label" in trial.threat_model.knows
     return flags.FlagInputs(
         attack=trial.attack.name,
         oracle=is_oracle(trial.threat_model),
@@ -288,14 +288,12 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         control=controls[0] if controls else None,
         is_control=trial.defense in undefended,
         stand_in="" if scenario.data == wanted else f"{scenario.data}, not {wanted}",
-        augmented=""
-        if size == distinct
-        else f"a pool of {size} made from {distinct} images",
+        augmented="" if size == distinct else augmented,
         measured=ran.measured,
         same_noise=null.get("same_noise"),
         null=result.arrays.get("null"),
         matched=None if None in matched else matched,
-        label_leaked=private,
+        label_leaked=problem.task.label_private and "label" in trial.threat_model.knows,
         in_pool=(problem.known_targets, len(splits.targets.y) or len(splits.fixed.y)),
         stale=ran.stale,
         late_gain=result.numbers.get("fit", {}).get("late_gain"),
@@ -303,14 +301,13 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
     )
 
 
-def _undefended(learners: list[shadow.Learner]) -> list[str]:
+def _undefended(learners: list[Learner]) -> list[str]:
     """Return the labels of the learners that nothing protects: positive controls."""
     return [
         learner.label
         for learner in learners
-        if learner.defense.fisher is None
-        and learner.defense.rdp is None
-        and "approximate" not in learner.defense.traits
+        if learner.defense.fisher is None and learner.defense.rdp is None
+        if "approximate" not in learner.defense.traits
     ]
 
 
@@ -322,20 +319,15 @@ def _picked(trial: Trial, scenario: Scenario) -> str:
     """
 
     def words(entry: Entry) -> dict[str, Any]:
-        tuned = (int, float)
-        return {
-            k: v
-            for k, v in entry.settings.items()
-            if isinstance(v, bool) or not isinstance(v, tuned)
-        }
+        settings = entry.settings.items()
+        return {k: v for k, v in settings if type(v) not in (int, float)}
 
     mine = trial.attack
     same = [
         e.label
         for e in scenario.attacks
-        if e.name == mine.name
-        and e.settings != mine.settings
-        and words(e) == words(mine)
+        if e.name == mine.name and e.settings != mine.settings
+        if words(e) == words(mine)
     ]
     if same:
         return f"{mine.name} was scored with other numbers too: {', '.join(same)}"
@@ -343,14 +335,6 @@ def _picked(trial: Trial, scenario: Scenario) -> str:
     if chosen is not None and chosen.tuned_on == "targets":
         return f"settings of {trial.defense} were chosen on the scored targets"
     return ""
-
-
-def _positive(row: flags.FlagInputs) -> dict[str, Any] | None:
-    """Return what the attack gets on the undefended learner; None = there is none."""
-    if row.control is None:
-        return None
-    beats = flags.below(row.control, row.floor)
-    return {"error": float(row.control.mean()), "beats_floor": beats}
 
 
 # Data ---------------------------------------------------------------------------------
@@ -379,8 +363,8 @@ def data_used(scenario: Scenario, problem: Problem) -> dict[str, Any]:
 
 def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.ndarray]:
     """Return the per-target arrays that figures are drawn from."""
-    problem = audited.problem
     kept = _pictures(audited, floor_guess)
+    people = audited.problem.dataset.name in PEOPLE
     for label, guarantees in audited.guarantees.items():
         values = {"dfil": guarantees.dfil, "eta": guarantees.eta}
         values |= {b.name: np.asarray(b.value) for b in guarantees.bounds}
@@ -388,7 +372,7 @@ def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.nda
         kept |= {f"{label}/{k}": v for k, v in values.items() if v is not None}
     for trial in audited.trials:
         for name, array in (trial.result.arrays if trial.result else {}).items():
-            if name == "guess" and problem.dataset.name in PEOPLE:
+            if name == "guess" and people:
                 continue
             if name == "mean_guess":  # of every record; only some are looked at
                 array = array[kept["shown"]]

@@ -7,6 +7,7 @@ records share the functions below and the parts of their `View`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,10 @@ import numpy as np
 from audit.games import controls
 from audit.games.base import Result, Table, headline
 from audit.games.guarantees import Guarantees
+from audit.scorecard import view
 from audit.scorecard.flags import STANDARD_ERRORS
-from audit.scorecard.schema import AttackResult, Record
-from audit.scorecard.view import (
-    NOT_TOLD_APART,
-    SHORT,
-    STRONGEST,
-    Column,
-    Line,
-    bound_column,
-    number,
-    of_best,
-    rounded_share,
-    with_error,
-)
+from audit.scorecard.schema import AttackResult
+from audit.scorecard.view import Column, number, of_best, rounded_share, with_error
 from audit.statistics import lpips as perceptual
 from audit.statistics import metrics
 from audit.types import Bound, Examples
@@ -50,33 +41,28 @@ def result(
     Args:
       guesses: [targets, runs, *features].
       targets: [targets, *features].
-      guarantees: of the defense: bounds the errors are compared with.
-      table: of the audit: weights of LPIPS, the pool, the floor.
+      guarantees: of the defense: errors are compared with its bounds.
+      table: of the audit.
       diagnostics: of the attack's fit.
       **checks: further controls, by name.
     """
-    parts = metrics.decompose(guesses, targets.x)
-    se = run_errors(guesses, targets.x)
+    parts, x = metrics.decompose(guesses, targets.x), targets.x
+    errors = ((guesses - x[:, None]) ** 2).mean(tuple(range(2, guesses.ndim)))
     null, null_arrays = controls.of_guesses(guesses, targets, table.problem.splits.pool)
-    return squared(
-        parts,
-        guesses.shape[1],
-        table,
-        numbers={
-            **images(guesses[:, 0], targets.x, table.lpips),
-            "against": {b.name: against(b, parts.mse, se) for b in guarantees.bounds},
-            "fit": diagnostics,
-            "controls": {**null, **checks},
-        },
-        arrays={"guess": guesses[:, 0].astype(np.float16), **null_arrays},
-    )
+    numbers = {
+        **images(guesses[:, 0], x, table.lpips),
+        "against": against(guarantees.bounds, parts.mse, errors),
+        "fit": diagnostics,
+        "controls": {**null, **checks},
+    }
+    arrays = {"guess": guesses[:, 0].astype(np.float16), **null_arrays}
+    return squared(parts, guesses.shape[1], table, numbers, arrays)
 
 
 def squared(
     parts: metrics.Decomposition,
     runs: int,
     table: Table,
-    *,
     numbers: dict[str, Any],
     arrays: dict[str, np.ndarray],
 ) -> Result:
@@ -133,31 +119,30 @@ def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, 
     return numbers | {"lpips": float(np.mean(distances))}
 
 
-def against(bound: Bound, mse: np.ndarray, se: np.ndarray | None) -> dict[str, Any]:
-    """Return how an attack stands to a bound.
+def against(
+    limits: Iterable[Bound], mse: np.ndarray, errors: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """Return how an attack stands to each bound, by name.
 
     `tightness` is mean error over mean bound: at least 1 where the bound applies.
     `share_below` counts targets whose error is below their own bound by more than 2
     s.e.; None where a target has one run, or the bound is on the average.
+
+    Args:
+      limits: the bounds.
+      mse: [targets] mean error over runs.
+      errors: [targets, runs].
     """
-    value = np.asarray(bound.value, float)
-    mean = float(value.mean())
-    below = None
-    if value.ndim and se is not None and bound.name == "cramer_rao":
-        below = float((mse + STANDARD_ERRORS * se < value).mean())
-    return {
-        "tightness": float(mse.mean()) / mean if mean > 0 else None,
-        "share_below": below,
-    }
-
-
-def run_errors(guesses: np.ndarray, targets: np.ndarray) -> np.ndarray | None:
-    """Return the s.e. over runs of every target's error, or None for one run."""
-    if guesses.shape[1] < 2:
-        return None
-    axes = tuple(range(2, guesses.ndim))
-    each = ((guesses - targets[:, None]) ** 2).mean(axes)
-    return each.std(1, ddof=1) / np.sqrt(each.shape[1])
+    runs, standing = errors.shape[1], {}
+    se = errors.std(1, ddof=1) / np.sqrt(runs) if runs > 1 else None
+    for bound in limits:
+        value, below = np.asarray(bound.value, float), None
+        mean = float(value.mean())
+        if value.ndim and se is not None and bound.name == "cramer_rao":
+            below = float((mse + STANDARD_ERRORS * se < value).mean())
+        tightness = float(mse.mean()) / mean if mean > 0 else None
+        standing[bound.name] = {"tightness": tightness, "share_below": below}
+    return standing
 
 
 # View ---------------------------------------------------------------------------------
@@ -169,19 +154,18 @@ def _lpips(result: AttackResult) -> str:
     return f"{float(result.lpips):.3f}".removeprefix("0")
 
 
-def _below(counts: dict[str, int] | Record | None) -> str:
-    if counts is None:
-        return "-"
-    return f"{counts['within_below']} of {counts['within']}"
+def _below(result: AttackResult) -> str:
+    counts = result.get("below_bound")
+    return "-" if counts is None else f"{counts['within_below']} of {counts['within']}"
 
 
 REBUILT = (
-    STRONGEST,
+    view.STRONGEST,
     Column("MSE ± s.e.", of_best(lambda r: with_error(r.mse, r.mse_se))),
     Column("LPIPS", of_best(_lpips)),
     Column("floor", lambda line: number(line.card.floor.mse)),
 )
-BOUNDS = tuple(bound_column(name, narrow=name != "van_trees") for name in SHORT)
+BOUNDS = tuple(view.bound_column(n, narrow=n != "van_trees") for n in view.SHORT)
 TRIAL = {
     "MSE ± s.e.": lambda r: with_error(r.mse, r.mse_se),
     "median": lambda r: number(r["mse_median"]),
@@ -193,7 +177,7 @@ TRIAL = {
     "LPIPS": _lpips,
     "wins": lambda r: rounded_share(r.get("win_rate")),
     "beats floor": lambda r: rounded_share(r["beats_floor"]),
-    "below 1/dFIL": lambda r: _below(r.get("below_bound")),
+    "below 1/dFIL": _below,
 }
 TRIAL_WORDS = (
     "median: over targets of the mean over runs; typical: over targets of the median "
@@ -205,7 +189,7 @@ TRIAL_WORDS = (
 )
 
 
-def verdict(line: Line) -> tuple[str, str]:
+def verdict(line: view.Line) -> tuple[str, str]:
     """Return how closely records are rebuilt: a few words, and sentences."""
     result, card = line.result, line.card
     if result is None:
@@ -220,7 +204,7 @@ def verdict(line: Line) -> tuple[str, str]:
     text += (
         f"; a guess that ignores the release is off by {with_error(ground, spread)}."
     )
-    most = most_beaten(line)
+    most = max(beaten(line), default=0.0)
     if most:
         text += (
             f" Some attack rebuilds {most:.0%} of the records better than that guess."
@@ -233,21 +217,21 @@ def verdict(line: Line) -> tuple[str, str]:
         return "records are rebuilt in part" if ratio <= PART else little, text
     if most > SOME and result.get("beats_floor") != most:
         return "nothing on average, and some records are rebuilt", text
-    return NOT_TOLD_APART, text
+    return view.NOT_TOLD_APART, text
 
 
-def most_beaten(line: Line) -> float:
-    """Return the largest share of records an attack rebuilds better than the floor."""
-    shares = [
+def beaten(line: view.Line, *, oracles: bool = False) -> list[float]:
+    """Return the share of records that each attack rebuilds better than the floor."""
+    return [
         float(trial.result["beats_floor"])
         for trial in line.card.trials
         if trial.defense == line.label and trial.result is not None
-        if not trial.result.oracle and trial.result.get("beats_floor") is not None
+        if oracles or not trial.result.oracle
+        if trial.result.get("beats_floor") is not None
     ]
-    return max(shares, default=0.0)
 
 
-def _told_apart(line: Line, mse: float, ground: float, se: float) -> bool:
+def _told_apart(line: view.Line, mse: float, ground: float, se: float) -> bool:
     """Return whether an attack is better than the guess, beyond two standard errors.
 
     Paired over targets where the card's arrays are at hand. Else by the means as if

@@ -1,8 +1,9 @@
 """What a defense's steps do, measured, beside what its accounting assumes of them.
 
-Every quantity that the accounting reads is measured anew: the noise is drawn by the
-defense's own steps on a set in which every slot is empty, a contribution is what one
-record adds to a step, and batches are counted. A whole audit costs a few steps.
+Every quantity that the accounting reads is measured anew: the noise is what the
+defense's own steps add to the sum of their batch, at steps all along the run, a
+contribution is what one record adds to a step, and batches are counted. A whole audit
+costs some dozens of steps.
 """
 
 from __future__ import annotations
@@ -15,28 +16,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
-from audit.engine import shadow
 from audit.engine.program import Recipe
+from audit.engine.shadow import Learner
+from audit.games.base import Runs, blocks, take
+from audit.games.guarantees import ADJACENCIES
+from audit.mechanisms.batch import sum_all
 from audit.mechanisms.noise import gaussian
+from audit.mechanisms.query import masked
 from audit.mechanisms.sampler import SAMPLERS
 from audit.rng import stream
-from audit.scorecard.flags import Measured
-from audit.types import (
-    Adjacency,
-    Examples,
-    Iterative,
-    Minimiser,
-    Noise,
-    Release,
-    Sampler,
-    TrainingSet,
-)
+from audit.scorecard.flags import SLACK, SURE, Measured
+from audit.types import Examples, Iterative, Minimiser, Noise, Sampler, TrainingSet
 
-NUMBERS = 4096  # least numbers of noise to measure
-KEYS = (4, 64)  # fewest and most draws
+NUMBERS = math.ceil((SURE / SLACK) ** 2 / 2)  # of noise: the tolerance is SLACK then
+KEYS = (4, 4096)  # fewest and most draws
+CORRELATED = 256  # most draws that are compared with each other
 PROBES = 8  # records whose contributions are measured, beside the extreme ones
 TOGETHER = 16  # groups of releases whose spread is taken
 PAIRED = 128  # groups of releases whose noise is compared
@@ -46,48 +44,45 @@ LEAST = 16  # fewest numbers per draw for a correlation to mean anything
 COUNTED = 4_000_000  # most records times steps that are counted to tell a sampling law
 REPEATS = 20  # repeats that a law drawing anew must be expected to show, to be told
 # from epochs
+ROUNDING = 1e-3  # of the largest noise: less is no noise
 # the program runs once, and compiling is most of its cost
 QUICKLY = {"cpu": {"xla_backend_optimization_level": 0}}
-ORDER = np.array([2.0])
-ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
 
-def measure(
-    key: jax.Array,
-    learner: shadow.Learner,
-    records: Examples,
-    n: int,
-    releases: Release,
-    runs: int,
-) -> Measured:
+def measure(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
     """Measure a defense with Gaussian noise; for any other, every number is None.
 
     Args:
       key: of the draws; independent of the audit's own.
-      learner: the defense, whose accounting is compared.
-      records: some that it can be trained on.
+      runs: of the audit; `alike` of them in a row differ in their noise alone.
+      records: some that the defense can be trained on.
       n: how many records one run has.
-      releases: of the audit, [groups * runs]; those of one group differ in their noise
-        alone.
-      runs: of one group; with 1 no two releases differ in their noise alone.
     """
-    mechanism = learner.defense.mechanism
-    if mechanism is None or mechanism.noise.stddev is None:
+    learner, mechanism = runs.learner, runs.learner.defense.mechanism
+    noise = None if mechanism is None else mechanism.noise
+    if mechanism is None or noise is None or noise.precision is None:
         return Measured()
-    if mechanism.noise.at != "sum":
-        return Measured()
-    measured = _released(releases, runs, mechanism)
+    if noise.stddev is None or noise.at != "sum":
+        return Measured(unmeasured="it is no Gaussian that is added to a sum")
+    measured = _released(runs, mechanism)
     if not isinstance(mechanism, Iterative) or "rows" not in learner.defense.traits:
-        return measured
-    noise, contribution = _steps(
+        why = "its releases do not show it, and it takes no step on chosen records"
+        return measured._replace(unmeasured=why if measured.noise is None else "")
+    draws, contribution = _steps(
         stream(key, "measured"), learner, mechanism, records, n
     )
-    shared = [s for s in (measured.shared, correlation(noise)) if s is not None]
-    stddev = float(noise.std()) if noise.size else 0.0
-    measured = _ratio(stddev, noise.size, mechanism.noise)._replace(
-        shared=max(shared, default=None), contribution=contribution
+    shared = [s for s in (measured.shared, correlation(draws)) if s is not None]
+    stddev = float(draws.std()) if draws.size else 0.0
+    name = law(stream(key, "batches"), mechanism.sampler, n, mechanism.steps)
+    divergence = None
+    if name is not None and stddev:
+        divergence = _divergence(name, learner, mechanism, n, stddev)
+    return _ratio(stddev, draws.size, noise)._replace(
+        shared=max(shared, default=None),
+        contribution=contribution,
+        sampling=name,
+        divergence=divergence,
     )
-    return _compared(key, learner, mechanism, n, stddev, measured)
 
 
 # Noise --------------------------------------------------------------------------------
@@ -98,24 +93,23 @@ def _ratio(stddev: float, numbers: int, noise: Noise) -> Measured:
     return Measured(stddev / accounted, 1 / math.sqrt(2 * max(1, numbers)))
 
 
-def _released(
-    releases: Release, runs: int, mechanism: Iterative | Minimiser
-) -> Measured:
+def _released(runs: Runs, mechanism: Iterative | Minimiser) -> Measured:
     """Compare releases that differ in their noise alone."""
-    if runs < 2:
+    alike = runs.alike
+    if alike < 2:
         return Measured()
 
     def groups(many: int, each: int) -> np.ndarray:
-        leaves = [np.asarray(a[: many * runs]) for a in jax.tree.leaves(releases)]
-        parted = [a.reshape(-1, runs, a[0].size)[:, :each] for a in leaves]
+        leaves = [np.asarray(a[: many * alike]) for a in jax.tree.leaves(runs.releases)]
+        parted = [a.reshape(-1, alike, a[0].size)[:, :each] for a in leaves]
         return np.concatenate(parted, 2).astype(float)
 
     pairs = groups(PAIRED, 2)
     shared = between(pairs[:, 0] - pairs[:, 1])
     if isinstance(mechanism, Iterative):  # after steps its scale is the optimizer's
         return Measured(shared=shared)
-    some = groups(TOGETHER, runs)
-    numbers = some.size * (runs - 1) // runs
+    some = groups(TOGETHER, alike)
+    numbers = some.size * (alike - 1) // alike
     spread = math.sqrt(((some - some.mean(1, keepdims=True)) ** 2).sum() / numbers)
     return _ratio(spread, numbers, mechanism.noise)._replace(shared=shared)
 
@@ -153,6 +147,7 @@ def correlation(draws: np.ndarray) -> float | None:
     """
     if len(draws) < 2 or draws.shape[1] < LEAST:
         return None
+    draws = draws[:CORRELATED]
     unit = draws / np.maximum(np.linalg.norm(draws, axis=1, keepdims=True), 1e-30)
     between = np.abs(np.triu(unit @ unit.T, 1)).max()
     return float(between * math.sqrt(draws.shape[1]))
@@ -172,11 +167,12 @@ class _Lane(NamedTuple):
 
 @functools.cache
 def _program(recipe: Recipe) -> Any:
-    """Return (floats, side, records, key, lanes) -> sums [m, D], norms [m] of `fn`."""
+    """Return (floats, side, records, key, lanes) -> noised sums, noise, norms of `fn`.
 
-    def one(
-        floats: dict, side: Any, records: Examples, key: jax.Array, lane: _Lane
-    ) -> tuple:
+    [m, D], [m, D], [m]. The noise is the noised sum less the sum of the step's batch.
+    """
+
+    def one(floats: dict, side: Any, records: Any, key: Array, lane: _Lane) -> tuple:
         mechanism = recipe.build(floats).mechanism
         assert isinstance(mechanism, Iterative)
         flat, unravel = ravel_pytree(side.params)
@@ -187,13 +183,15 @@ def _program(recipe: Recipe) -> Any:
         state = mechanism.init(run_key, side)._replace(params=params, t=lane.t)
         data = TrainingSet(records, None, lane.rows)
         view = mechanism.step(run_key, state, data)[1]
-        z = jax.tree.map(lambda a: a[lane.rows[0]], records)
+        before = state._replace(params=view.params, side=view.side)
+        total = sum_all(mechanism.query, before, data, view.batch)
+        total = ravel_pytree(masked(view.side.mask, total))[0]
+        z = take(records, lane.rows[0])
         alone = mechanism.query.fn(view.params, view.side, z)
-        return ravel_pytree(view.update)[0], optax.tree.norm(alone)
+        update = ravel_pytree(view.update)[0]
+        return update, update - total, optax.tree.norm(alone)
 
-    def each(
-        floats: dict, side: Any, records: Examples, key: jax.Array, lanes: _Lane
-    ) -> tuple:
+    def each(floats: dict, side: Any, records: Any, key: Array, lanes: _Lane) -> tuple:
         # One after the other: under vmap every lane would learn from public data,
         # also at steps that do not learn
         return jax.lax.map(functools.partial(one, floats, side, records, key), lanes)
@@ -202,17 +200,15 @@ def _program(recipe: Recipe) -> Any:
 
 
 def _steps(
-    key: jax.Array,
-    learner: shadow.Learner,
-    mechanism: Iterative,
-    records: Examples,
-    n: int,
+    key: Array, learner: Learner, mechanism: Iterative, records: Examples, n: int
 ) -> tuple[np.ndarray, float]:
     """Return draws of noise [m, D], and the longest contribution over its bound.
 
-    In the draws every slot is empty. In the other lanes one record takes part, under
-    the key of the first draw: the difference is the record's contribution. The norm of
-    the query's `fn` is measured too, for that is what a target adds.
+    In the first lane every slot is empty. The other draws have a record in every slot
+    and are spread over the steps of the run; a step that learns from public data is
+    taken once. In the last lanes one record takes part, under the key of the first: the
+    difference is the record's contribution. The norm of the query's `fn` is measured
+    too, for that is what a target adds.
     """
     sampler = mechanism.sampler
     size = sum(a.size for a in jax.tree.leaves(learner.side.params))
@@ -221,37 +217,35 @@ def _steps(
     slots = 1 if sampler.everybody else int(sampler.denominator(n))
     probes = _probes(records, learner.task)
     m, noisy = len(probes.y), draws + 1
+    total = noisy + 2 * m
     lanes = _Lane(
-        draw=np.zeros(noisy + 2 * m, np.uint32),
-        t=np.zeros(noisy + 2 * m, np.int32),
-        far=np.zeros(noisy + 2 * m, np.float32),
-        rows=np.full((noisy + 2 * m, slots), -1, np.int32),
+        draw=np.zeros(total, np.uint32),
+        t=np.zeros(total, np.int32),
+        far=np.zeros(total, np.float32),
+        rows=np.full((total, slots), -1, np.int32),
     )
     lanes.draw[:draws] = np.arange(draws)
-    lanes.t[draws] = 1  # the next step, under the key of the first draw
+    if mechanism.refresh is None:
+        lanes.t[1:draws] = np.linspace(0, mechanism.steps - 1, draws)[1:]
+    lanes.t[draws] = mechanism.steps - 1  # another step, under the key of the first
+    lanes.rows[1:noisy] = np.arange(slots) % m
     lanes.far[noisy + m :] = 1
     lanes.rows[noisy:, 0] = np.tile(np.arange(m), 2)
-    sums, norms = _in_parts(key, learner, probes, lanes, max(1, ALIVE // size))
-    noise, added = sums[:noisy], sums[noisy:] - sums[0]
-    longest = max(np.linalg.norm(added, axis=1).max(), np.max(norms[noisy:]))
-    return noise[:, noise.any(0)], float(longest / float(mechanism.query.norm_bound))
-
-
-def _in_parts(
-    key: jax.Array, learner: shadow.Learner, probes: Examples, lanes: _Lane, many: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Run all lanes, `many` at a time; the last part is padded."""
-    program = _program(learner.recipe)
-    total = len(lanes.t)
-    many, parts = min(many, total), []
-    for start in range(0, total, many):
-        at = np.minimum(np.arange(start, start + many), total - 1)
-        part = jax.tree.map(lambda a, at=at: a[at], lanes)
-        parts.append(
-            jax.device_get(program(learner.floats, learner.side, probes, key, part))
+    program, together = _program(learner.recipe), min(max(1, ALIVE // size), total)
+    parts = [
+        jax.device_get(
+            program(learner.floats, learner.side, probes, key, take(lanes, rows))
         )
-    sums, norms = (np.concatenate(a)[:total] for a in zip(*parts, strict=True))
-    return sums.astype(float), norms
+        for rows in blocks(total, together)
+    ]
+    sums, noise, norms = (
+        np.concatenate(a)[:total].astype(float) for a in zip(*parts, strict=True)
+    )
+    noise, added = noise[:noisy], sums[noisy:] - sums[0]
+    longest = max(np.linalg.norm(added, axis=1).max(), np.max(norms[noisy:]))
+    sizes = np.abs(noise).max(0)
+    noised = sizes > ROUNDING * sizes.max()  # the others are frozen, or rounding alone
+    return noise[:, noised], float(longest / float(mechanism.query.norm_bound))
 
 
 def _probes(records: Examples, task: Any) -> Examples:
@@ -268,7 +262,7 @@ def _probes(records: Examples, task: Any) -> Examples:
 # Sampling -----------------------------------------------------------------------------
 
 
-def law(key: jax.Array, sampler: Sampler, n: int, steps: int) -> str | None:
+def law(key: Array, sampler: Sampler, n: int, steps: int) -> str | None:
     """Return by which law of `SAMPLERS` batches are drawn; None if one cannot tell.
 
     Epochs visit no record twice before every record has been visited. Laws that draw
@@ -293,7 +287,7 @@ def law(key: jax.Array, sampler: Sampler, n: int, steps: int) -> str | None:
     return "uniform" if (sizes == sizes[0]).all() else "poisson"
 
 
-def _counts(key: jax.Array, sampler: Sampler, n: int, steps: int) -> np.ndarray:
+def _counts(key: Array, sampler: Sampler, n: int, steps: int) -> np.ndarray:
     """Return how often each record takes part in each step [steps, n]."""
     if sampler.schedule is not None:
         batches = sampler.schedule(key, steps, n)
@@ -308,25 +302,18 @@ def _counts(key: jax.Array, sampler: Sampler, n: int, steps: int) -> np.ndarray:
     return counts
 
 
-def _compared(
-    key: jax.Array,
-    learner: shadow.Learner,
-    mechanism: Iterative,
-    n: int,
-    stddev: float,
-    measured: Measured,
-) -> Measured:
-    """Add the sampling law, and the accounted divergence over the measured one."""
-    rdp, steps, sampler = learner.defense.rdp, mechanism.steps, mechanism.sampler
-    name = law(stream(key, "batches"), sampler, n, steps)
-    if name is None or rdp is None or not stddev:
-        return measured._replace(sampling=name)
-    size = None if name == "full" else int(sampler.denominator(n))
-    drawn, noise = SAMPLERS[name](size), gaussian(stddev)
-    ratios = []
+def _divergence(
+    sampling: str, learner: Learner, mechanism: Iterative, n: int, stddev: float
+) -> float | None:
+    """Return the accounted divergence of order 2 over that of the measured steps."""
+    rdp, order, ratios = learner.defense.rdp, np.array([2.0]), []
+    if rdp is None:
+        return None
+    size = None if sampling == "full" else int(mechanism.sampler.denominator(n))
+    sampler, noise = SAMPLERS[sampling](size), gaussian(stddev)
     for adjacency in ADJACENCIES:
-        accounted = rdp(n, ORDER, adjacency)
-        real = drawn.rdp(noise, mechanism.query, n, steps, ORDER, adjacency)
+        accounted, steps = rdp(n, order, adjacency), mechanism.steps
+        real = sampler.rdp(noise, mechanism.query, n, steps, order, adjacency)
         if accounted is not None and real is not None and np.isfinite(accounted[0]):
             ratios.append(float(accounted[0]) / float(real[0]))
-    return measured._replace(sampling=name, divergence=min(ratios, default=None))
+    return min(ratios, default=None)

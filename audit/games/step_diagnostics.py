@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.engine import shadow
 from audit.engine.precision import double
+from audit.engine.shadow import Learner
 from audit.errors import UserError
 from audit.games import guarantees, leave_one_out, rows
 from audit.games.base import Game, Runs, Table
@@ -29,6 +30,8 @@ from audit.scorecard.schema import Scorecard
 from audit.scorecard.view import grid, number
 from audit.types import Defense, Examples, Iterative, Release, State, TrainingSet
 
+NORMS = ("base_norm", "perturbation_norm", "final_norm")
+COSINES = ("cos_base", "cos_public", "cos_private")
 COMPONENTS = 100  # leading ones of the base gradients that meet the perturbation
 
 
@@ -58,7 +61,7 @@ def dissector(defense: Defense) -> Callable | None:
     query, parts = mechanism.query, mechanism.query.parts
 
     def dissect(
-        key: jax.Array, state: State, data: TrainingSet, public: Examples
+        key: Array, state: State, data: TrainingSet, public: Examples
     ) -> tuple[State, Dissection]:
         rows = jnp.arange(count(data))
         state, view = mechanism.step(key, state, data)
@@ -84,7 +87,7 @@ def dissector(defense: Defense) -> Callable | None:
     return dissect
 
 
-def _flat(tree: Any) -> jax.Array:
+def _flat(tree: Any) -> Array:
     """Return a pytree of [m, ...] as one array [m, D]."""
     return jax.vmap(lambda one: ravel_pytree(one)[0])(tree)
 
@@ -105,7 +108,7 @@ def anatomy() -> Game:
     )
 
 
-def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs:
+def release(key: Array, learner: Learner, table: Table) -> Runs:
     """Train on all fixed records `runs` times, and describe the first step by step.
 
     Where there are no steps to take apart it is as in leave_one_out.
@@ -115,7 +118,14 @@ def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs:
     """
     if dissector(learner.defense) is None:
         return leave_one_out.release(key, learner, table)
-    _affordable(learner, table)
+    d = sum(np.size(a) for a in jax.tree.leaves(learner.side.params))
+    n = len(table.problem.splits.fixed.y)
+    need, budget = 3 * n * d * 8 / 2**30, table.engine.lanes.memory_gib
+    if need > budget:
+        raise UserError(
+            f"game=anatomy: three gradients of {d:,} parameters of each of {n:,} "
+            f"records take {need:.1f} GiB; lanes.memory_gib={budget}"
+        )
     key, what = stream(key, "target runs"), f"{learner.label}: runs taken apart"
     dissected: list[DissectedRun] = []
     table.engine.report(what, 0, table.runs)
@@ -125,73 +135,46 @@ def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs:
         table.engine.report(what, i + 1, table.runs)
     each = [one.params for one in dissected]
     params = jax.tree.map(lambda *a: np.stack(a).astype(np.float32), *each)
-    return Runs(Release(params), dissected, alike=table.runs)
+    return Runs(learner, Release(params), dissected, alike=table.runs)
 
 
-def account(
-    key: jax.Array,
-    learner: shadow.Learner,
-    table: Table,
-    runs: Runs,
-    trajectories: int,
-    delta: float,
-) -> Guarantees:
+def account(key: Array, runs: Runs, table: Table) -> Guarantees:
     """Account for every record of one training set, along the runs of `release`.
 
     Raises:
       UserError: if fewer runs were made than are to be accounted.
     """
     dissected: list[DissectedRun] | None = runs.evidence
-    problem = table.problem
     if dissected is None:
-        return leave_one_out.account(key, learner, table, runs, trajectories, delta)
-    if trajectories > len(dissected):
+        return guarantees.in_turn(key, runs.learner, table)
+    if table.trajectories > len(dissected):
         raise UserError(
-            f"accounting_runs={trajectories}: in the game anatomy the runs that are "
-            f"made are accounted, and runs={len(dissected)}"
+            f"accounting_runs={table.trajectories}: in the game anatomy the runs that "
+            f"are made are accounted, and runs={len(dissected)}"
         )
-    each = [one.traces for one in dissected[:trajectories] if one.traces is not None]
-    traces, labels = np.stack(each, 1) if each else None, problem.splits.fixed.y
-    limits = guarantees.of_readings(
-        learner, (traces, None), problem, labels, len(labels), delta
-    )
+    some, fixed = dissected[: table.trajectories], table.problem.splits.fixed
+    each = [one.traces for one in some if one.traces is not None]
+    readings = np.stack(each, 1) if each else None, None
+    limits = guarantees.of_readings(runs.learner, readings, table, fixed, len(fixed.y))
     first = dissected[0]
     return limits._replace(arrays=first.arrays, fields={"steps": first.steps})
 
 
-def _affordable(learner: shadow.Learner, table: Table) -> None:
-    """Refuse what would keep too many gradients at a time."""
-    d = sum(np.size(a) for a in jax.tree.leaves(learner.side.params))
-    n = len(table.problem.splits.fixed.y)
-    need, budget = 3 * n * d * 8 / 2**30, table.engine.lanes.memory_gib
-    if need > budget:
-        raise UserError(
-            f"game=anatomy: three gradients of {d:,} parameters of each of {n:,} "
-            f"records take {need:.1f} GiB; lanes.memory_gib={budget}"
-        )
+def look(key: Array, learner: Learner, table: Table, *, details: bool) -> DissectedRun:
+    """Take the run of `key` apart, in float64 like all accounting.
 
-
-def look(
-    key: jax.Array, learner: shadow.Learner, table: Table, *, details: bool
-) -> DissectedRun:
-    """Take one run apart, in float64 like all accounting.
-
-    Args:
-      key: of the run.
-      learner: the defense.
-      table: its records, public records and test records are looked at.
-      details: whether anything but the Fisher information is wanted.
+    Without `details` nothing but the end and the Fisher information is returned.
     """
-    splits = table.problem.splits
+    splits, task = table.problem.splits, learner.task
     steps, arrays, total = [], [], None
+    word = "accuracy" if task.classes else "r2"
     with jax.enable_x64(True):
         defense = learner.build()
         mechanism, dissect = defense.mechanism, dissector(defense)
         assert isinstance(mechanism, Iterative)
         assert dissect is not None
-        side, data, public = double(
-            (learner.side, TrainingSet(splits.fixed, None), splits.public)
-        )
+        data = TrainingSet(splits.fixed, None)
+        side, data, public = double((learner.side, data, splits.public))
         state = jax.jit(mechanism.init)(key, side)
         step = jax.jit(dissect)
         measure = jax.jit(partial(rows.quality(learner), side))
@@ -202,11 +185,9 @@ def look(
                 total = dissection.trace + (0 if total is None else total)
             if details:
                 quality = float(measure(Release(dissection.params), *splits.test))
-                arrays_now = arrays_of(dissection)
-                arrays.append(arrays_now)
                 leaked = None if total is None else total / splits.fixed.x[0].size
-                word = "accuracy" if learner.task.classes else "r2"
-                steps.append({word: quality, **_numbers(arrays_now, leaked)})
+                arrays.append(arrays_of(dissection))
+                steps.append({word: quality, **_numbers(arrays[-1], leaked)})
     names = arrays[0] if arrays else ()
     series = {k: np.stack([a[k] for a in arrays]) for k in names}
     return DissectedRun(dissection.params, total, steps, series)
@@ -215,25 +196,15 @@ def look(
 def _numbers(arrays: dict[str, np.ndarray], dfil: np.ndarray | None) -> dict[str, Any]:
     """Return a step in numbers; None = there is no such thing here."""
     roots = None if dfil is None else np.sqrt(dfil)
+    statistics: dict[str, Any] = {"max": np.max, "mean": np.mean, "median": np.median}
     numbers: dict[str, Any] = {
-        f"sqrt_{name}": None if roots is None else float(take(roots))
-        for name, take in (("max", np.max), ("mean", np.mean), ("median", np.median))
+        f"sqrt_{name}": None if roots is None else float(statistic(roots))
+        for name, statistic in statistics.items()
     }
-    for name in MEANS:
-        numbers[name] = (
-            float(arrays[name].mean(dtype=float)) if name in arrays else None
-        )
+    for name in (*NORMS, *COSINES):
+        each = arrays.get(name)
+        numbers[name] = None if each is None else float(each.mean(dtype=float))
     return numbers
-
-
-MEANS = (
-    "base_norm",
-    "perturbation_norm",
-    "final_norm",
-    "cos_base",
-    "cos_public",
-    "cos_private",
-)
 
 
 def arrays_of(dissection: Dissection) -> dict[str, np.ndarray]:
@@ -246,22 +217,20 @@ def arrays_of(dissection: Dissection) -> dict[str, np.ndarray]:
     `pc_cosine` and `pc_share` [100 or fewer]: the leading components of the gradients,
     each one's |cosine| with the first record's perturbation and part of the variance.
     """
-    arrays = {
-        "base_norm": _norm(dissection.base),
-        "final_norm": _norm(dissection.final),
-    }
-    arrays |= _panel("base", dissection.base)
-    if dissection.added is not None:
+    base, added = dissection.base, dissection.added
+    arrays = {"base_norm": _norm(base), "final_norm": _norm(dissection.final)}
+    arrays |= _panel("base", base)
+    if added is not None:
         arrays |= {
-            "perturbation_norm": _norm(dissection.added),
-            "cos_base": _cosine(dissection.added, dissection.base),
-            "cos_private": _cosine(dissection.added, dissection.private[None]),
-            **_panel("before_noise", dissection.base + dissection.added),
-            **_panel("perturbation", dissection.added),
+            "perturbation_norm": _norm(added),
+            "cos_base": _cosine(added, base),
+            "cos_private": _cosine(added, dissection.private[None]),
+            **_panel("before_noise", base + added),
+            **_panel("perturbation", added),
+            **_components(base, added[0]),
         }
-        arrays |= _components(dissection.base, dissection.added[0])
         if dissection.public is not None:
-            arrays["cos_public"] = _cosine(dissection.added, dissection.public[None])
+            arrays["cos_public"] = _cosine(added, dissection.public[None])
     return {k: np.asarray(v, np.float32) for k, v in arrays.items()}
 
 
@@ -327,10 +296,10 @@ COLUMNS = {
 
 def _steps(card: Scorecard) -> list[str]:
     """Return what happened in every step of the runs that were taken apart."""
-    rows_ = [
-        [label, str(t + 1), *(number(step.get(name)) for name in COLUMNS)]
+    lines = [
+        [label, str(t), *(number(step.get(name)) for name in COLUMNS)]
         for label, defense in card.defenses.items()
-        for t, step in enumerate(defense.get("steps") or [])
+        for t, step in enumerate(defense.get("steps") or [], 1)
     ]
     words = (
         "Means over records. base: the masked gradient; final: the clipped "
@@ -338,8 +307,8 @@ def _steps(card: Scorecard) -> list[str]:
         "gradient of the public records, with that of the private batch, and with the "
         "record's own."
     )
-    table = grid(["defense", "step", *COLUMNS.values()], rows_)
-    return ["## Steps", table, words] if rows_ else []
+    table = grid(["defense", "step", *COLUMNS.values()], lines)
+    return ["## Steps", table, words] if lines else []
 
 
 def _notes(card: Scorecard) -> list[str]:

@@ -24,10 +24,8 @@ def split(data: TrainingSet, batch: Batch) -> tuple:
     slot = count(data) - 1 if data.target is not None else count(data)
     if batch.rows is None:
         weight = None if batch.weight is None else batch.weight[:slot]
-        target_weight = (
-            jnp.ones(()) if batch.weight is None else batch.weight[slot:].sum()
-        )
-        return data.fixed, _of_all(data, weight), target_weight
+        present = jnp.ones(()) if batch.weight is None else batch.weight[slot:].sum()
+        return data.fixed, _of_all(data, weight), present
     assert batch.weight is not None, "a batch of rows has weights"
     is_target = batch.rows == slot
     rows = jnp.where(is_target, 0, batch.rows)
@@ -42,8 +40,7 @@ def split(data: TrainingSet, batch: Batch) -> tuple:
 def _of_all(data: TrainingSet, weight: Any) -> Any:
     """Return the weights of all fixed records, given those of the slots.
 
-    A record that is in no slot weighs nothing. All lanes then share the records, and
-    the first layer of all lanes stays one product.
+    Weights instead of rows: the first layer of all lanes stays one product.
     """
     if data.rows is None:
         return weight
@@ -88,10 +85,9 @@ def _in_parts(one: Callable, like: Any, z: Any, weight: Any) -> Any:
     )
 
     def add(total: Any, part: tuple) -> tuple:
-        each = jax.vmap(one)(part[0])
-        here = jax.tree.map(
-            lambda g: jnp.tensordot(part[1].astype(g.dtype), g, 1), each
-        )
+        some, w = part
+        each = jax.vmap(one)(some)
+        here = jax.tree.map(lambda g: jnp.tensordot(w.astype(g.dtype), g, 1), each)
         return jax.tree.map(jnp.add, total, here), None
 
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, like), (z, weight))[0]
@@ -115,37 +111,20 @@ def noised_sum(
     data: TrainingSet,
     batch: Batch,
 ) -> Any:
-    """Return the sum of one step with its noise.
+    """Return the sum of one step, from the state before it, with its noise.
 
-    Args:
-      query: one record's contribution.
-      noise: drawn for the sum, for the batch, or for each record by a key of its row.
-      key: of this step.
-      state: before the step.
-      data: the records.
-      batch: who takes part.
+    The noise is drawn for the sum, for the batch, or for each record by a key of its
+    row, MICRO_BATCH of them in memory at a time; `key` is that of the step.
     """
-    if noise.at == "example":
-        return _sum_of_draws(query, noise, key, state, data, batch)
-    total = sum_all(query, state, data, batch)
     if noise.at == "sum":
-        return noise.sample(key, total)
-    _, weight, target_weight = split(data, batch)
-    fixed = count(data) - (data.target is not None) if weight is None else weight.sum()
-    many = fixed + (target_weight if data.target is not None else 0)
-    return noise.sample(key, total, many)
-
-
-def _sum_of_draws(
-    query: Query,
-    noise: Noise,
-    key: jax.Array,
-    state: State,
-    data: TrainingSet,
-    batch: Batch,
-) -> Any:
-    """Return sum_i w_i draw(fn(z_i)), MICRO_BATCH draws in memory at a time."""
+        return noise.sample(key, sum_all(query, state, data, batch))
     fixed, weight, target_weight = split(data, batch)
+    if noise.at == "batch":
+        total = sum_all(query, state, data, batch)
+        known = count(data) - (data.target is not None)
+        many = known if weight is None else weight.sum()
+        many = many + (target_weight if data.target is not None else 0)
+        return noise.sample(key, total, many)
     rows = jnp.arange(len(fixed.y)) if batch.rows is None else batch.rows
 
     def one(record: tuple) -> Any:

@@ -27,12 +27,8 @@ EMPTY = -1  # label of a slot with nobody in it
 def plant(task: Task, count: int, norm: float) -> Task:
     """Return the task with `count` more parameters, one per gradient canary.
 
-    The closed forms of the task do not cover canaries and are dropped.
-
-    Args:
-      task: what is learnt apart from the canaries; its labels are classes.
-      count: of gradient canaries.
-      norm: of a canary's gradient, before it is clipped.
+    The closed forms of the task do not cover canaries and are dropped. `norm` is that
+    of a canary's gradient before it is clipped.
 
     Raises:
       ValueError: if labels are numbers.
@@ -62,13 +58,9 @@ def plant(task: Task, count: int, norm: float) -> Task:
 
 
 def records(kind: Kind, count: int, task: Task, pool: Examples) -> Examples:
-    """Return the canaries [count, ...].
+    """Return the canaries [count, ...] of a task that `plant` made.
 
-    Args:
-      kind: `gradient`, or `input`: the pool's first records, each with the next label.
-      count: how many.
-      task: as `plant` left it.
-      pool: records that are not trained on.
+    Input canaries are the pool's first records, each with the next label.
 
     Raises:
       ValueError: if the pool has fewer.
@@ -83,10 +75,5 @@ def records(kind: Kind, count: int, task: Task, pool: Examples) -> Examples:
 
 
 def present(canaries: Examples, member: Any) -> Examples:
-    """Return the canaries with the slots of those who are out emptied.
-
-    Args:
-      canaries: [m, ...].
-      member: [m] whether each is in.
-    """
+    """Return the canaries [m, ...], the slots of those not in `member` [m] emptied."""
     return canaries._replace(y=np.where(member, canaries.y, EMPTY).astype(np.int32))

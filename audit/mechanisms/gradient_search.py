@@ -39,12 +39,9 @@ def learn(knowledge: Knowledge, task: Task) -> Prior:
     sums = jnp.zeros((task.classes, *x.shape[1:])).at[y].add(x)
     many = jnp.zeros(task.classes).at[y].add(1.0)
     shape = (-1,) + (1,) * (x.ndim - 1)
+    means = sums / jnp.maximum(many, 1).reshape(shape)
     # a class the pool lacks has the mean of all
-    centres = jnp.where(
-        many.reshape(shape) > 0,
-        sums / jnp.maximum(many, 1).reshape(shape),
-        x.mean(0),
-    )
+    centres = jnp.where(many.reshape(shape) > 0, means, x.mean(0))
     inside = (x - centres[y]).reshape(len(x), -1)
     _, sizes, turns = jnp.linalg.svd(inside[:2000], full_matrices=False)
     kept = min(_COMPONENTS, len(sizes))
@@ -101,34 +98,19 @@ def label_of(update: Any) -> Array:
 # Searches -----------------------------------------------------------------------------
 
 
-class Box(NamedTuple):
-    """Where normalised images lie."""
-
-    low: Array  # [channels]
-    high: Array  # [channels]
-
-
-def box(prior: Prior, domain: tuple[float, float]) -> Box:
-    """Return the domain in normalised units."""
-    return Box((domain[0] - prior.mean) / prior.sd, (domain[1] - prior.mean) / prior.sd)
+def box(prior: Prior, domain: tuple[float, float]) -> tuple[Array, Array]:
+    """Return the ends of the domain in normalised units, each [channels]."""
+    low, high = ((end - prior.mean) / prior.sd for end in domain)
+    return low, high
 
 
 def signed_adam(
-    objective: Callable, start: Array, steps: int, learning_rate: Any, limits: Box
+    objective: Callable, start: Array, steps: int, learning_rate: Any, limits: tuple
 ) -> tuple[Array, Array]:
     """Minimise by Adam on signs, projected into a box (Geiping et al. 2020).
 
-    The step length falls tenfold at 3/8, 5/8 and 7/8 of the way.
-
-    Args:
-      objective: z -> [].
-      start: first z.
-      steps: how many.
-      learning_rate: of the first.
-      limits: where z must stay.
-
-    Returns:
-      The best z on the way, and its objective.
+    The step length falls tenfold at 3/8, 5/8 and 7/8 of the way. Return the best z on
+    the way, and its objective.
     """
     drops = {int(steps * part): 0.1 for part in (3 / 8, 5 / 8, 7 / 8)}
     rate = optax.piecewise_constant_schedule(learning_rate, drops)
@@ -141,7 +123,7 @@ def signed_adam(
         better = value < least
         best, least = jnp.where(better, z, best), jnp.where(better, value, least)
         move, state = rule.update(jnp.sign(slope), state)
-        z = jnp.clip(optax.apply_updates(z, move), limits.low, limits.high)
+        z = jnp.clip(optax.apply_updates(z, move), *limits)
         return (z, state, best, least), None
 
     first = (start, rule.init(start), start, jnp.array(jnp.inf))
@@ -191,10 +173,7 @@ def plain_adam(
 def best_of(search: Callable, key: Array, restarts: int) -> Any:
     """Return the result of the restart with the least objective.
 
-    Args:
-      search: key -> (result, objective []).
-      key: split among the restarts.
-      restarts: how many.
+    `search` is key -> (result, objective []); `key` is split among the restarts.
     """
     ends, value = jax.vmap(search)(jax.random.split(key, restarts))
     # a restart that ended in no number loses
@@ -204,8 +183,6 @@ def best_of(search: Callable, key: Array, restarts: int) -> Any:
 
 # The closed form ----------------------------------------------------------------------
 
-FIRST = ("hidden_0", "head")  # the layer next to the image, in networks that have it
-
 
 def first_layer(update: Any) -> tuple[Array, Array]:
     """Return the gradients of the first dense layer's kernel [d, h] and bias [h].
@@ -213,7 +190,7 @@ def first_layer(update: Any) -> tuple[Array, Array]:
     Raises:
       ValueError: if the image meets another kind of layer first.
     """
-    names = [name for name in FIRST if name in update]
+    names = [name for name in ("hidden_0", "head") if name in update]
     if not names or any(name.startswith("conv") for name in update):
         raise ValueError("the first layer is not dense")
     return update[names[0]]["kernel"], update[names[0]]["bias"]
@@ -222,14 +199,9 @@ def first_layer(update: Any) -> tuple[Array, Array]:
 def from_first_layer(update: Any, label_mean: Array, spread: Any) -> Array:
     """Return the image behind a dense first layer: W_r = b_r x for every unit r.
 
-    Exact without noise. With isotropic noise of variance s^2 it is the posterior mean
-    under N(label_mean, spread^2): units weigh b_r^2, and s^2 is what a matrix of rank
-    one does not explain.
-
-    Args:
-      update: of one record, scaled by anything.
-      label_mean: [*features] mean of the prior.
-      spread: the prior's standard deviation, of every pixel.
+    Exact without noise, for an update scaled by anything. With isotropic noise of
+    variance s^2 it is the posterior mean under N(label_mean, spread^2) of every pixel:
+    units weigh b_r^2, and s^2 is what a matrix of rank one does not explain.
     """
     kernel, bias = first_layer(update)
     mean = label_mean.reshape(-1)

@@ -19,11 +19,7 @@ from audit.types import Noise, NoiseLaw
 
 
 def gaussian(stddev: Any) -> Noise:
-    """Isotropic Gaussian noise, v + N(0, stddev^2 I); precision 1 / stddev^2.
-
-    Args:
-      stddev: positive, in the units of the noised vector; may be traced.
-    """
+    """Isotropic Gaussian noise, v + N(0, stddev^2 I); `stddev` may be traced."""
 
     def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
         del many
@@ -37,13 +33,8 @@ def gaussian(stddev: Any) -> Noise:
         gap = ravel_pytree(drawn)[0] - ravel_pytree(vector)[0]
         return -(gap @ gap) / (2 * stddev**2)
 
-    return Noise(
-        sample,
-        precision=1 / stddev**2,
-        stddev=stddev,
-        rdp=curve,
-        law=NoiseLaw(log_density),
-    )
+    law = NoiseLaw(log_density)
+    return Noise(sample, 1 / stddev**2, stddev, curve, law=law)
 
 
 def none() -> Noise:
@@ -64,7 +55,7 @@ def von_mises_fisher(
     Args:
       concentration: kappa >= 0; may be traced.
       size: K of the whole contribution; or {module: K} where each top-level module of
-        the parameters has norm at most 1 and a draw for itself.
+        the parameters has norm at most 1 and its own draw.
       unit: whether every contribution has norm 1 (or 0). Otherwise the information is
         bounded by its value at 0, kappa^2 / K, and there is no hockey-stick curve.
     """
@@ -106,11 +97,7 @@ def batch_direction(concentration: Any, size: int) -> Noise:
 
     One record may turn that direction to its opposite, so that it costs what a draw of
     its own would. The draw is multiplied by the number of records that take part, which
-    is public: there is no theorem for adding or removing a record.
-
-    Args:
-      concentration: kappa >= 0; may be traced.
-      size: K.
+    is public: there is no theorem for adding or removing a record. kappa may be traced.
     """
     one = von_mises_fisher(concentration, size)
 
@@ -131,10 +118,6 @@ def mean_field(concentration: Any, size: int) -> Noise:
 
     A sum_i mu_i + N(0, L (1 - A^2) / K I). An approximation, for utility alone: it has
     no precision and no curve, so that nothing can be claimed from it.
-
-    Args:
-      concentration: kappa >= 0; may be traced.
-      size: K.
     """
 
     def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:

@@ -15,15 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from audit.accounting import fisher
-from audit.mechanisms.batch import (
-    MICRO_BATCH,
-    count,
-    noised_sum,
-    records,
-    split,
-    sum_fixed,
-    weights,
-)
+from audit.mechanisms import batch as batches
 from audit.mechanisms.query import Side, masked, start
 from audit.rng import stream
 from audit.types import (
@@ -86,9 +78,7 @@ def noisy_sgd(
       refresh: makes the side of every step from what is public by then: parameters are
         post-processing of earlier releases. None = the side stays as it was prepared.
 
-    Returns:
-      A Defense whose `fisher` is None without noise or with a query that is not smooth,
-      and whose `rdp` and `pld` are None without noise or sensitivity.
+    Without noise there are no readings; `fisher` needs a smooth query, too.
     """
     advance = _advance(query, sampler, noise, optimizer, refresh)
 
@@ -97,20 +87,20 @@ def noisy_sgd(
         return State(side.params, optimizer.init(side.params), side, jnp.zeros((), int))
 
     def step(key: jax.Array, state: State, data: TrainingSet) -> tuple:
-        return advance(key, state, data, sampler.draw(key, state.t, count(data)))
+        batch = sampler.draw(key, state.t, batches.count(data))
+        return advance(key, state, data, batch)
 
     def train(key: jax.Array, side: Side, data: TrainingSet) -> Release:
-        batches = None
-        if sampler.schedule is not None:
-            batches = sampler.schedule(key, steps, count(data))
-
         def body(state: State, batch: Batch | None) -> tuple:
             if batch is None:
                 return step(key, state, data)[0], None
             return advance(key, state, data, batch)[0], None
 
+        planned = None
+        if sampler.schedule is not None:
+            planned = sampler.schedule(key, steps, batches.count(data))
         first = init(key, side)
-        return Release(jax.lax.scan(body, first, batches, length=steps)[0].params)
+        return Release(jax.lax.scan(body, first, planned, length=steps)[0].params)
 
     def rdp(n: int, orders: Any, adjacency: Adjacency) -> Any:
         return sampler.rdp(noise, query, n, steps, orders, adjacency)
@@ -121,6 +111,14 @@ def noisy_sgd(
     mechanism = Iterative(query, sampler, noise, init, step, steps, refresh)
     readable = noise.precision is not None
     gaussian = noise.stddev is not None  # `_log_likelihood` holds for no other law
+    traits: dict[Trait, bool] = {
+        "noisy_sgd": True,
+        "rows": True,
+        "linear": task.linear is not None,
+        "noisy": noise.law.log_density is not None,
+        "full_batch": sampler.everybody,
+        "gaussian": gaussian,
+    }
     return Defense(
         prepare=prepare,
         train=train,
@@ -129,22 +127,9 @@ def noisy_sgd(
         log_likelihood=partial(_log_likelihood, mechanism) if gaussian else None,
         rdp=rdp if readable else None,
         pld=pld if readable else None,
-        traits=_traits(task, mechanism),
+        traits=frozenset(trait for trait, holds in traits.items() if holds),
         mechanism=mechanism,
     )
-
-
-def _traits(task: Task, mechanism: Iterative) -> frozenset[Trait]:
-    noise = mechanism.noise
-    holds: dict[Trait, bool] = {
-        "noisy_sgd": True,
-        "rows": True,
-        "linear": task.linear is not None,
-        "noisy": noise.law.log_density is not None,
-        "full_batch": mechanism.sampler.everybody,
-        "gaussian": noise.stddev is not None,
-    }
-    return frozenset(word for word, true in holds.items() if true)
 
 
 def _advance(
@@ -163,9 +148,10 @@ def _advance(
             side = refresh(state.params, state.side, state.t)
             state = state._replace(side=side)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
-        noised = noised_sum(query, noise, step_key, state, data, batch)
+        noised = batches.noised_sum(query, noise, step_key, state, data, batch)
         noised = masked(state.side.mask, noised)
-        mean = jax.tree.map(lambda u: u / sampler.denominator(count(data)), noised)
+        size = sampler.denominator(batches.count(data))
+        mean = jax.tree.map(lambda u: u / size, noised)
         updates, opt = optimizer.update(mean, state.optimizer, state.params)
         # weight decay must not move what is frozen
         updates = masked(state.side.mask, updates)
@@ -206,26 +192,19 @@ def _fisher(
 def step_information(
     mechanism: Iterative, key: jax.Array, data: TrainingSet, rows: Any
 ) -> Callable | None:
-    """Return StepView -> Fisher information of that step about the records at `rows`.
+    """Return StepView -> Fisher information [m] of that step about `rows` [m].
 
-    Args:
-      mechanism: whose steps.
-      key: of the run.
-      data: what the run trains on.
-      rows: [m] of the training set; slot N is the target.
-
-    Returns:
-      A function whose value is [m]; None without noise or with a query that is not
-      smooth.
+    The rows are those of the training set, and slot N is the target; `key` is that of
+    the run. None without noise, or with a query that is not smooth.
     """
     query, sampler, noise, *_ = mechanism
     if noise.precision is None or not query.smooth:
         return None
-    n = count(data)
+    n = batches.count(data)
 
     def of_release(view: StepView, rows: Any) -> jax.Array:
         probe_key = stream(jax.random.fold_in(key, view.t), "probes")
-        z = records(data, rows)
+        z = batches.records(data, rows)
         return information(query, noise, probe_key, view.side, view.params, z)
 
     def read(view: StepView) -> jax.Array:
@@ -233,7 +212,7 @@ def step_information(
             return sampler.fisher_factor(noise, query, n) * of_release(view, rows)
         present = view.batch.rows
         if present is None or len(present) > len(rows):
-            return weights(view.batch, rows) * of_release(view, rows)
+            return batches.weights(view.batch, rows) * of_release(view, rows)
         assert view.batch.weight is not None, "a batch of rows has weights"
         # a record outside the batch counts nothing: look at the batch alone
         inside = view.batch.weight * of_release(view, present)
@@ -245,18 +224,10 @@ def step_information(
 def information(
     query: Query, noise: Noise, key: Any, side: Side, params: Any, z: Examples
 ) -> jax.Array:
-    """Return the Fisher information of one release about each record that is in it [m].
+    """Return the Fisher information [m] of one release about the records z in it [m].
 
-    precision x ||J||_F^2, summed over modules where each has its own noise. By the
-    query's closed form where it has one, else by TRACE_PROBES random probes.
-
-    Args:
-      query: one record's contribution.
-      noise: with a precision.
-      key: of the probes.
-      side: what the query uses.
-      params: at which the contributions are taken.
-      z: [m, ...] records.
+    precision x ||J||_F^2 at `params`, summed over modules where each has its own noise.
+    By the query's closed form where it has one, else by TRACE_PROBES random probes.
     """
     apart = isinstance(noise.precision, dict)
     if query.closed_forms.trace is not None and not apart:
@@ -267,9 +238,8 @@ def information(
             contribution = query.fn(params, side, z._replace(x=x))
             if not apart:
                 return contribution
-            root = {name: jnp.sqrt(p) for name, p in noise.precision.items()}
             return {
-                name: jax.tree.map(lambda a, r=root[name]: r * a, part)
+                name: optax.tree.scale(jnp.sqrt(noise.precision[name]), part)
                 for name, part in contribution.items()
             }
 
@@ -290,8 +260,8 @@ def _log_likelihood(
     target = jax.tree.map(lambda a: jnp.asarray(a)[None], data.target)
 
     def read(view: StepView) -> jax.Array:
-        fixed, weight, present = split(data, view.batch)
-        total = sum_fixed(query, view.params, view.side, fixed, weight)
+        fixed, weight, present = batches.split(data, view.batch)
+        total = batches.sum_fixed(query, view.params, view.side, fixed, weight)
         total = masked(view.side.mask, total)
         rest = jax.tree.map(jnp.subtract, view.update, total)
         ratio = partial(_log_ratio, query, view.params, view.side, rest)
@@ -313,4 +283,4 @@ def _log_ratio(
         f = query.fn(params, side, z)
         return optax.tree.vdot(rest, f) - optax.tree.vdot(f, f) / 2
 
-    return jax.lax.map(one, z, batch_size=MICRO_BATCH)
+    return jax.lax.map(one, z, batch_size=batches.MICRO_BATCH)

@@ -64,8 +64,7 @@ def output_perturbation(
       traits: what attacks may assume.
 
     Returns:
-      A Defense whose mechanism is a `Minimiser`; without noise it has no Fisher or
-      Renyi reading.
+      A Defense with a `Minimiser`, without Fisher and Renyi readings if without noise.
     """
 
     def publish(key: jax.Array, params: Any) -> Any:

@@ -68,10 +68,9 @@ def gradient(
     CLIP(mask * (grad loss(z) + offset + perturb(z))). Its norm, and so its sensitivity,
     are the clip's, whatever is added.
 
-    Models with affine logits have closed forms for the sum, the trace and the score;
-    dense networks have them too (the trace of narrow ones), an offset included. For
-    other models, and with `perturb`, the builder falls back on `fn`. `no_clip()` gives
-    the plain gradient.
+    Models with affine logits and dense networks have closed forms for the sum, the
+    score and the trace (of narrow networks), an offset included. Other models, and
+    queries with `perturb`, have `fn` alone. `no_clip()` gives the plain gradient.
 
     Args:
       task: whose loss is differentiated.
@@ -101,63 +100,37 @@ def gradient(
 
     bound = math.sqrt(blocks) * clip.norm_bound
     query = Query(fn, bound, 2 * bound, clip.smooth and task.smooth, parts)
-    if perturb is not None or blocks > 1:
-        return query
-    if task.linear is not None:
-        return query._replace(closed_forms=_of_affine_logits(task, clip))
-    if task.dense is not None:
-        return query._replace(closed_forms=_of_dense_network(task, clip))
+    if perturb is None and blocks == 1 and (task.linear or task.dense):
+        return query._replace(closed_forms=_closed_forms(task, clip))
     return query
 
 
-def _flat(z: Examples) -> tuple[Any, Any]:
-    return z.x.reshape(len(z.y), -1), z.y
+def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
+    """Return those of affine logits or of a dense network: no per-example gradients."""
+    model: Any = dense if task.linear is None else affine
+    same = lambda tree: tree  # noqa: E731
+    view, back = task.linear or (same, same)
+    first = (task.dense,) if model is dense else ()
+    classes = {} if model is dense else {"classes": task.classes}
 
-
-def _of_dense_network(task: Task, clip: Clip) -> ClosedForms:
-    """Return the closed forms of a dense network: no per-example gradients."""
+    def inputs(params: Any, z: Examples) -> tuple:
+        return *first, view(params), z.x.reshape(len(z.y), -1), z.y
 
     def settings(side: Side) -> dict:
-        return {"clip": clip, "mask": side.mask, "offset": side.offset}
+        constants = {"mask": side.mask, "offset": side.offset}
+        constants = {k: v if v is None else view(v) for k, v in constants.items()}
+        return {"clip": clip, **classes, **constants}
 
     def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
-        x, y = _flat(z)
-        return dense.clipped_total(task.dense, params, x, y, weight, **settings(side))
-
-    def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
-        x, y = _flat(z)
-        return dense.clipped_score(task.dense, params, x, y, update, **settings(side))
+        sums = model.clipped_total(*inputs(params, z), weight, **settings(side))
+        return back(sums)
 
     def trace(params: Any, side: Side, z: Examples) -> jax.Array:
-        return dense.clipped_trace(task.dense, params, *_flat(z), **settings(side))
+        return model.clipped_trace(*inputs(params, z), **settings(side))
+
+    def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
+        return model.clipped_score(*inputs(params, z), view(update), **settings(side))
 
     # exact while the first layer is narrow; else the builder's probes are cheaper
-    return ClosedForms(total, trace if task.dense.width <= NARROW else None, score)
-
-
-def _of_affine_logits(task: Task, clip: Clip) -> ClosedForms:
-    """Return the closed forms of a model whose logits are affine in x."""
-    to_head, from_head = task.linear
-
-    def settings(side: Side) -> dict:
-        return {
-            "clip": clip,
-            "classes": task.classes,
-            "mask": None if side.mask is None else to_head(side.mask),
-            "offset": None if side.offset is None else to_head(side.offset),
-        }
-
-    def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
-        x, y = _flat(z)
-        head = to_head(params)
-        return from_head(affine.clipped_total(head, x, y, weight, **settings(side)))
-
-    def trace(params: Any, side: Side, z: Examples) -> jax.Array:
-        return affine.clipped_trace(to_head(params), *_flat(z), **settings(side))
-
-    def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
-        x, y = _flat(z)
-        head, to = to_head(params), to_head(update)
-        return affine.clipped_score(head, x, y, to, **settings(side))
-
-    return ClosedForms(total, trace, score)
+    exact = task.linear is not None or task.dense.width <= NARROW
+    return ClosedForms(total, trace if exact else None, score)

@@ -18,6 +18,7 @@ kappa is the exact Gaussian replacement of Guo et al. (2022, Theorem 4), see
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,14 +41,9 @@ def sensitivity(query: Query, adjacency: Adjacency) -> Any:
 def composed_rdp(
     noise: Noise, moved: Any, releases: int, orders: Any, adj: Adjacency
 ) -> Any:
-    """Return the curve of a record that is in each of some releases, or None.
+    """Return the curve [orders] of a record that is in each of some releases, or None.
 
-    Args:
-      noise: of each release.
-      moved: sensitivity of each release under the adjacency.
-      releases: how many.
-      orders: [orders].
-      adj: which neighbours.
+    `moved` is the sensitivity of each release under the adjacency.
     """
     if noise.rdp is None or not _covered(noise, adj):
         return None
@@ -55,10 +51,7 @@ def composed_rdp(
 
 
 def composed_pld(noise: Noise, moved: Any, releases: int, adj: Adjacency) -> Any:
-    """Return the privacy loss of a record that is in each of some releases, or None.
-
-    Arguments: `composed_rdp`.
-    """
+    """Return the privacy loss of the same record, or None."""
     if noise.law.pld is not None:
         return noise.law.pld(releases, 1.0) if _covered(noise, adj) else None
     if noise.stddev is None:
@@ -76,15 +69,34 @@ def _mixture(
 ) -> Any:
     """Return the curve of steps that each include a record with probability q.
 
-    By joint convexity, for any noise: e^((alpha - 1) D_alpha) is jointly convex, and
-    with probability 1 - q the record has no part in a step. For one step the
-    exponential is therefore at most 1 - q + q e^((alpha - 1) D_alpha).
+    For any noise: e^((alpha - 1) D_alpha) is jointly convex, so that for one step it is
+    at most 1 - q + q e^((alpha - 1) D_alpha).
     """
     certain = composed_rdp(noise, sensitivity(query, adj), 1, orders, adj)
     if certain is None:
         return None
     less = np.asarray(orders, float) - 1
     return steps * (np.logaddexp(math.log1p(-q), math.log(q) + less * certain) / less)
+
+
+def _unamplified(visits: Callable[[int, int], int]) -> dict[str, Any]:
+    """Return the readings of a record that is in `visits(n, steps)` of the releases."""
+
+    def curve(noise, query, n, steps, orders, adj):
+        moved = sensitivity(query, adj)
+        return composed_rdp(noise, moved, visits(n, steps), orders, adj)
+
+    def loss(noise, query, n, steps, adj):
+        return composed_pld(noise, sensitivity(query, adj), visits(n, steps), adj)
+
+    return {"fisher_factor": None, "rdp": curve, "pld": loss}
+
+
+def _amplified(noise: Noise, moved: Any, q: float) -> Any:
+    """Return the Fisher factor of a record that is in a step with probability q."""
+    if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
+        return q
+    return q * fisher.subsampling_factor(q, moved * jnp.sqrt(noise.precision))
 
 
 def full_batch(batch_size: int | None = None) -> Sampler:
@@ -94,14 +106,8 @@ def full_batch(batch_size: int | None = None) -> Sampler:
     return Sampler(
         draw=lambda key, t, n: Batch(None, None),
         denominator=float,
-        fisher_factor=None,
-        rdp=lambda noise, query, n, steps, orders, adj: composed_rdp(
-            noise, sensitivity(query, adj), steps, orders, adj
-        ),
-        pld=lambda noise, query, n, steps, adj: composed_pld(
-            noise, sensitivity(query, adj), steps, adj
-        ),
         everybody=True,
+        **_unamplified(lambda n, steps: steps),
     )
 
 
@@ -114,20 +120,9 @@ def uniform_batch(batch_size: int | None) -> Sampler:
     batch_size = _needed(batch_size, "uniform")
 
     def draw(key, t, n):
-        rows = jax.random.choice(
-            stream(jax.random.fold_in(key, t), "batch"),
-            n,
-            (_at_most(batch_size, n),),
-            replace=False,
-        )
+        key, size = stream(jax.random.fold_in(key, t), "batch"), _at_most(batch_size, n)
+        rows = jax.random.choice(key, n, (size,), replace=False)
         return Batch(rows, jnp.ones(rows.shape))
-
-    def factor(noise, query, n):
-        q = batch_size / n
-        if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
-            return q
-        nu = query.sensitivity * jnp.sqrt(noise.precision)
-        return q * fisher.subsampling_factor(q, nu)
 
     def curve(noise, query, n, steps, orders, adj):
         if adj == "add_remove":
@@ -142,13 +137,10 @@ def uniform_batch(batch_size: int | None) -> Sampler:
             return None
         return noise.law.pld(steps, batch_size / n)
 
-    return Sampler(
-        draw=draw,
-        denominator=lambda n: float(batch_size),
-        fisher_factor=factor,
-        rdp=curve,
-        pld=pld,
-    )
+    def factor(noise, query, n):
+        return _amplified(noise, query.sensitivity, batch_size / n)
+
+    return Sampler(draw, lambda n: float(batch_size), factor, curve, pld)
 
 
 def poisson(batch_size: int | None) -> Sampler:
@@ -165,13 +157,6 @@ def poisson(batch_size: int | None) -> Sampler:
         member = jax.random.bernoulli(key, _at_most(batch_size, n) / n, (n,))
         return Batch(None, member.astype(float))
 
-    def factor(noise, query, n):
-        q = batch_size / n
-        if noise.stddev is None:  # convexity alone (Guo et al. 2022, Theorem 4)
-            return q
-        nu = query.norm_bound * jnp.sqrt(noise.precision)
-        return q * fisher.subsampling_factor(q, nu)
-
     def curve(noise, query, n, steps, orders, adj):
         if noise.stddev is None:
             return _mixture(noise, query, batch_size / n, steps, orders, adj)
@@ -185,6 +170,9 @@ def poisson(batch_size: int | None) -> Sampler:
             return None
         shift = query.norm_bound / noise.stddev
         return rdp.poisson_gaussian_pld(batch_size / n, shift, steps, adj)
+
+    def factor(noise, query, n):
+        return _amplified(noise, query.norm_bound, batch_size / n)
 
     return Sampler(draw, lambda n: float(batch_size), factor, curve, pld)
 
@@ -200,45 +188,31 @@ def shuffled_epochs(batch_size: int | None) -> Sampler:
     def per_epoch(n: int) -> int:
         return -(-n // _at_most(batch_size, n))
 
+    def rows_of(key, epoch, n):
+        """Return the rows of an epoch [batches, size]; -1 fills up the last batch."""
+        key = stream(jax.random.fold_in(key, epoch), "epoch")
+        pad = (0, -n % batch_size)
+        rows = jnp.pad(jax.random.permutation(key, n), pad, constant_values=-1)
+        return rows.reshape(per_epoch(n), batch_size)
+
+    def batch(rows):
+        return Batch(jnp.maximum(rows, 0), (rows >= 0).astype(float))
+
     def draw(key, t, n):
-        size, batches = _at_most(batch_size, n), per_epoch(n)
-        epoch, index = t // batches, t % batches
-        order = jax.random.permutation(
-            stream(jax.random.fold_in(key, epoch), "epoch"), n
-        )
-        order = jnp.pad(order, (0, batches * size - n), constant_values=-1)
-        rows = jax.lax.dynamic_slice(order, (index * size,), (size,))
-        weight = (rows >= 0).astype(float)
-        return Batch(jnp.maximum(rows, 0), weight)
+        epoch, index = t // per_epoch(n), t % per_epoch(n)
+        return batch(rows_of(key, epoch, n)[index])
 
     def schedule(key, steps, n):
         """Permute every epoch once; `draw` permutes anew in each of its steps."""
-        size, batches = _at_most(batch_size, n), per_epoch(n)
-        epochs = -(-steps // batches)
-
-        def order(epoch):
-            epoch_key = stream(jax.random.fold_in(key, epoch), "epoch")
-            return jax.random.permutation(epoch_key, n)
-
-        rows = jax.vmap(order)(jnp.arange(epochs))
-        pad = ((0, 0), (0, batches * size - n))
-        rows = jnp.pad(rows, pad, constant_values=-1).reshape(-1, size)[:steps]
-        return Batch(jnp.maximum(rows, 0), (rows >= 0).astype(float))
-
-    def visits(n: int, steps: int) -> int:
-        return -(-steps // per_epoch(n))
+        epochs = jnp.arange(-(-steps // per_epoch(n)))
+        rows = jax.vmap(lambda epoch: rows_of(key, epoch, n))(epochs)
+        return batch(rows.reshape(-1, batch_size)[:steps])
 
     return Sampler(
         draw=draw,
         denominator=lambda n: float(_at_most(batch_size, n)),
-        fisher_factor=None,
-        rdp=lambda noise, query, n, steps, orders, adj: composed_rdp(
-            noise, sensitivity(query, adj), visits(n, steps), orders, adj
-        ),
-        pld=lambda noise, query, n, steps, adj: composed_pld(
-            noise, sensitivity(query, adj), visits(n, steps), adj
-        ),
         schedule=schedule,
+        **_unamplified(lambda n, steps: -(-steps // per_epoch(n))),
     )
 
 

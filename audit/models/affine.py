@@ -15,7 +15,6 @@ matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -34,9 +33,8 @@ class Head(NamedTuple):
 def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     """Return (p - onehot(y)) over the trainable logits [m, F], and p [m, classes].
 
-    Logits are z_1 .. z_F, followed by a constant 0 where F = classes - 1. The entry of
-    the true class is minus the sum of the other probabilities, which keeps its relative
-    precision when the example is fitted.
+    Where F = classes - 1 the last logit is 0. The entry of the true class is minus the
+    sum of the other probabilities: it keeps its relative precision in a fitted example.
     """
     z = affine(head, x)
     trainable = z.shape[-1]
@@ -103,17 +101,10 @@ def clipped_total(
     mask: Head | None = None,
     offset: Head | None = None,
 ) -> Head:
-    """Return sum_i w_i gbar_i in two matrix products.
+    """Return sum_i w_i gbar_i of x [m, d] with labels y [m] in two matrix products.
 
-    Args:
-      head: parameters.
-      x: [m, d].
-      y: [m] integer labels.
-      weight: [m], or None for ones.
-      clip: from `audit.clipping`.
-      classes: number of labels.
-      mask: 0/1; None = everything is trained.
-      offset: constant added before clipping, inside the mask; None = none.
+    A weight [m] of None stands for ones. The mask is 0/1, None = everything is trained.
+    The offset is constant, added before clipping inside the mask; None = none.
     """
     offset = inside(mask, offset)
     e, _ = residual(head, x, y, classes)
@@ -139,11 +130,7 @@ def clipped_score(
     mask: Head | None = None,
     offset: Head | None = None,
 ) -> tuple[Any, Any]:
-    """Return <update, gbar_i> and ||gbar_i||^2, each [m].
-
-    Args: `clipped_total`, and
-      update: the contributions are compared with it.
-    """
+    """Return <update, gbar_i> and ||gbar_i||^2, each [m]; as `clipped_total`."""
     offset = inside(mask, offset)
     e, _ = residual(head, x, y, classes)
     s = _norm(head, x, e, mask, offset)
@@ -167,14 +154,18 @@ def clipped_trace(
     """Return ||d gbar_i / d x_i||_F^2 [m], exact. Arguments: `clipped_total`."""
     offset = inside(mask, offset)
     e, p = residual(head, x, y, classes)
-    raw, q = raw_and_leak(mask)(head, x, e, p, mask, offset)
+    raw, q = raw_and_leak(head, x, e, p, mask, offset)
     phi, curved = curvature(clip, _norm(head, x, e, mask, offset))
     return phi**2 * raw + curved * q
 
 
-def raw_and_leak(mask: Head | None) -> Callable:
-    """Return the function for ||J||_F^2 and ||J^T g||^2, each [m]: see `_dense`."""
-    return _dense if mask is None else _masked
+def raw_and_leak(
+    head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
+) -> tuple[Any, Any]:
+    """Return ||J||_F^2 and ||J^T g||^2, each [m]; e and p are those of `residual`."""
+    if mask is None:
+        return _dense(head, x, e, p, offset)
+    return _masked(head, x, e, p, mask, offset)
 
 
 def curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
@@ -196,15 +187,11 @@ def covariance(e: Any, p: Any) -> Any:
     return jnp.where(jnp.eye(e.shape[-1], dtype=bool), variance[..., None], -outer)
 
 
-def _dense(
-    head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
-) -> tuple[Any, Any]:
-    """Return ||J||_F^2 and ||J^T g||^2, each [m], with all of W trained.
+def _dense(head: Head, x: Any, e: Any, p: Any, offset: Head | None) -> tuple[Any, Any]:
+    """With all of W trained; only k x k products of W are formed, never M = S_F W^T.
 
-    J^T g = ||e||^2 x + M^T (||xb||^2 e + C^T xb) + C_W e with M = S_F W^T, where C is
-    the offset; only k x k products of W are formed, never M.
+    J^T g = ||e||^2 x + M^T (||xb||^2 e + C^T xb) + C_W e, where C is the offset.
     """
-    del mask
     w = head.kernel
     cov = covariance(e, p)
     gram = w.T @ w  # [F, F], once for all examples
@@ -227,14 +214,13 @@ def _dense(
 
 
 def _masked(
-    head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
+    head: Head, x: Any, e: Any, p: Any, mask: Head, offset: Head | None
 ) -> tuple[Any, Any]:
-    """Return ||J||_F^2 and ||J^T g||^2, each [m], with part of W frozen; O(d k^2).
+    """With part of W frozen; O(d k^2).
 
     J^T g = x o r + W h + C e with r = m (e o e), h = S (e a + C^T xb): sums over pairs
     of logits of <x, m_j o w_k> and the like, so that no array is [m, d].
     """
-    assert mask is not None
     m, w, cov = mask.kernel, head.kernel, covariance(e, p)
     e2, gram = e**2, w.T @ w
     a = affine(mask, x**2)  # [m, F] squared norms of the masked xb, one per logit
@@ -268,18 +254,11 @@ def _form(left: Any, matrix: Any, right: Any) -> Any:
 
 
 def spectrum(head: Head, x: Any, y: Any, *, clip: Clip, classes: int) -> Any:
-    """Return the eigenvalues [d], ascending, of Jbar^T Jbar for one example.
+    """Return the eigenvalues [d], ascending, of Jbar^T Jbar for one x [d] and y [].
 
     Jbar^T Jbar = phi^2 ||e||^2 Id + U T U^T with U = [x, M^T] of F + 1 columns, so that
     all but F + 1 eigenvalues are phi^2 ||e||^2; the others come from the triangular
     factor of U. Sum: `clipped_trace`. Largest: Hannun et al.'s (2021) squared loss.
-
-    Args:
-      head: parameters, all trained.
-      x: [d], one example.
-      y: [] integer label.
-      clip: from `audit.clipping`.
-      classes: number of labels.
     """
     e, p = residual(head, x, y, classes)
     phi, curved = curvature(clip, _norm(head, x, e, None, None))

@@ -113,15 +113,7 @@ def clipped_total(
 ) -> Any:
     """Return sum_i w_i gbar_i, a pytree like `params`.
 
-    Args:
-      stack: the layers.
-      params: of the network.
-      x: [m, d].
-      y: [m] integer labels.
-      weight: [m], or None for ones.
-      clip: from `audit.clipping`.
-      mask: like `params`, 0/1; None = everything is trained.
-      offset: like `params`, added before clipping, inside the mask; None = none.
+    Arguments: `affine.clipped_total`; mask and offset are like `params`.
     """
     offset = affine.inside(mask, offset)
     passes = _both_ways(stack, params, x, y)
@@ -149,10 +141,7 @@ def clipped_score(
     mask: Any = None,
     offset: Any = None,
 ) -> tuple[Any, Any]:
-    """Return <update, gbar_i> and ||gbar_i||^2, each [m]. Arguments: `clipped_total`.
-
-    `update` is like `params`; the contributions are compared with it.
-    """
+    """Return <update, gbar_i>, `update` like `params`, and ||gbar_i||^2, each [m]."""
     offset = affine.inside(mask, offset)
     passes = _both_ways(stack, params, x, y)
     s = _norm(stack, passes, mask, offset)
@@ -210,20 +199,12 @@ def _raw(stack: Stack, params: Any, x: Any, y: Any, passes: _Passes, mask: Any) 
         along = jnp.einsum("...j,...jk,...k->...", e, errors_by_z, x @ w)
         total = x.shape[-1] * (e**2).sum(-1) + 2 * along
     else:
-        along = (e[..., :, None] * errors_by_z * affine.pairs(x, m.kernel, w)).sum(
-            (-1, -2)
-        )
+        along = e[..., :, None] * errors_by_z * affine.pairs(x, m.kernel, w)
+        along = along.sum((-1, -2))
         total = e**2 @ m.kernel.sum(0) + 2 * along
     total += (_weights(m, a) * _moved(errors_by_z, gram, errors_by_z)).sum(-1)
-    rest = zip(
-        passes.inputs[1:],
-        passes.errors[1:],
-        by_z.inputs,
-        by_z.errors[1:],
-        masks[1:],
-        strict=True,
-    )
-    for a, e, da, de, m in rest:
+    later = (passes.inputs[1:], passes.errors[1:], by_z.inputs, by_z.errors[1:])
+    for a, e, da, de, m in zip(*later, masks[1:], strict=True):
         spread = (e**2).sum(-1, keepdims=True) if m is None else e**2 @ m.kernel.T
         total += (_moved(da, gram, da) * spread).sum(-1)
         total += (_weights(m, a) * _moved(de, gram, de)).sum(-1)

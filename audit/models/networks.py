@@ -154,54 +154,28 @@ def _dense(width: int, name: str) -> nn.Dense:
     return nn.Dense(width, kernel_init=WEIGHTS, bias_init=BIASES, name=name)
 
 
-def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
-    """Softmax cross-entropy of one example; logits [k], integer label []."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits, label)
-
-
-def classification(
-    name: str,
-    module: nn.Module,
-    features: tuple[int, ...],
-    classes: int,
-    *,
-    padded: bool = False,
-    linear: Any = None,
-) -> Task:
-    """Return the task of classifying `features` with `module`.
-
-    Args:
-      name: of the model; the shapes are added to it.
-      module: one example [*features] -> outputs.
-      features: shape of one x.
-      classes: number of labels, 0 .. classes - 1.
-      padded: the module returns all logits but the last, which is constant 0.
-      linear: (params -> Head, Head -> params) where the logits are affine in x.
-    """
-
-    def logits(params: Any, x: jax.Array) -> jax.Array:
-        out: Any = module.apply({"params": params}, x)
-        return jnp.append(out, jnp.zeros(1, out.dtype)) if padded else out
-
-    return _task(name, module, features, classes, logits, cross_entropy, linear)
-
-
-def squared_error(outputs: jax.Array, label: jax.Array) -> jax.Array:
-    """Half the squared error of one example; outputs [1], real label []."""
-    return (outputs[0] - label) ** 2 / 2
-
-
 def _task(
     name: str,
     module: nn.Module,
     features: tuple[int, ...],
     classes: int,
-    logits: Callable,
-    loss: Callable,
+    *,
+    loss: Callable = optax.softmax_cross_entropy_with_integer_labels,
+    padded: bool = False,
     linear: Any = None,
 ) -> Task:
-    """Return the task of fitting `logits` by `loss(logits, label)`."""
+    """Return the task of fitting `module` to labels by `loss`, (logits, label) -> [].
+
+    The module maps one example [*features] to its logits, all but the last, a constant
+    0, where `padded`; `linear` is (params -> Head, Head -> params) where they are
+    affine in x.
+    """
     shape = "x".join(map(str, features))
+
+    def logits(params: Any, x: jax.Array) -> jax.Array:
+        out: Any = module.apply({"params": params}, x)
+        return jnp.append(out, jnp.zeros(1, out.dtype)) if padded else out
+
     return Task(
         name=f"{name} {shape} -> {classes}",
         loss=lambda params, z: loss(logits(params, z.x), z.y),
@@ -221,10 +195,12 @@ def _from_head(head: Head) -> Any:
     return {"head": {"kernel": head.kernel, "bias": head.bias}}
 
 
+VIEWS = (_to_head, _from_head)
+
+
 def linear(features: tuple[int, ...], classes: int) -> Task:
     """Softmax regression with a bias: `classes` logits W^T x + b."""
-    views = (_to_head, _from_head)
-    return classification("linear", _Linear(classes), features, classes, linear=views)
+    return _task("linear", _Linear(classes), features, classes, linear=VIEWS)
 
 
 def binary_linear(features: tuple[int, ...], classes: int) -> Task:
@@ -235,30 +211,20 @@ def binary_linear(features: tuple[int, ...], classes: int) -> Task:
     """
     if classes != 2:
         raise ValueError(f"binary_linear has two classes, not {classes}: use linear")
-    return classification(
-        "binary_linear",
-        _Linear(1),
-        features,
-        classes,
-        padded=True,
-        linear=(_to_head, _from_head),
-    )
+    name, logit = "binary_linear", _Linear(1)
+    return _task(name, logit, features, classes, padded=True, linear=VIEWS)
 
 
 def regression(features: tuple[int, ...], classes: int) -> Task:
-    """Linear regression: one linear output, a number as label, squared error.
+    """Linear regression: one linear output, a number as label, half the squared error.
 
     Raises:
       ValueError: if there are classes.
     """
     if classes:
         raise ValueError(f"regression has numbers for labels, not {classes} classes")
-    module = _Linear(1)
-
-    def outputs(params: Any, x: jax.Array) -> jax.Array:
-        return jnp.asarray(module.apply({"params": params}, x))
-
-    return _task("regression", module, features, classes, outputs, squared_error)
+    loss = lambda outputs, label: (outputs[0] - label) ** 2 / 2  # noqa: E731
+    return _task("regression", _Linear(1), features, classes, loss=loss)
 
 
 def mlp(
@@ -278,7 +244,7 @@ def mlp(
     name = f"mlp({hidden}x{layers} {activation})"
     names = (*(f"hidden_{i}" for i in range(layers)), "head")
     stack = Stack(names, ACTIVATIONS[activation], classes, hidden)
-    task = classification(name, module, features, classes)
+    task = _task(name, module, features, classes)
     return task._replace(dense=stack, smooth=activation not in KINKED)
 
 
@@ -295,14 +261,12 @@ def lenet(
     `zhu`: three convolutions of 12 5x5 filters, strides 2, 2, 1, and one dense layer;
     sigmoid with weights uniform in (-1/2, 1/2) in the original. `lenet5`: 6 and 16 5x5
     filters, each averaged 2x2, and layers of 120 and 84; images are padded to 32x32.
-
-    Raises:
-      ValueError: if an image has fewer than 16 pixels per side.
+    Images of fewer than 16 pixels per side are a ValueError.
     """
     _check_image("lenet", features)
     module = _Lenet(classes, kind, activation, start)
     name = f"lenet({kind} {activation} {start})"
-    task = classification(name, module, features, classes)
+    task = _task(name, module, features, classes)
     return task._replace(smooth=activation not in KINKED)
 
 
@@ -310,11 +274,8 @@ def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:
     """Guo et al.'s (2022, section 7.3) smooth network for MNIST, 26,010 parameters.
 
     Convolutions of 16 8x8 and 32 4x4 filters, stride 2, tanh, 2x2 averages of stride 1,
-    32 hidden units. The papers say "padding 2"; their code pads as `SAME`, and so does
-    this network.
-
-    Raises:
-      ValueError: if an image has fewer than 16 pixels per side.
+    32 hidden units. The papers say "padding 2"; their code pads as `SAME`, as here.
+    Images of fewer than 16 pixels per side are a ValueError.
     """
     _check_image("cnn_tanh", features)
-    return classification("cnn_tanh", _CnnTanh(classes), features, classes)
+    return _task("cnn_tanh", _CnnTanh(classes), features, classes)

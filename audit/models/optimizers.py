@@ -19,12 +19,9 @@ OPTIMIZERS = {
 def named(
     name: Optimizer, learning_rate: Any, weight_decay: Any = 0.0
 ) -> optax.GradientTransformation:
-    """Return an optimizer; the decay is added to the gradient before it.
+    """Return an optimizer; rates may be traced.
 
-    Args:
-      name: a key of OPTIMIZERS.
-      learning_rate: may be traced.
-      weight_decay: of half the squared norm of the parameters; may be traced.
+    The decay, of half the squared norm of the parameters, is added to the gradient.
     """
     decay = optax.add_decayed_weights(weight_decay)
     return optax.chain(decay, OPTIMIZERS[name](learning_rate))

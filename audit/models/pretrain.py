@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,70 +24,33 @@ def start(
     learning_rate: float = 0.01,
     weight_decay: float = 1e-4,
 ) -> Public:
-    """Return the one starting point of all runs: initialised, then pre-trained.
+    """Return the one starting point of all runs: initialised, then trained with Adam.
+
+    The defaults are those of Edmunds (2024), Table B.1.
 
     Args:
       task: what the model learns.
-      key: for the initialisation and the batches.
-      records: public; may be empty without pre-training.
+      key: for the initialisation and the order of the batches.
+      records: public, x [n, *features], y [n]; may be empty without epochs.
       epochs: passes over the records; 0 leaves the initialisation.
-      batch_size: see `pretrain`.
-      learning_rate: see `pretrain`.
-      weight_decay: see `pretrain`.
+      batch_size: records per step, or all of them if there are fewer.
+      learning_rate: of Adam.
+      weight_decay: of half the squared norm of all parameters; added to the gradient
+        before Adam, as in the thesis.
 
     Raises:
       ValueError: if there are epochs but no records.
     """
-    params = pretrain(
-        task,
-        task.init(stream(key, "init")),
-        records,
-        stream(key, "pretrain"),
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-    )
-    return Public(records, params)
-
-
-def pretrain(
-    task: Task,
-    params: Any,
-    public: Examples,
-    key: jax.Array,
-    *,
-    epochs: int,
-    batch_size: int = 512,
-    learning_rate: float = 0.01,
-    weight_decay: float = 1e-4,
-) -> Any:
-    """Train `params` on public data with Adam; defaults of Edmunds (2024), Table B.1.
-
-    Weight decay is added to the gradient before Adam, as in the thesis. A data set
-    smaller than a batch is one batch.
-
-    Args:
-      task: whose loss is minimised.
-      params: initial parameters.
-      public: records anyone may use, x [n, *features], y [n].
-      key: for the order of the batches.
-      epochs: passes over the data; 0 returns `params`.
-      batch_size: at most this many records per step.
-      learning_rate: of Adam.
-      weight_decay: of half the squared norm of all parameters.
-
-    Raises:
-      ValueError: if there are epochs but no public record.
-    """
+    start, n = task.init(stream(key, "init")), len(records.y)
     if epochs == 0:
-        return params
-    n = len(public.y)
+        return Public(records, start)
     if n == 0:
         raise ValueError("pre-training needs public records and the split has none")
     adam = optimizers.named("adam", learning_rate, weight_decay)
-    public = jax.tree.map(jnp.asarray, public)
-    rows = epochs_of_batches(key, n, min(batch_size, n), epochs)
+    public, size = jax.tree.map(jnp.asarray, records), min(batch_size, n)
+    fold = partial(jax.random.fold_in, stream(key, "pretrain"))
+    keys = [stream(fold(epoch), "pretrain") for epoch in range(epochs)]
+    rows = jnp.concatenate([permuted(k, n, size) for k in keys])
 
     def step(carry: tuple, rows: jax.Array) -> tuple:
         params, opt = carry
@@ -99,13 +63,7 @@ def pretrain(
         return (optax.apply_updates(params, updates), opt), None
 
     run = jax.jit(lambda params: jax.lax.scan(step, (params, adam.init(params)), rows))
-    return run(params)[0][0]
-
-
-def epochs_of_batches(key: jax.Array, n: int, size: int, epochs: int) -> jax.Array:
-    """Return rows [batches, size] that visit n records in a new order every epoch."""
-    keys = [stream(jax.random.fold_in(key, e), "pretrain") for e in range(epochs)]
-    return jnp.concatenate([permuted(k, n, size) for k in keys])
+    return Public(records, run(start)[0][0])
 
 
 def permuted(key: jax.Array, n: int, size: int) -> jax.Array:

@@ -28,18 +28,12 @@ class Regressor(NamedTuple):
 
 
 def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
-    """Standardise columns by their mean and standard deviation.
+    """Standardise columns by their mean and standard deviation over features [m, p].
 
-    A pixel that is lit in one of thousands of shadow images gives a column with a tiny
-    standard deviation. A target with that pixel lit would be thousands of standard
-    deviations away from the mean, and so would the network's guess. Therefore the scale
-    of a column is at least `least` times the median scale of the columns that vary, and
-    values are clipped in standard deviations of their column.
-
-    Args:
-      features: [m, p] of the training shadows only.
-      limit: clip, in standard deviations of the column.
-      least: floor of the scale, as a share of the median scale.
+    A target may be thousands of standard deviations away in a column that hardly varies
+    between shadows (a pixel lit once), and so would be the network's guess. The scale
+    of a column is therefore at least `least` times the median scale of the columns that
+    vary, and values are clipped to `limit` standard deviations of their column.
     """
     features = np.asarray(features, np.float64)
     mean, scale = features.mean(0), features.std(0)
@@ -47,8 +41,8 @@ def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
     moves = scale > 1e-6 * np.maximum(1e-3, np.abs(features).max(0))
     floor = least * np.median(scale[moves]) if moves.any() else 1.0
     inverse = np.where(moves, 1 / np.maximum(scale, floor), 0.0)
-    own_limit = limit * scale * inverse
-    return Scaler(*(np.asarray(a, np.float32) for a in (mean, inverse, own_limit)))
+    limits = limit * scale * inverse
+    return Scaler(*(np.asarray(a, np.float32) for a in (mean, inverse, limits)))
 
 
 def scale(scaler: Scaler, features: jax.Array) -> jax.Array:
@@ -103,23 +97,16 @@ def fit(
     On noisy releases a network overfits: its guesses vary more than the targets. So its
     output is multiplied by the factor in [0, 1] with the least held-out error.
 
-    Args:
-      key: for the initialisation and the order of the rows.
-      features: [m, p], standardised.
-      targets: [m, o], centred: zero is the guess without features.
-      held_features: [v, p] the early-stopping split; never the scored targets.
-      held_targets: [v, o].
-      hidden: widths of the ReLU layers.
-      learning_rate: of Adam.
-      weight_decay: L2, added to the gradient before Adam.
-      batch_size: rows per step; the last partial batch of an epoch is dropped.
-      epochs: at most.
-      patience: stop after this many epochs without a better held-out error.
+    The features [m, p] are standardised, the targets [m, o] centred: zero is the guess
+    without features. The held-out [v, p] and [v, o] are never the scored targets.
+    `hidden` are the widths of the ReLU layers. The weight decay is added to the
+    gradient before Adam, the last partial batch of an epoch dropped, and the fit ends
+    after `patience` epochs without a better held-out error.
 
     Returns:
-      The regressor, and {epoch, epochs, held_mse, train_mse, shrink, late_gain}: plain
-      floats. `late_gain` is the relative fall of the held-out error in the last quarter
-      of the epochs, 0 if patience ended the fit.
+      The regressor, and as floats {epoch, epochs, held_mse, train_mse, shrink,
+      late_gain}, the last one the relative fall of the held-out error in the last
+      quarter of the epochs, 0 if patience ended the fit.
     """
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))

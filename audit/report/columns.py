@@ -131,7 +131,9 @@ def _flags(line: Line) -> str:
     if not line.card.trials:  # nobody attacks: what its own runs say
         return flag_names(line.defense, set())
     if line.best is None:
-        return "no valid attack"
+        rows = [t for t in line.card.trials if t.defense == line.label]
+        void = VOID & {f.name for t in rows for f in t.flags}
+        return ", ".join(["no valid attack", *sorted(void)])
     return flag_names(line.best, set(common_flags(line.card)))
 
 

@@ -13,8 +13,8 @@ from audit.report import columns as cells
 from audit.report.columns import TOP, flag_names, strongest
 from audit.report.terminal import notes
 from audit.scorecard import view
-from audit.scorecard.schema import Provenance, Scorecard
-from audit.scorecard.view import grid, literal, no_html, number
+from audit.scorecard.schema import BoundSummary, Provenance, Scorecard
+from audit.scorecard.view import grid, literal, no_html, number, with_error
 
 Rows = list[list[str]]
 
@@ -123,11 +123,22 @@ def _bounds(card: Scorecard) -> Rows:
             tight = against.get(bound.name, {}).get("tightness")
             values = [view.bound_text(bound, k) for k in ("mean", "median", "min")]
             ratio = "-" if tight is None else f"{float(tight):.3g}"
-            about = [bound.holds_for, bound.theorem, ratio]
+            about = [bound.holds_for + _attained(bound), bound.theorem, ratio]
             rows.append([label, short[bound.name], *values, *about])
         if not defense.bounds:
             rows.append([label, "none", *["-"] * 6])
     return rows
+
+
+def _attained(bound: BoundSummary) -> str:
+    """Return who attains an estimated bound, and how many targets its test takes."""
+    if bound.genie is None:
+        return ""
+    error = with_error(bound.genie, bound.genie_se)
+    text = f"; the attacker who attains it errs by {error}"
+    if bound.needed is not None:
+        text += f"; {bound.needed} targets show an attack at half of it"
+    return text
 
 
 def _dfil(card: Scorecard) -> Rows:

@@ -24,7 +24,7 @@ NEIGHBOURS = {
 
 
 class Verdict(NamedTuple):
-    """Five answers about one defense."""
+    """Six answers about one defense."""
 
     defense: str
     headline: str
@@ -32,6 +32,7 @@ class Verdict(NamedTuple):
     attacker: str
     got: str
     guaranteed: list[str]
+    estimated: list[str]
     not_guaranteed: list[str]
 
 
@@ -41,7 +42,8 @@ def verdict(line: Line) -> Verdict:
     if line.result is not None:
         headline, got = columns.view(line.card).verdict(line)
     answers = headline, _released(line), _attacker(line), got
-    (dp, no_dp), (bounds, no_bounds) = _from_epsilon(line), _from_bounds(line)
+    dp, no_dp = _from_epsilon(line)
+    bounds, estimated, no_bounds = _from_bounds(line)
     missing = no_dp + no_bounds
     if not line.defense.bounds and line.defense.epsilon is None:
         missing.append(
@@ -52,7 +54,7 @@ def verdict(line: Line) -> Verdict:
         missing.append(
             "That no attack does better: the attacks above are those that were tried."
         )
-    return Verdict(line.label, *answers, dp + bounds, missing)
+    return Verdict(line.label, *answers, dp + bounds, estimated, missing)
 
 
 # Released, attacker -------------------------------------------------------------------
@@ -137,9 +139,11 @@ def _from_epsilon(line: Line) -> tuple[list[str], list[str]]:
     return promised, [missing] if void else []
 
 
-def _from_bounds(line: Line) -> tuple[list[str], list[str]]:
-    """Return which bounds hold for anybody, and what keeps the others from doing so."""
-    promised, missing, unbiased = [], [], []
+def _from_bounds(line: Line) -> tuple[list[str], list[str], list[str]]:
+    """Return which bounds hold for anybody, or are estimated to, and why others not."""
+    promised: list[str] = []
+    estimated: list[str] = []
+    missing, unbiased = [], []
     floor = line.card.floor.mse
     for bound in line.defense.bounds:
         least = f"{bound_text(bound)} ({SHORT.get(bound.name, bound.name)})"
@@ -154,11 +158,12 @@ def _from_bounds(line: Line) -> tuple[list[str], list[str]]:
         elif floor is not None and float(bound.mean) < SMALL * float(floor):
             missing.append(f"{text}, which is next to nothing: under 1% of a guess's.")
         else:
-            promised.append(f"{text}, for {bound.holds_for} ({bound.theorem}).")
+            sure = promised if bound.standard_error is None else estimated
+            sure.append(f"{text}, for {bound.holds_for} ({bound.theorem}).")
     if unbiased:
         missing.insert(
             0,
             f"An average error of at least {' or '.join(unbiased)}: these bind "
             f"unbiased attackers only, and practical ones are biased.",
         )
-    return promised, missing
+    return promised, estimated, missing

@@ -13,7 +13,7 @@ from audit.config.compose import Scenario
 from audit.report import columns
 from audit.report.columns import common_flags
 from audit.scorecard.schema import DefenseRow, Scorecard
-from audit.scorecard.view import bound_names
+from audit.scorecard.view import SUMMARY, bound_names
 
 if TYPE_CHECKING:
     from audit.games.base import Game  # imports JAX
@@ -70,7 +70,8 @@ def notes(card: Scorecard) -> str:
         whose = game.eta_words(card) if game.eta_words else whose
         lines.append(f"η: sqrt of the spectral norm of the Fisher information {whose}")
     lines += [
-        f"{short}: {bounds[name].holds_for} ({bounds[name].theorem})"
+        f"{short}: {SUMMARY + '; ' if name == 'cramer_rao' else ''}"
+        f"{bounds[name].holds_for} ({bounds[name].theorem})"
         for name, short in bound_names(card).items()
     ]
     for label, defense in card.defenses.items():

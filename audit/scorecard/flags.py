@@ -34,7 +34,7 @@ FEW_IN_POOL = 0.01  # of the targets; real data contain identical records
 VOID = frozenset(
     {
         "non-finite", "attack-dead", "label-leaked", "shuffled-targets", "stale-cache",
-        "null-beats-floor",
+        "null-beats-floor", "not-attacked",
     }
 )  # fmt: skip
 
@@ -47,6 +47,13 @@ class Flag(NamedTuple):
     text: str
 
 
+NOT_ATTACKED = Flag(
+    "not-attacked",
+    "error",
+    "nobody attacked: no attack here but floors and oracles, or none that applies",
+)
+
+
 class Measured(NamedTuple):
     """Measurements of a defense's runs; None where there is nothing to measure."""
 
@@ -56,6 +63,7 @@ class Measured(NamedTuple):
     contribution: float | None = None  # norm of the longest, over the accounted bound
     sampling: str | None = None  # the law that the drawn batches follow
     divergence: float | None = None  # Renyi, order 2, accounted over measured
+    unmeasured: str = ""  # why the noise that is accounted for is not measured, or ""
 
 
 class Ran(NamedTuple):
@@ -267,6 +275,13 @@ def wrong_noise(row: FlagInputs | Ran) -> Flag | None:
     return Flag("wrong-noise", "error" if ratio < 1 else "warning", text)
 
 
+def noise_not_measured(row: FlagInputs | Ran) -> Flag | None:
+    """The accounting takes noise on trust that a run cannot measure."""
+    why = row.measured.unmeasured
+    text = f"the noise is taken on trust: {why}"
+    return Flag("noise-not-measured", "note", text) if why else None
+
+
 def unclipped(row: FlagInputs | Ran) -> Flag | None:
     """A record contributes more than the accounted sensitivity allows."""
     longest = row.measured.contribution
@@ -373,6 +388,7 @@ def picked_on_targets(row: FlagInputs) -> Flag | None:
 
 OF_RUNS = (
     wrong_noise,
+    noise_not_measured,
     unclipped,
     accountant_disagrees,
     shared_noise,

@@ -149,6 +149,10 @@ class BoundSummary(Record):
     min: Number
     max: Number
     log10: Number | None
+    standard_error: Number | None = None  # of a mean that is estimated
+    genie: Number | None = None  # mean error of an attacker who attains it
+    genie_se: Number | None = None
+    needed: int | None = None  # targets that show an attack at half of it
 
 
 class EpsilonPair(Record):

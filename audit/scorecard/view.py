@@ -122,19 +122,47 @@ STRONGEST = Column("strongest", attack_name, right=False)
 
 
 def bound_text(bound: schema.BoundSummary, statistic: str = "mean") -> str:
-    """Return a bound as the tables print it; a tiny one as a power of ten."""
+    """Return a bound as the tables print it; a tiny one as a power of ten.
+
+    A mean that is estimated has its standard error beside it.
+    """
+    if bound.standard_error is not None and statistic == "mean":
+        return with_error(bound.mean, bound.standard_error)
     log10 = None if bound.log10 is None else float(bound.log10)
     return format_bound(float(bound[statistic]), log10)
 
 
-def bound_column(name: str, *, narrow: bool, statistic: str = "mean") -> Column:
-    """Return the column of one bound, called as tables call it."""
+def bound_column(name: str, *, narrow: bool) -> Column:
+    """Return the column of one bound, called as tables call it.
+
+    One bound per record is summed up by `SUMMARY`: its mean over records would be that
+    of a few records that hardly leak.
+    """
 
     def cell(line: Line) -> str:
         bound = next((b for b in line.defense.bounds if b.name == name), None)
-        return "none" if bound is None else bound_text(bound, statistic)
+        if bound is None:
+            return "none"
+        if name != "cramer_rao":
+            return bound_text(bound)
+        values = (bound.min, bound.median, inverse_of_mean(line.defense))
+        return " / ".join(format_bound(float(v)) for v in values)
 
     return Column(SHORT.get(name, name), cell, narrow)
+
+
+SUMMARY = "least / median over records / inverse of the mean dFIL, to compare defenses"
+
+
+def inverse_of_mean(defense: schema.DefenseRow) -> float:
+    """Return 1 / mean dFIL, below the mean error of every unbiased attacker.
+
+    The mean of 1/dFIL is so too and larger, but one record that hardly leaks can make
+    it as large as one likes, while the inverse of the mean follows those that leak.
+    """
+    assert defense.dfil is not None, "it is what the bound was made of"
+    mean = float(defense.dfil["mean"])
+    return 1 / mean if mean else float("inf")
 
 
 def bound_names(card: Scorecard) -> dict[str, str]:

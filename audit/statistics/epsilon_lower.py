@@ -66,15 +66,8 @@ def from_clopper_pearson(
     """Return the least epsilon for which (epsilon, delta)-privacy is not refuted.
 
     max(0, log((TPR_L - delta) / FPR_U), log((1 - FPR_U - delta) / (1 - TPR_L))), where
-    TPR_L and FPR_U err with probability (1 - confidence) / 2 each.
-
-    Args:
-      tp: members accused; arrays broadcast.
-      p: members.
-      fp: non-members accused.
-      n: non-members.
-      delta: in [0, 1).
-      confidence: in (0, 1).
+    TPR_L and FPR_U err with probability (1 - confidence) / 2 each. `tp` of `p` members
+    and `fp` of `n` non-members are accused; arrays broadcast.
     """
     tpr, fpr = _limits(tp, p, fp, n, confidence)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -115,12 +108,8 @@ def _mass(
 ) -> np.ndarray:
     """Return the posterior mass of the rates that (epsilon, delta) allows [k].
 
-    Args:
-      epsilon: [k].
-      fpr: [k, nodes] quantiles of the posterior of the false-positive rate.
-      fnr: (a, b), each [k, 1], of the Beta posterior of the false-negative rate.
-      delta: in [0, 1).
-      mirrored: the opposite test must be allowed, too.
+    `fpr` are quantiles [k, nodes] of a posterior, `fnr` the (a, b) [k, 1] of a Beta; if
+    `mirrored` the opposite test must be allowed, too.
     """
     grow = np.exp(epsilon)[:, None]
     least = np.maximum((1 - delta - fpr) / grow, 1 - delta - grow * fpr)
@@ -199,10 +188,10 @@ def lower(
       nonmembers: [n] scores of runs without.
       delta: of the (epsilon, delta) guarantee under test.
       method: a word of METHODS.
-      selection: how the threshold is chosen, a word of SELECTIONS: `fixed` in advance;
-        on one half of the runs, rated on the other half (`split`); at several ranks of
-        the non-members, which share the level (`bonferroni`); the median over several
-        splits, each at half the level (`multi_split`; Meinshausen et al. 2009).
+      selection: how the threshold is chosen: `fixed` in advance; on half of the runs,
+        rated on the other half (`split`); at several ranks of the non-members, which
+        share the level (`bonferroni`); the median over several splits, each at half the
+        level (`multi_split`; Meinshausen et al. 2009).
       threshold: of `fixed`, chosen without looking at these scores.
       confidence: that the mechanism's epsilon is not below the bound.
       seed: of the splits.
@@ -231,14 +220,7 @@ def check_words(
 ) -> None:
     """Refuse an unknown method or selection, and a choice without `fixed`.
 
-    Args:
-      method: must be one of `methods`.
-      methods: the words that exist.
-      selection: must be a word of SELECTIONS.
-      **choice: the one setting that `fixed` needs; None = it was not given.
-
-    Raises:
-      ValueError: naming the setting and its value.
+    `choice` is the one setting that `fixed` needs; None = it was not given.
     """
     if method not in methods:
         raise ValueError(f"method={method!r}: there are {', '.join(methods)}")

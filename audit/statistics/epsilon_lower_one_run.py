@@ -43,14 +43,8 @@ def p_value(
     """Return how likely so many right guesses are under (epsilon, delta)-privacy.
 
     P[Bin(r, s) >= v] + 2 m delta max_{1 <= i <= v} P[v > Bin(r, s) >= v - i] / i with
-    s = 1 / (1 + e^-epsilon), at most 1 (Steinke et al. 2023, Theorem 5.2).
-
-    Args:
-      epsilon: of the claim.
-      canaries: m, including those without a guess.
-      guesses: r.
-      right: v of the guesses.
-      delta: of the claim; it is multiplied by the number of canaries.
+    s = 1 / (1 + e^-epsilon), at most 1 (Steinke et al. 2023, Theorem 5.2): v of r
+    guesses are right, about m canaries with and without a guess.
     """
     chance = special.expit(epsilon)
     value = special.bdtrc(right - 1, guesses, chance) if right else 1.0
@@ -142,12 +136,9 @@ def lower(
       member: [m] whether each was in; the bits were drawn with chance 1/2.
       delta: of the (epsilon, delta) guarantee under test.
       method: a word of METHODS.
-      selection: how the number of guesses is chosen, a word of
-        `epsilon_lower.SELECTIONS`: `fixed` in advance; on half of the canaries, rated
-        on the other half (`split`; valid since, given the bits of the first half, the
-        scores are a mechanism of the bits of the other); several shares, which share
-        the level (`bonferroni`); the median over several splits, each at half the level
-        (`multi_split`).
+      selection: how the share of guessed canaries is chosen, as in
+        `epsilon_lower.lower`, `bonferroni` among SHARES. `split` is valid since, given
+        the bits of one half, the scores are a mechanism of the bits of the other.
       share: of canaries with a guess, in (0, 1]; needed by `fixed`.
       confidence: that the mechanism's epsilon is not below the bound.
       seed: of the splits and of ties.
@@ -164,49 +155,38 @@ def lower(
     rng, alpha = np.random.default_rng(seed), 1 - confidence
     order = rng.permutation(scores.size)  # ties are broken by chance
     scores, member = scores[order], member[order]
+    run = _Run(scores, member, FROM[method], delta)
     if share is not None:
-        return _at(scores, member, share, method, delta, alpha)
+        return run.at(share, alpha)
     if selection == "bonferroni":
-        part = alpha / len(SHARES)
-        every = [_at(scores, member, s, method, delta, part) for s in SHARES]
+        every = [run.at(s, alpha / len(SHARES)) for s in SHARES]
         return max(every, key=lambda one: one.epsilon)
     if selection == "split":
-        return _on_split(scores, member, rng, method, delta, alpha)
+        return run.on_split(rng, alpha)
     splits = epsilon_lower.SPLITS
-    every = [
-        _on_split(scores, member, rng, method, delta, alpha / 2) for _ in range(splits)
-    ]
+    every = [run.on_split(rng, alpha / 2) for _ in range(splits)]
     return sorted(every, key=lambda one: one.epsilon)[splits // 2]
 
 
-def _at(
-    scores: np.ndarray,
-    member: np.ndarray,
-    share: float,
-    method: str,
-    delta: float,
-    alpha: float,
-) -> Guessed:
-    m = scores.size
-    side = max(1, round(share * m / 2))
-    side = min(side, m // 2)
-    order = np.argsort(scores, kind="stable")
-    right = int(member[order[-side:]].sum() + (~member[order[:side]]).sum())
-    value = FROM[method](m, 2 * side, right, delta, 1 - alpha)
-    return Guessed(value, m, 2 * side, right)
+class _Run(NamedTuple):
+    """The canaries of one run, and the rule that bounds epsilon from right guesses."""
 
+    scores: np.ndarray
+    member: np.ndarray
+    rule: Callable
+    delta: float
 
-def _on_split(
-    scores: np.ndarray,
-    member: np.ndarray,
-    rng: np.random.Generator,
-    method: str,
-    delta: float,
-    alpha: float,
-) -> Guessed:
-    first, second = np.array_split(rng.permutation(scores.size), 2)
-    best = max(
-        SHARES,
-        key=lambda s: _at(scores[first], member[first], s, method, delta, alpha)[0],
-    )
-    return _at(scores[second], member[second], best, method, delta, alpha)
+    def at(self, share: float, alpha: float) -> Guessed:
+        m = self.scores.size
+        side = min(max(1, round(share * m / 2)), m // 2)
+        ranked = self.member[np.argsort(self.scores, kind="stable")]
+        right = int(ranked[-side:].sum() + (~ranked[:side]).sum())
+        value = self.rule(m, 2 * side, right, self.delta, 1 - alpha)
+        return Guessed(value, m, 2 * side, right)
+
+    def on_split(self, rng: np.random.Generator, alpha: float) -> Guessed:
+        rows = np.array_split(rng.permutation(self.scores.size), 2)
+        first, second = (
+            self._replace(scores=self.scores[r], member=self.member[r]) for r in rows
+        )
+        return second.at(max(SHARES, key=lambda s: first.at(s, alpha).epsilon), alpha)

@@ -34,17 +34,10 @@ class Proportion(NamedTuple):
 
 
 def clopper_pearson(k: Any, n: Any, confidence: float = 0.95) -> tuple[Any, Any]:
-    """Return the exact two-sided interval of a binomial share (Clopper, Pearson 1934).
+    """Return the exact (low, high) of a binomial share (Clopper and Pearson 1934).
 
-    Each side errs with probability at most (1 - confidence) / 2.
-
-    Args:
-      k: successes, any shape.
-      n: trials, at least 1; broadcasts with `k`.
-      confidence: of the interval, in (0, 1).
-
-    Returns:
-      (low, high), each of the broadcast shape.
+    Each side errs with probability at most (1 - confidence) / 2. Successes k and trials
+    n >= 1 broadcast.
     """
     k, n = np.broadcast_arrays(np.asarray(k, float), np.asarray(n, float))
     tail = (1 - confidence) / 2
@@ -69,18 +62,10 @@ def normal(
 
 
 def rank_correlation(a: Any, b: Any, *, confidence: float = 0.95) -> Estimate | None:
-    """Return Spearman's correlation of two quantities of the same records.
+    """Return Spearman's correlation of two quantities [n] of the same records.
 
     The interval is Fisher's, with the variance (1 + r^2 / 2) / (n - 3) of Bonett and
-    Wright (2000).
-
-    Args:
-      a: [n], for instance each record's vulnerability.
-      b: [n], for instance its dFIL.
-      confidence: of the interval.
-
-    Returns:
-      None for fewer than four records, or if one quantity is constant.
+    Wright (2000). None for fewer than four records, or if one quantity is constant.
     """
     a, b = np.asarray(a, float).ravel(), np.asarray(b, float).ravel()
     if a.size != b.size:

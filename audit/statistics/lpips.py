@@ -46,12 +46,7 @@ class Weights(NamedTuple):
 
 
 def lpips(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return the LPIPS distance of one pair; never resizes.
-
-    Args:
-      weights: from `load_weights`.
-      a: [H, W, 3] in [-1, 1], at least 31 x 31.
-      b: the same shape.
+    """Return the LPIPS distance of one pair [H, W, 3] in [-1, 1]; never resizes.
 
     Raises:
       ValueError: if the shapes differ, or are not those of such images.
@@ -110,16 +105,8 @@ def _resized(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
 def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
     """Return LPIPS of pairs of images, as the scorecard reports it.
 
-    Clipped to [0, 1], resized to 64 x 64 (bilinear), grey repeated to three channels,
-    scaled to [-1, 1].
-
-    Args:
-      weights: from `load_weights`.
-      a: [n, H, W, C] in [0, 1], C 1 or 3.
-      b: the same shape.
-
-    Returns:
-      [n].
+    Images [n, H, W, C], C 1 or 3, are clipped to [0, 1], resized to 64 x 64 (bilinear),
+    repeated to three channels where grey, and scaled to [-1, 1].
     """
     n = len(a)
     pad = [(0, -n % PARTS)] + [(0, 0)] * 3  # so that only one size is compiled
@@ -136,10 +123,7 @@ def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
 
 def weights_source() -> Path | None:
     """Return the file the weights would be read from, or None."""
-    for path in _places():
-        if path.is_file():
-            return path
-    return None
+    return next((path for path in _places() if path.is_file()), None)
 
 
 def _places() -> list[Path]:
@@ -175,18 +159,15 @@ def _from_npz(path: Path) -> Weights:
             heads = [arrays[f"lin{i}"].reshape(-1) for i in range(len(LAYERS))]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise WeightsUnavailable(f"{path} is damaged ({error})") from None
-    return Weights(
-        tuple(k.transpose(2, 3, 1, 0) for k in kernels), tuple(biases), tuple(heads)
-    )
+    kernels = [k.transpose(2, 3, 1, 0) for k in kernels]
+    return Weights(*map(tuple, (kernels, biases, heads)))
 
 
 def _from_checkpoint(path: Path) -> Weights:
     raw = path.read_bytes()
-    sha256 = hashlib.sha256(raw).hexdigest()
-    if sha256 != CHECKPOINT:
-        raise WeightsUnavailable(
-            f"{path} has sha256 {sha256[:16]}..., not the known one"
-        )
+    sha = hashlib.sha256(raw).hexdigest()
+    if sha != CHECKPOINT:
+        raise WeightsUnavailable(f"{path} has sha256 {sha[:16]}..., not the known one")
     layers = _Arrays(io.BytesIO(raw)).load()
     trunk = [layers["AlexNet_0"][f"Conv_{i}"] for i in range(len(LAYERS))]
     heads = [layers[f"NetLinLayer_{i}"]["Conv_0"]["kernel"] for i in range(len(LAYERS))]
@@ -200,13 +181,11 @@ def _from_checkpoint(path: Path) -> Weights:
 class _Arrays(pickle.Unpickler):
     """An unpickler that can make NumPy arrays and containers, and nothing else."""
 
-    ALLOWED = frozenset(
-        {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-        }
+    ALLOWED = (
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
     )
 
     def find_class(self, module: str, name: str) -> Any:

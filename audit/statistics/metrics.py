@@ -18,15 +18,10 @@ class Decomposition(NamedTuple):
 def decompose(guesses: Any, targets: Any) -> Decomposition:
     """Split each target's error into squared bias and variance over its runs.
 
-    Args:
-      guesses: [T, R, *features].
-      targets: [T, *features].
-
-    Returns:
-      bias2 and variance are None for one run.
+    Guesses are [T, R, *features]. With one run, bias2 and variance are None.
 
     Raises:
-      ValueError: if the guesses are not [T, R, *features] of these targets.
+      ValueError: if the targets are not [T, *features].
     """
     guesses, targets = np.asarray(guesses, float), np.asarray(targets, float)
     if guesses.shape[:1] + guesses.shape[2:] != targets.shape:
@@ -56,12 +51,8 @@ def standard_error(values: Any) -> float:
 def ssim(a: Any, b: Any) -> tuple[np.ndarray, int]:
     """Return the structural similarity [n] (Wang et al. 2004) and the window it used.
 
-    Args:
-      a: [n, H, W, C] in [0, 1].
-      b: the same shape.
-
-    Returns:
-      The window is 11 pixels, or the largest odd number that fits a smaller image.
+    `a` and `b` are [n, H, W, C] in [0, 1]. The window is 11 pixels, or the largest odd
+    number that fits a smaller image.
     """
     import dm_pix
 
@@ -74,9 +65,7 @@ def ssim(a: Any, b: Any) -> tuple[np.ndarray, int]:
 def psnr(a: Any, b: Any) -> np.ndarray:
     """Return the peak signal-to-noise ratio in dB [n]; identical images are infinite.
 
-    Args:
-      a: [n, H, W, C] in [0, 1].
-      b: the same shape.
+    `a` and `b` are [n, H, W, C] in [0, 1].
     """
     error = ((np.asarray(a, float) - np.asarray(b, float)) ** 2).mean((1, 2, 3))
     with np.errstate(divide="ignore"):
@@ -86,11 +75,8 @@ def psnr(a: Any, b: Any) -> np.ndarray:
 def matching(guesses: Any, targets: Any) -> float:
     """Return the share of guesses more correlated with their own target than any other.
 
-    Unlike an error it ignores the contrast of a guess; chance level is 1 / n.
-
-    Args:
-      guesses: [n, *features].
-      targets: [n, *features].
+    Both are [n, *features]. Unlike an error it ignores the contrast of a guess; chance
+    level is 1 / n.
     """
     a, b = (np.asarray(v, float).reshape(len(v), -1) for v in (guesses, targets))
     a, b = (v - v.mean(1, keepdims=True) for v in (a, b))

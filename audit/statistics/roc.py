@@ -4,14 +4,9 @@ A high score says "member". The rule is always `score > threshold`, so that a th
 chosen on the non-members has at most its nominal false-positive rate, even with ties.
 Scores may be infinite, never nan. Every rate is reported with its counts.
 
-The scores that a threshold is chosen on are part of its name:
-
-==========  =====================================================================
-chosen on
-==========  =====================================================================
-`shadows`   those of the attacker's shadow models: an attacker can do this
-`targets`   the scores that are rated: optimistic, but usual in papers
-==========  =====================================================================
+The scores that a threshold is chosen on are part of its name: `shadows`, those of the
+attacker's shadow models, as an attacker can do; `targets`, the scores that are rated,
+which is optimistic, but usual in papers.
 """
 
 from __future__ import annotations
@@ -121,19 +116,12 @@ def operating(
     shadows: Any = None,
     confidence: float = 0.95,
 ) -> Operating | str:
-    """Return the rates of the threshold chosen for one false-positive rate.
+    """Return the rates of the threshold chosen for one nominal false-positive rate.
 
-    Args:
-      members: [m] scores that are rated.
-      nonmembers: [n] scores that are rated.
-      fpr: nominal rate.
-      shadows: scores of non-members of shadow models, which then choose the threshold;
-        None = it is chosen on `nonmembers`.
-      confidence: of the intervals.
-
-    Returns:
-      "unavailable (n)" with the number n of non-members, where fewer than 10 / fpr
-      choose or rate the threshold: fewer than ten false positives would decide.
+    Members [m] and nonmembers [n] are rated. `shadows`, scores of non-members of shadow
+    models, choose the threshold; None = it is chosen on `nonmembers`. The answer is
+    "unavailable (n)" where n non-members, fewer than 10 / fpr, choose or rate the
+    threshold: fewer than ten false positives would decide.
     """
     data = scores(members, nonmembers)
     chosen_on: ChosenOn = "targets" if shadows is None else "shadows"
@@ -146,45 +134,33 @@ def operating(
     return Operating(fpr, chosen_on, cut, tpr, realised)
 
 
-def best_threshold(members: Any, nonmembers: Any) -> float:
-    """Return the threshold of the largest TPR - FPR on these scores."""
-    curve = roc(members, nonmembers)
-    return float(curve.threshold[np.argmax(curve.tpr - curve.fpr)])
-
-
 def balanced_accuracy(
     members: Any, nonmembers: Any, *, shadows: tuple[Any, Any] | None = None
 ) -> Accuracy:
-    """Return the balanced accuracy at the best threshold.
+    """Return the balanced accuracy at the threshold of the largest TPR - FPR.
 
-    Args:
-      members: [m] scores that are rated.
-      nonmembers: [n] scores that are rated.
-      shadows: (members, nonmembers) of shadow models, on which the threshold is best;
-        None = it is best on the rated scores, which is optimistic.
+    The threshold is best on `shadows`, (members, nonmembers) of shadow models; without
+    them on the rated scores, which is optimistic.
     """
     data = scores(members, nonmembers)
-    cut = best_threshold(*(data if shadows is None else shadows))
+    curve = roc(*(data if shadows is None else shadows))
+    cut = float(curve.threshold[np.argmax(curve.tpr - curve.fpr)])
     tpr, fpr = ((a > cut).mean() for a in data)
     where: ChosenOn = "targets" if shadows is None else "shadows"
     return Accuracy(float((tpr + 1 - fpr) / 2), where, cut)
 
 
-class _Placements(NamedTuple):
-    """The influence values of the AUC: each score compared with the other group."""
+def _placements(members: Any, nonmembers: Any) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the AUC, and the share of the other group that each score is right about.
 
-    auc: float
-    members: np.ndarray  # [m] share of non-members below, ties counted half
-    nonmembers: np.ndarray  # [n] share of members above, ties counted half
-
-
-def _placements(members: Any, nonmembers: Any) -> _Placements:
+    These are [m] and [n], ties counted half: the influence values of the AUC.
+    """
     data = scores(members, nonmembers)
     m, n = (a.size for a in data)
     ranks = stats.rankdata(np.concatenate(data))
     above = (ranks[:m] - stats.rankdata(data.members)) / n
     below = 1 - (ranks[m:] - stats.rankdata(data.nonmembers)) / m
-    return _Placements(float(above.mean()), above, below)
+    return float(above.mean()), above, below
 
 
 def _variance(a: np.ndarray, b: np.ndarray, clusters: Any) -> float:
@@ -209,16 +185,10 @@ def auc(
 ) -> Estimate:
     """Return the area under the ROC, P(member > non-member) + P(tie) / 2.
 
-    The interval is DeLong's. Under perfect separation the variance cannot be estimated,
-    and the interval is exact: min(m, n) independent pairs are all in order, which has
-    probability at most AUC^min(m, n).
-
-    Args:
-      members: [m] scores.
-      nonmembers: [n] scores.
-      clusters: (ids [m], ids [n]) of independent units where scores are dependent: of
-        the models, or of the records.
-      confidence: of the interval.
+    The interval is DeLong's. Under perfect separation, where the variance cannot be
+    estimated, it is exact: all of min(m, n) independent pairs are in order, which has
+    probability at most AUC^min(m, n). `clusters` are (ids [m], ids [n]) of independent
+    units, the models or the records, where scores are dependent.
     """
     data = scores(members, nonmembers)
     value, above, below = _placements(*data)
@@ -240,25 +210,18 @@ def auc_difference(
 ) -> Estimate:
     """Return AUC(ours) - AUC(theirs) of two attacks on the same records, paired.
 
-    The interval is that of DeLong, DeLong and Clarke-Pearson (1988).
-
-    Args:
-      ours: (members [m], nonmembers [n]) of one attack.
-      theirs: of the other attack, with records in the same order.
-      clusters: as in `auc`.
-      confidence: of the interval.
+    Each is (members [m], nonmembers [n]), with records in the same order; `clusters` as
+    in `auc`. The interval is that of DeLong, DeLong and Clarke-Pearson (1988).
 
     Raises:
       ValueError: if the numbers of scores differ.
     """
-    first, second = _placements(*ours), _placements(*theirs)
-    shapes = [(p.members.size, p.nonmembers.size) for p in (first, second)]
+    (a, *first), (b, *second) = _placements(*ours), _placements(*theirs)
+    shapes = [tuple(p.size for p in pair) for pair in (first, second)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"paired scores differ in number: {shapes[0]}, {shapes[1]}")
-    variance = _variance(
-        first.members - second.members, first.nonmembers - second.nonmembers, clusters
-    )
-    return normal(first.auc - second.auc, variance, confidence, (-1.0, 1.0))
+    above, below = (p - q for p, q in zip(first, second, strict=True))
+    return normal(a - b, _variance(above, below, clusters), confidence, (-1.0, 1.0))
 
 
 def summarise(
@@ -270,15 +233,10 @@ def summarise(
     fprs: tuple[float, ...] = FPRS,
     confidence: float = 0.95,
 ) -> Summary:
-    """Return all numbers of one attack.
+    """Return all numbers of one attack, from members [m] and nonmembers [n].
 
-    Args:
-      members: [m] scores of members of the audited models.
-      nonmembers: [n] scores of their non-members.
-      shadows: (members, nonmembers) of shadow models, scored as the targets were.
-      clusters: as in `auc`.
-      fprs: nominal rates.
-      confidence: of every interval.
+    `shadows` are (members, nonmembers) of shadow models, scored as the targets were;
+    `clusters` as in `auc`; `fprs` are nominal rates.
     """
     data = scores(members, nonmembers)
     given = [shadows, None] if shadows is not None else [None]
@@ -287,10 +245,6 @@ def summarise(
         for s in given
         for f in fprs
     ]
-    return Summary(
-        auc(*data, clusters=clusters, confidence=confidence),
-        tuple(balanced_accuracy(*data, shadows=s) for s in given),
-        tuple(points),
-        data.members.size,
-        data.nonmembers.size,
-    )
+    accuracies = tuple(balanced_accuracy(*data, shadows=s) for s in given)
+    area = auc(*data, clusters=clusters, confidence=confidence)
+    return Summary(area, accuracies, tuple(points), *(a.size for a in data))

@@ -95,7 +95,7 @@ def test_glm_attack_on_every_record(benchmark, problem):
     weights = np.random.default_rng(0).normal(size=(releases, 785)) / 100
     attack = registry.find("attack", "glm_attack")(task)
     run = lambda: leave_one_out.play(  # noqa: E731
-        key, attack, of, Runs(Release(weights), None), Guarantees(), table
+        key, attack, Runs(of, Release(weights), None), Guarantees(), table
     )
     result = benchmark.pedantic(run, rounds=2, warmup_rounds=1)
     benchmark.extra_info["guesses"] = n * releases

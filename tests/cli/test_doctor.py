@@ -89,7 +89,7 @@ def test_a_data_folder_that_is_none(monkeypatch, tmp_path):
     assert findings["data"].status == "problem"
     assert str(tmp_path / "nowhere") in findings["data"].text
     for name in data.names():
-        embedded = data.SOURCES[name].files is None
+        embedded = data.SOURCES[name][1] is None
         assert (f"data {name}" in findings) == embedded
         assert embedded or name in findings["data"].text
 

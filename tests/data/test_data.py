@@ -55,15 +55,12 @@ def test_auto_takes_the_first_that_is_here(tmp_path):
         data.resolve("auto", ["cifar10"])
 
 
-def test_user_folder_must_exist(monkeypatch):
+def test_an_unknown_folder_or_name_is_named(monkeypatch):
+    with pytest.raises(DataError, match="unknown data set 'mnits'"):
+        data.load("mnits")
     monkeypatch.setenv("AUDIT_DATA", "/no/such/folder")
     with pytest.raises(DataError, match="AUDIT_DATA=/no/such/folder is not a folder"):
         data.where("mnist")
-
-
-def test_unknown_name():
-    with pytest.raises(DataError, match="unknown data set 'mnits'"):
-        data.load("mnits")
 
 
 def test_missing_without_network_says_where_to_put_it(monkeypatch):
@@ -77,20 +74,14 @@ def test_missing_without_network_says_where_to_put_it(monkeypatch):
         data.load("cifar10")
 
 
-@pytest.mark.parametrize("keep", [0, 10, 40])
-def test_truncated_file_is_named(tmp_path, keep):
+@pytest.mark.parametrize("keep", [0, 10, 40, None])
+def test_a_damaged_file_is_named(tmp_path, keep):
+    """Truncated, or of another kind."""
     tiny_mnist(tmp_path / "cache")
     path = tmp_path / "cache/mnist/train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:keep])
+    another = gzip.compress(b"not idx at all, but long enough to parse")
+    path.write_bytes(another if keep is None else path.read_bytes()[:keep])
     with pytest.raises(DataError, match=r"train-images.*is damaged"):
-        data.load("mnist")
-
-
-def test_wrong_kind_of_file(tmp_path):
-    tiny_mnist(tmp_path / "cache")
-    path = tmp_path / "cache/mnist/train-images-idx3-ubyte.gz"
-    path.write_bytes(gzip.compress(b"not idx at all, but long enough to parse"))
-    with pytest.raises(DataError, match="is damaged"):
         data.load("mnist")
 
 
@@ -307,12 +298,6 @@ def test_the_pool_may_be_the_test_part():
             data.split(binary(), **sizes | wrong, pool_from="test")
 
 
-def test_an_empty_pool_is_not_augmented():
-    splits = data.split(binary(), **SIZES | {"pool": 0}, augment=10)
-    with pytest.raises(DataError, match="pool is empty"):
-        data.check(splits)
-
-
 def test_augmentation_moves_pool_images_only():
     plain = data.split(binary(), **SIZES, order="shuffled")
     more = data.split(binary(), **SIZES, order="shuffled", augment=200)
@@ -330,6 +315,8 @@ def test_augmentation_moves_pool_images_only():
     assert 0 < gap.mean() < 0.8 * stranger.mean()
     again = data.split(binary(), **SIZES, order="shuffled", augment=200)
     assert data.splits_digest(more) == data.splits_digest(again)
+    with pytest.raises(DataError, match="pool is empty"):
+        data.check(data.split(binary(), **SIZES | {"pool": 0}, augment=10))
 
 
 @pytest.mark.parametrize(
@@ -354,15 +341,11 @@ def test_classes_of_targets_must_be_in_the_pool():
         data.check(splits._replace(pool=pool), in_turn=True)
 
 
-def test_labels_must_be_numbers():
+def test_labels_are_numbers_and_values_lie_in_the_domain():
     splits = data.split(binary(), **SIZES)
     y = np.where(np.arange(40) < 2, np.nan, splits.fixed.y).astype(np.float32)
     with pytest.raises(DataError, match="fixed holds 2 labels that are not finite"):
         data.check(splits._replace(fixed=Examples(splits.fixed.x, y)))
-
-
-def test_any_domain():
-    splits = data.split(binary(), **SIZES)
     far = splits._replace(targets=Examples(splits.targets.x * 1e6, splits.targets.y))
     data.check(far, (-np.inf, np.inf))
     with pytest.raises(DataError, match="outside"):

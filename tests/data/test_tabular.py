@@ -114,10 +114,7 @@ def test_a_malformed_line_of_adult_is_named(adult, damage, said):
 
 
 def test_files_of_adult_that_hold_nothing(adult):
-    for nothing, said in (
-        (b"", "no complete record"),
-        (b"\xff", "cannot be read"),
-    ):
+    for nothing, said in ((b"", "no complete record"), (b"\xff", "cannot be read")):
         (adult / "adult.data").write_bytes(nothing)
         with pytest.raises(DataError, match=rf"adult\.data.*{said}"):
             data.load("adult")
@@ -169,11 +166,6 @@ def cut(d=6, seed=0, labels=float, **sizes):
 
 def longest_of(*parts):
     return max(np.linalg.norm(np.float64(z.x), axis=1).max() for z in parts)
-
-
-def test_nothing_asked_nothing_done():
-    splits = cut()
-    assert data.prepare_features(splits) is splits
 
 
 def test_each_part_has_its_own_ball():
@@ -278,8 +270,9 @@ def test_standardised_by_the_fixed_records():
         assert after.y.dtype == np.float32
 
 
-def test_classes_are_not_standardised():
+def test_what_is_not_asked_for_or_not_a_number_stays_as_it_is():
     splits = cut(labels=np.int32)
+    assert data.prepare_features(splits) is splits
     done = data.prepare_features(splits, standardise=True)
     assert done.test.y is splits.test.y
 

@@ -12,6 +12,7 @@ from attacks.glm_attack_clamped import glm_attack_clamped
 from audit.config import registry
 from audit.engine import shadow
 from audit.games import base, guarantees
+from audit.games.base import Runs
 from audit.games.leave_one_out import leave_one_out
 from audit.games.reconstruction import reconstruction
 from audit.mechanisms.glm import information_loss, losses
@@ -39,12 +40,10 @@ def play(learner, attack=None, runs=RUNS, delta=None):
 
 
 def account(learner):
-    return GAME.account(KEY, learner, worlds.table(PROBLEM), None, 1, DELTA)
+    return GAME.account(KEY, Runs(learner, None, None), worlds.table(PROBLEM))
 
 
-def row(records, i):
-    """Return one record."""
-    return jax.tree.map(lambda a: np.asarray(a)[i], records)
+row = base.take
 
 
 def design(width=17):
@@ -66,12 +65,8 @@ def left_over(w, i):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_referee_hands_out_what_the_others_leave(intercept):
     """Through an attack whose guess is a part of `rest`."""
-    spy = worlds.spy(
-        "reconstruction",
-        lambda observation: observation.rest[:16].reshape(SHAPE),
-        sees=["params"],
-        knows=["objective"],
-    )
+    guess = lambda observation: observation.rest[:16].reshape(SHAPE)  # noqa: E731
+    spy = worlds.spy("reconstruction", guess, ["params"], ["objective"])
     played = play(defense(intercept=intercept, noise_stddev=0.1), spy.attack)
     mse = np.zeros((N, RUNS))
     for k, w in enumerate(played.runs.releases.params):
@@ -86,10 +81,8 @@ def test_the_referee_hands_out_what_the_others_leave(intercept):
 
 
 def test_weights_are_divided_out_of_what_the_others_leave():
-    reweighted = defense(
-        "reweighted_glm", intercept=True, iterations=3, noise_stddev=1e-9
-    )
-    assert play(reweighted).numbers["mse"] < 1e-9
+    settings = {"intercept": True, "iterations": 3, "noise_stddev": 1e-9}
+    assert play(defense("reweighted_glm", **settings)).numbers["mse"] < 1e-9
 
 
 @pytest.mark.parametrize("loss", ["linear", "logistic"])
@@ -143,18 +136,11 @@ def test_one_solve_serves_all_releases_and_is_the_defenses_own():
     noised = defense(noise_stddev=0.1)
     runs = GAME.release(KEY, noised, worlds.table(PROBLEM, RUNS))
     key = base.stream(KEY, "target runs")
-    swept = shadow.sweep(
-        "train", noised, key, RECORDS, engine=ENGINE, precise=True, runs=RUNS
-    )
+    how = {"engine": ENGINE, "precise": True, "runs": RUNS}
+    swept = shadow.sweep("train", noised, key, RECORDS, **how)
     np.testing.assert_allclose(runs.releases.params, swept.params, rtol=1e-9)
     noise = runs.releases.params - runs.noiseless.params
     assert 0.05 < noise.std() < 0.2
-
-
-def test_attacks_that_need_shadow_models_are_skipped_with_a_reason():
-    model = ThreatModel("reconstruction", knows=frozenset({"train"}))
-    reason = base.mismatch(model, defense().defense, GAME)
-    assert reason == "this game cannot grant train"
 
 
 def test_other_defenses_play_too():
@@ -166,8 +152,12 @@ def test_other_defenses_play_too():
     assert played.limits.dfil.shape == (N,)
     assert played.limits.eta is None
     assert played.numbers["targets"] == N
-    reason = base.mismatch(glm_attack(TASK).threat_model, dpsgd.defense, GAME)
-    assert reason == "the defense is not glm"
+    train = ThreatModel("reconstruction", knows=frozenset({"train"}))
+    for model, learner, reason in (
+        (glm_attack(TASK).threat_model, dpsgd, "the defense is not glm"),
+        (train, defense(), "this game cannot grant train"),
+    ):
+        assert base.mismatch(model, learner.defense, GAME) == reason
 
 
 def test_the_join_game_hands_it_out_as_well():
@@ -188,7 +178,7 @@ def test_accounting_in_turn_is_the_leave_one_out_accounting():
     for i in (0, 7):
         others = jax.tree.map(lambda a, i=i: np.delete(a, i, 0), FIXED)
         joined = worlds.problem(TASK, others, POOL, targets=row(FIXED, [i]))
-        alone = guarantees.joined(KEY, noised, joined, 1, DELTA, ENGINE)
+        alone = guarantees.joined(KEY, noised, worlds.table(joined))
         np.testing.assert_allclose(alone.dfil[0], limits.dfil[i], rtol=1e-9)
         np.testing.assert_allclose(alone.eta[0], limits.eta[i], rtol=1e-9)
         assert alone.rdp2 == limits.rdp2
@@ -209,11 +199,8 @@ def test_closed_forms_are_the_derivative_of_what_is_released():
             z._replace(x=z.x.astype(float)) for z in (FIXED, row(FIXED, 3))
         )
         joined, solve = TrainingSet(fixed, target), jax.jit(of.mechanism.solve)
-        dense = jacobian(
-            lambda x: solve(None, joined._replace(target=target._replace(x=x))),
-            target.x,
-        )
-        dense /= 0.5
+        moved = lambda x: joined._replace(target=target._replace(x=x))  # noqa: E731
+        dense = jacobian(lambda x: solve(None, moved(x)), target.x) / 0.5
         trace, norm = of.mechanism.fil(KEY, None, joined, np.array([N]))
         np.testing.assert_allclose(trace[0], (dense**2).sum(), rtol=1e-6)
         np.testing.assert_allclose(norm[0], np.linalg.norm(dense, 2) ** 2, rtol=1e-6)
@@ -229,7 +216,7 @@ def test_the_renyi_reading_knows_how_long_records_are():
         curve = of.rdp(n, orders, "replace_one")
         np.testing.assert_allclose(curve, value, rtol=1e-4)
         np.testing.assert_allclose(4 * of.rdp(n, orders, "add_remove"), curve)
-        divergence, bound = guarantees.nominal(learner, n)
+        divergence, bound = guarantees.without_bounds(learner, n, DELTA).nominal
         np.testing.assert_allclose(divergence.value, one)
         np.testing.assert_allclose(bound.value, 0.02250962365)
         assert (divergence.void is None) == (norm == 1)
@@ -273,9 +260,8 @@ def test_the_genies_likelihood_is_the_gaussians():
         for i in (0, 5, 11):
             mean = solve(None, TrainingSet(FIXED, row(POOL, i)))
             exact = ((release - centre) ** 2).sum() - ((release - mean) ** 2).sum()
-            np.testing.assert_allclose(
-                ratios[i] - ratios[-1], exact / (2 * 0.3**2), atol=1e-9
-            )
+            ratio = ratios[i] - ratios[-1]
+            np.testing.assert_allclose(ratio, exact / (2 * 0.3**2), atol=1e-9)
 
 
 # Reweighting --------------------------------------------------------------------------

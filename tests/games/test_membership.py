@@ -175,12 +175,10 @@ def test_odd_numbers_of_models_are_refused_before_training(settings, runs, messa
         game.fits(SGD(), table(runs))
 
 
-def test_a_defense_that_predicts_nothing_is_refused_before_training():
+def test_defenses_that_cannot_be_played_are_refused_before_training():
+    """One that predicts nothing; one that cannot leave slots empty, but in pairs."""
     with pytest.raises(UserError, match="releases no model"):
         made().fits(worlds.learner(TASK, "noisy_sum"), table())
-
-
-def test_a_defense_that_cannot_leave_slots_empty_plays_replace_one_only():
     task = networks.binary_linear(SHAPE, 2)
     fit, pairs = (
         worlds.learner(task, "output_perturbed_glm", noise_stddev=0.1),

@@ -21,8 +21,7 @@ from tests.conftest import double, records
 from tests.games import worlds
 
 DESIGNS = {
-    "in_out": membership_designs.in_out,
-    "replace_one": membership_designs.replace_one,
+    name: getattr(membership_designs, name) for name in ("in_out", "replace_one")
 }
 SHAPE = (3, 2, 1)
 TASK = networks.mlp(SHAPE, 3, hidden=4)
@@ -110,15 +109,9 @@ def test_a_schedule_is_every_steps_draw():
     "method", ["train", pytest.param("fisher", marks=pytest.mark.slow)]
 )
 def test_lanes_with_rows_are_runs_on_those_records(method):
-    learner = worlds.learner(
-        TASK,
-        "dpsgd",
-        noise_multiplier=0.3,
-        optimizer="adam",
-        steps=4,
-        sampling="shuffled",
-        batch_size=3,
-    )
+    settings = {"noise_multiplier": 0.3, "optimizer": "adam", "steps": 4}
+    settings |= {"sampling": "shuffled", "batch_size": 3}
+    learner = worlds.learner(TASK, "dpsgd", **settings)
     key, z, design = worlds.KEY, records(12, SHAPE, 3), membership_designs.replace_one
     rows = design.rows(design.member(key, 4, 12))
     extra = (np.arange(6),) if method == "fisher" else ()

@@ -122,17 +122,12 @@ def test_an_attack_that_declares_nothing_is_shown_nothing(name):
     task = task if game.task is None else game.task(task)
     fixed, pool, targets = (records(n, features, 2, seed=n) for n in (N, 8, 3))
     fixed.x[:, 0] = fixed.x[:, 0] > 0.5
-    problem = worlds.problem(
-        task,
-        fixed,
-        pool,
-        targets=targets if game.targets else None,
-        columns=("age", "b", "c", "d") if name == "attribute" else (),
-    )
+    columns, defense = (), ("dpsgd", {"steps": 2})
     if name == "attribute":
-        learner = worlds.learner(task, "output_perturbed_glm")
-    else:
-        learner = worlds.learner(task, "dpsgd", steps=2)
+        columns, defense = ("age", "b", "c", "d"), ("output_perturbed_glm", {})
+    targets = targets if game.targets else None
+    problem = worlds.problem(task, fixed, pool, targets=targets, columns=columns)
+    learner = worlds.learner(task, defense[0], **defense[1])
     spy = worlds.spy(game.goal, jnp.zeros(GUESSES[name]))
     runs = 1 if name == "one_run" else 2
     played = worlds.play(game, spy.attack, learner, worlds.table(problem, runs))

@@ -5,13 +5,11 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from audit import data
 from audit.clipping import clip_tree, soft_clip
 from audit.config import registry
 from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import step_diagnostics
-from audit.games.base import Problem, Table
 from audit.mechanisms.noise import gaussian
 from audit.mechanisms.noisy_sgd import noisy_sgd
 from audit.mechanisms.query import gradient, masked
@@ -21,25 +19,17 @@ from audit.report import terminal
 from audit.report.figures import common
 from audit.report.figures import steps as step_figures
 from audit.rng import stream
-from audit.types import (
-    Examples,
-    Lanes,
-    Splits,
-    TrainingSet,
-)
+from audit.types import Examples, Lanes, TrainingSet
 from tests import pages
 from tests.conftest import double, public, records
+from tests.games import worlds
 
 SHAPE, N, STEPS = (4, 4, 1), 12, 2
 TASK = networks.binary_linear(SHAPE, 2)
 KEY = jax.random.key(0)
-ENGINE = shadow.Engine(Lanes(8))
 COMMON = {
-    "steps": STEPS,
-    "optimizer": "adam",
-    "clip_norm": 2.0,
-    "noise_multiplier": 0.3,
-}
+    "steps": STEPS, "optimizer": "adam", "clip_norm": 2.0, "noise_multiplier": 0.3,
+}  # fmt: skip
 FIT = {**COMMON, "epochs": 5, "epochs_decay": 0, "architecture": "mlp"}
 DEFENSES = {
     "sgd": ("sgd", {"steps": STEPS}),
@@ -66,124 +56,104 @@ def bent(task):
     )
 
 
-@pytest.fixture(scope="module")
-def splits():
-    fixed, test = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
-    nobody = jax.tree.map(lambda a: a[:0], fixed)
-    known = records(9, SHAPE, 2, seed=3)
-    return Splits(known, fixed, nobody, test, test, np.arange(20))
+FIXED, TEST, KNOWN = (
+    records(n, SHAPE, 2, seed=i) for i, n in ((1, N), (2, 20), (3, 9))
+)
+PROBLEM = worlds.problem(TASK, FIXED, TEST, known=KNOWN)
 
 
-def learner(splits, label):
-    factory, settings = bent, {}
-    if label != "bent":
-        name, given = DEFENSES[label]
-        factory = registry.find("defense", name)
-        settings = registry.check("defense", name, given, name)
-    return shadow.learner(
-        factory,
-        TASK,
-        settings,
-        key=KEY,
-        public=public(TASK, splits.public),
-        label=label,
-    )
-
-
-def table(splits, runs=1):
-    dataset = data.Dataset("made", *splits.fixed, None, None, "embedded", "")
-    return Table(Problem(TASK, splits, dataset, splits.fixed.x), ENGINE, runs, "none")
+def learner(label):
+    name, given = DEFENSES.get(label, (label, {}))
+    factory = bent if name == "bent" else registry.find("defense", name)
+    settings = {} if name == "bent" else registry.check("defense", name, given, name)
+    start = public(TASK, KNOWN)
+    return shadow.learner(factory, TASK, settings, key=KEY, public=start, label=label)
 
 
 @pytest.fixture(scope="module")
-def looked(splits):
-    """Every defense, its run, and what is held of it."""
-    held = {}
+def dissected():
+    """Every defense, its run, and what is guaranteed of it."""
+    table, each = worlds.table(PROBLEM), {}
     for label in (*DEFENSES, "bent"):
-        of, at = learner(splits, label), table(splits)
-        made = step_diagnostics.release(KEY, of, at)
-        own = step_diagnostics.account(KEY, of, at, made, 1, 1e-9)
-        held[label] = of, made, own
-    return held
+        runs = step_diagnostics.release(KEY, learner(label), table)
+        limits = step_diagnostics.account(KEY, runs, table)
+        each[label] = runs.learner, runs, limits
+    return each
 
 
 def flat(tree):
     return np.asarray(ravel_pytree(tree)[0])
 
 
-def plain_loop(of, splits):
+def plain_loop(learner):
     """Parts of every record at every step, one record at a time."""
     key = jax.random.fold_in(stream(KEY, "target runs"), 0)
-    defense = of.defense
-    side = double(of.side)
-    train = TrainingSet(double(splits.fixed), None)
-    mechanism = defense.mechanism
+    mechanism, side = learner.defense.mechanism, double(learner.side)
+    train = TrainingSet(double(FIXED), None)
     state = mechanism.init(key, side)
     clip = soft_clip(COMMON["clip_norm"])
     step, slope = jax.jit(mechanism.step), jax.jit(jax.grad(TASK.loss))
     out = []
     for _ in range(STEPS):
         state, view = step(key, state, train)
+
+        def at(x, y, view=view):
+            return masked(view.side.mask, slope(view.params, Examples(x, y)))
+
         base, added, final = [], [], []
         for x, y in zip(*train.fixed, strict=True):
-            g = slope(view.params, Examples(x, y))
-            g = masked(view.side.mask, g)
-            base.append(flat(g))
-            offset = getattr(view.side, "offset", None)
+            g, offset = at(x, y), getattr(view.side, "offset", None)
             plus = jax.tree.map(lambda a: 0 * a, g)
             if offset is not None:
                 plus = masked(view.side.mask, offset)
-            added.append(flat(plus))
             total = jax.tree.map(lambda a, b: a + b, g, plus)
-            noisy = of.label != "sgd"
+            noisy = learner.label != "sgd"
+            base.append(flat(g))
+            added.append(flat(plus))
             final.append(flat(clip_tree(clip, total) if noisy else total))
-        towards = [
-            masked(view.side.mask, slope(view.params, Examples(x, y)))
-            for x, y in zip(*double(splits.public), strict=True)
-        ]
-        mean = np.mean([flat(g) for g in towards], 0)
-        out.append((np.array(base), np.array(added), np.array(final), mean))
+        towards = [flat(at(x, y)) for x, y in zip(*double(KNOWN), strict=True)]
+        parts = (np.array(part) for part in (base, added, final))
+        out.append((*parts, np.mean(towards, 0)))
     return state.params, out
 
 
 @pytest.mark.parametrize("label", ["sgd", "dpsgd", "fim"])
-def test_parts_equal_a_plain_loop(x64, splits, looked, label):
-    of, made, held = looked[label]
-    params, steps = plain_loop(of, splits)
-    np.testing.assert_allclose(
-        flat(jax.tree.map(lambda a: a[0], made.releases.params)),
-        flat(params),
-        rtol=1e-4,
-    )
+def test_parts_equal_a_plain_loop(x64, dissected, label):
+    learner, runs, limits = dissected[label]
+    params, steps = plain_loop(learner)
+    ends = jax.tree.map(lambda a: a[0], runs.releases.params)
+    np.testing.assert_allclose(flat(ends), flat(params), rtol=1e-4)
     for t, (base, added, final, mean) in enumerate(steps):
-        seen = {k: v[t] for k, v in held.arrays.items()}
+        arrays = {k: v[t] for k, v in limits.arrays.items()}
         norm = lambda a: np.linalg.norm(a, axis=-1)  # noqa: E731
-        np.testing.assert_allclose(seen["base_norm"], norm(base), rtol=1e-4)
-        np.testing.assert_allclose(seen["final_norm"], norm(final), rtol=1e-4)
+        np.testing.assert_allclose(arrays["base_norm"], norm(base), rtol=1e-4)
+        np.testing.assert_allclose(arrays["final_norm"], norm(final), rtol=1e-4)
         if label != "fim":
-            assert "perturbation_norm" not in seen
-            assert held.fields["steps"][t]["perturbation_norm"] is None
-            assert held.fields["steps"][t]["cos_public"] is None
+            assert "perturbation_norm" not in arrays
+            assert limits.fields["steps"][t]["perturbation_norm"] is None
+            assert limits.fields["steps"][t]["cos_public"] is None
             continue
-        np.testing.assert_allclose(seen["perturbation_norm"], norm(added), rtol=1e-4)
+        np.testing.assert_allclose(arrays["perturbation_norm"], norm(added), rtol=1e-4)
         for name, other in (
             ("cos_base", base),
             ("cos_private", base.mean(0)),
             ("cos_public", mean),
         ):
             want = (added * other).sum(1) / norm(added) / norm(other)
-            np.testing.assert_allclose(seen[name], want, atol=1e-4)
-            assert held.fields["steps"][t][name] == pytest.approx(want.mean(), abs=1e-4)
+            np.testing.assert_allclose(arrays[name], want, atol=1e-4)
+            assert limits.fields["steps"][t][name] == pytest.approx(
+                want.mean(), abs=1e-4
+            )
 
 
-def test_the_contribution_is_the_query_s(x64, splits, looked):
+def test_the_contribution_is_the_query_s(x64, dissected):
     """A perturbation of its own a record: clip(base + added) is what training sums."""
-    of = looked["bent"][0]
+    of = dissected["bent"][0]
     mechanism, dissect = of.defense.mechanism, step_diagnostics.dissector(of.defense)
-    train = TrainingSet(double(splits.fixed), None)
+    train = TrainingSet(double(FIXED), None)
     first = mechanism.init(KEY, double(of.side))
     clip = soft_clip(COMMON["clip_norm"])
-    state, seen = jax.jit(dissect)(KEY, first, train, double(splits.public))
+    state, seen = jax.jit(dissect)(KEY, first, train, double(KNOWN))
     each = jax.vmap(lambda v: clip_tree(clip, v))(seen.base + seen.added)
     np.testing.assert_allclose(seen.final, each, rtol=1e-6, atol=1e-9)
     again, view = jax.jit(mechanism.step)(KEY, first, train)
@@ -195,38 +165,31 @@ def test_the_contribution_is_the_query_s(x64, splits, looked):
 
 
 @pytest.mark.parametrize("label", ["dpsgd", "fim"])
-def test_leakage_so_far_ends_at_the_accounting_s(splits, looked, label):
+def test_leakage_so_far_ends_at_the_accounting_s(dissected, label):
     """Steps add up to `Defense.fisher` of the same key, and to the card's dFIL."""
-    of, _, held = looked[label]
-    key, rows = stream(KEY, "target runs"), np.arange(N)
-    trace = shadow.sweep(
-        "fisher",
-        of,
-        key,
-        TrainingSet(splits.fixed, None),
-        rows,
-        engine=ENGINE._replace(lanes=Lanes(1)),
-        precise=True,
-    )[0]
+    of, _, held = dissected[label]
+    key, rows, z = stream(KEY, "target runs"), np.arange(N), TrainingSet(FIXED, None)
+    engine = shadow.Engine(Lanes(1))
+    trace = shadow.sweep("fisher", of, key, z, rows, engine=engine, precise=True)[0]
     np.testing.assert_allclose(held.dfil, trace / 16, rtol=1e-4)
     roots, last = np.sqrt(held.dfil), held.fields["steps"][-1]
-    assert last["sqrt_max"] == pytest.approx(roots.max(), rel=1e-12)
-    assert last["sqrt_mean"] == pytest.approx(roots.mean(), rel=1e-12)
+    for name, value in (("max", roots.max()), ("mean", roots.mean())):
+        assert last[f"sqrt_{name}"] == pytest.approx(value, rel=1e-12)
     assert last["sqrt_median"] == pytest.approx(np.median(roots), rel=1e-12)
     means = [step["sqrt_mean"] for step in held.fields["steps"]]
     assert len(means) == STEPS
     assert means == sorted(means)
 
 
-def test_only_a_constant_has_no_spread(looked):
-    held = looked["fim"][2].arrays
+def test_only_a_constant_has_no_spread(dissected):
+    held = dissected["fim"][2].arrays
     np.testing.assert_array_equal(np.ptp(held["perturbation_norm"], axis=1), 0)
     np.testing.assert_array_equal(held["pca_perturbation"], 0)
     assert np.isnan(held["pca_perturbation_share"]).all()
     np.testing.assert_allclose(
         np.abs(held["pca_base"]), np.abs(held["pca_before_noise"]), atol=1e-4
     )
-    own = looked["bent"][2].arrays
+    own = dissected["bent"][2].arrays
     assert (np.ptp(own["perturbation_norm"], axis=1) > 0).all()
     assert (np.ptp(own["pca_perturbation"], axis=1) > 0).all()
 
@@ -240,51 +203,48 @@ def test_components_meet_the_perturbation_at_their_angle():
     np.testing.assert_allclose(found["pc_share"], np.array([81, 9, 1]) / 91, atol=0.02)
 
 
-def test_no_sgd_bound_is_unknown_not_zero(looked):
-    held = looked["sgd"][2]
+def test_no_sgd_bound_is_unknown_not_zero(dissected):
+    held = dissected["sgd"][2]
     assert held.dfil is None
     assert all(step["sqrt_max"] is None for step in held.fields["steps"])
     assert all(0 <= step["accuracy"] <= 1 for step in held.fields["steps"])
 
 
-def test_more_runs_are_taken_apart_and_fewer_refused(splits, looked):
-    of = looked["dpsgd"][0]
-    made = step_diagnostics.release(KEY, of, table(splits, runs=3))
-    at = table(splits, runs=3)
-    held = step_diagnostics.account(KEY, of, at, made, 2, 1e-9)
-    assert held.dfil_se is not None
-    np.testing.assert_allclose(
-        held.dfil, (made.evidence[0].traces + made.evidence[1].traces) / 32, rtol=1e-9
-    )
+def test_more_runs_are_taken_apart_and_fewer_refused(dissected):
+    table = worlds.table(PROBLEM, runs=3)
+    runs = step_diagnostics.release(KEY, dissected["dpsgd"][0], table)
+    limits = step_diagnostics.account(KEY, runs, table._replace(trajectories=2))
+    assert limits.dfil_se is not None
+    traces = runs.evidence[0].traces + runs.evidence[1].traces
+    np.testing.assert_allclose(limits.dfil, traces / 32, rtol=1e-9)
     with pytest.raises(UserError, match="accounting_runs=4"):
-        step_diagnostics.account(KEY, of, at, made, 4, 1e-9)
+        step_diagnostics.account(KEY, runs, table._replace(trajectories=4))
 
 
-def test_too_many_gradients_are_refused(splits, looked):
-    at = table(splits)
-    small = at._replace(engine=ENGINE._replace(lanes=Lanes(8, 1e-6)))
+def test_too_many_gradients_are_refused(dissected):
+    small = worlds.table(PROBLEM)._replace(engine=shadow.Engine(Lanes(8, 1e-6)))
     with pytest.raises(UserError, match=r"lanes\.memory_gib"):
-        step_diagnostics.release(KEY, looked["dpsgd"][0], small)
+        step_diagnostics.release(KEY, dissected["dpsgd"][0], small)
 
 
 # Figures ------------------------------------------------------------------------------
 
 
-def card(looked, splits):
-    arrays = {"label": splits.fixed.y}
+def card(dissected):
+    arrays = {"label": FIXED.y}
     defenses = {"whole": {}}
-    for label, (_, _, held) in looked.items():
+    for label, (_, _, held) in dissected.items():
         arrays |= {f"{label}/anatomy/{k}": v for k, v in held.arrays.items()}
         defenses[label] = dict(held.fields)
     scenario = {"game": "anatomy", "features": {}}
     return pages.typed(scenario=scenario, defenses=defenses, arrays=arrays)
 
 
-def test_figures_of_a_tiny_run(looked, splits, tmp_path):
-    held = card(looked, splits)
+def test_figures_of_a_tiny_run(dissected, tmp_path):
+    held = card(dissected)
     drawn = {name: draw for name, (_, draw) in step_figures.FIGURES.items()}
     drawn |= step_figures.of_each(held)
-    pca = {f"step_pca_{label}.png" for label in looked}
+    pca = {f"step_pca_{label}.png" for label in dissected}
     both = {
         f"step_{w}_{d}.png"
         for w in ("histogram", "components")

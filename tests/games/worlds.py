@@ -19,17 +19,11 @@ KEY = jax.random.key(0)
 ENGINE = shadow.Engine(Lanes(8))
 
 
-def problem(task, fixed, pool, *, targets=None, test=None, columns=()):
+def problem(task, fixed, pool, *, targets=None, known=None, columns=()):
     """Return what is audited; without targets each fixed record is one in turn."""
     nobody = jax.tree.map(lambda a: a[:0], fixed)
-    splits = Splits(
-        nobody,
-        fixed,
-        nobody if targets is None else targets,
-        pool,
-        pool if test is None else test,
-        np.arange(len(pool.y)),
-    )
+    known, some = (nobody if z is None else z for z in (known, targets))
+    splits = Splits(known, fixed, some, pool, pool, np.arange(len(pool.y)))
     dataset = Dataset("made", *fixed, None, None, "embedded", "", columns)
     pictures = fixed.x if targets is None else None
     return Problem(task, splits, dataset, pictures, Features())
@@ -44,7 +38,7 @@ def learner(task, name, **given):
 
 def table(problem, runs=1, tile=8):
     """Return the table of an audit without LPIPS or a floor."""
-    return Table(problem, shadow.Engine(Lanes(tile)), runs, "none")
+    return Table(problem, shadow.Engine(Lanes(tile)), runs, "none", delta=1e-5)
 
 
 class Played(NamedTuple):
@@ -63,13 +57,12 @@ class Played(NamedTuple):
         return self.result.arrays
 
 
-def play(game, attack, learner, table, delta=None, runs=None):
+def play(game, attack, learner, table, delta=None):
     """Release, account if there is a delta, and let one attack play."""
-    runs = game.release(KEY, learner, table) if runs is None else runs
-    limits = Guarantees()
+    runs, limits = game.release(KEY, learner, table), Guarantees()
     if delta is not None:
-        limits = game.account(KEY, learner, table, runs, 1, delta)
-    result = game.play(KEY, attack, learner, runs, limits, table)
+        limits = game.account(KEY, runs, table._replace(delta=delta))
+    result = game.play(KEY, attack, runs, limits, table)
     return Played(result, runs, limits)
 
 

@@ -12,12 +12,7 @@ from audit.games import base, gradient_inversion
 from audit.mechanisms import gradient_search
 from audit.models import networks
 from audit.statistics import metrics
-from audit.types import (
-    Examples,
-    Knowledge,
-    Observation,
-    ThreatModel,
-)
+from audit.types import Examples, Knowledge, Observation, ThreatModel
 from tests.conftest import public, records
 
 SHAPE, CLASSES = (8, 8, 1), 10
@@ -175,14 +170,11 @@ def test_lenets_have_the_published_sizes(features, classes, kind, count):
 def test_windows_are_what_a_convolution_sees():
     rng = np.random.default_rng(0)
     x, kernel = rng.normal(size=(9, 8, 2)), rng.normal(size=(5, 5, 2, 3))
+    names = ("NHWC", "HWIO", "NHWC")
     for stride in (1, 2):
         ours = networks.windows(jnp.asarray(x), 5, stride) @ kernel.reshape(-1, 3)
         theirs = jax.lax.conv_general_dilated(
-            jnp.asarray(x)[None],
-            jnp.asarray(kernel),
-            (stride, stride),
-            "VALID",
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            x[None], kernel, (stride, stride), "VALID", dimension_numbers=names
         )[0]
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
@@ -210,12 +202,9 @@ def test_normalised_errors_of_grey_and_of_junk():
     targets = rng.normal(0.5, 0.2, size=(50, 8, 8, 3))
     grey = np.full((50, 1, 8, 8, 3), 0.5)
     junk = rng.normal(0.5, 0.2, size=(50, 1, 8, 8, 3))
-    assert gradient_inversion.normalised(
-        grey, targets, targets
-    ).mean() == pytest.approx(1, abs=0.02)
-    assert gradient_inversion.normalised(
-        junk, targets, targets
-    ).mean() == pytest.approx(2, abs=0.05)
+    for guesses, error, within in ((grey, 1, 0.02), (junk, 2, 0.05)):
+        found = gradient_inversion.normalised(guesses, targets, targets).mean()
+        assert found == pytest.approx(error, abs=within)
 
 
 def test_who_can_play_exposed():

@@ -28,17 +28,12 @@ def weights(batch):
 
 
 def draws(name, steps, key=0):
-    sampler = make(name)
-    return np.array(
-        [weights(sampler.draw(jax.random.key(key), t, N)) for t in range(steps)]
-    )
+    draw, key = make(name).draw, jax.random.key(key)
+    return np.array([weights(draw(key, t, N)) for t in range(steps)])
 
 
-def test_full_batch_is_everybody():
+def test_full_batches_are_everybody_and_uniform_ones_subsets_of_one_size():
     assert (draws("full", 3) == 1).all()
-
-
-def test_uniform_batches_are_subsets_of_one_size():
     seen = draws("uniform", 200)
     assert set(seen.ravel()) == {0.0, 1.0}
     assert (seen.sum(1) == SIZE).all()

@@ -57,6 +57,7 @@ FAULTS = {
     "data-stand-in": {"stand_in": "mnist5k, not mnist"},
     "augmented-pool": {"augmented": "a pool of 4000 made from 450 images"},
     "wrong-noise": {"measured": flags.Measured(noise=0.5, noise_se=0.01)},
+    "noise-not-measured": {"measured": flags.Measured(unmeasured="another law")},
     "unclipped": {"measured": flags.Measured(contribution=1.5)},
     "accountant-disagrees": {"measured": flags.Measured(divergence=0.2)},
     "shared-noise": {"measured": flags.Measured(shared=40.0)},
@@ -161,7 +162,7 @@ def test_controls_and_measurements_are_printed():
 
 
 def test_rows_void_for_ranking_are_errors():
-    void = {}
+    void = {flags.NOT_ATTACKED.name: flags.NOT_ATTACKED.level}
     for changed in FAULTS.values():
         void |= levels(**changed)
     assert {void[name] for name in flags.VOID} == {"error"}
@@ -197,5 +198,6 @@ def test_every_flag_has_a_paragraph_in_the_docs_and_every_paragraph_a_flag():
     code = [(ROOT / "audit" / file).read_text() for file in ELSEWHERE]
     raised = {n for c in code for n in re.findall(r'Flag\(\s*"([^"]+)"', c)}
     assert len(raised) == 5
+    raised.add(flags.NOT_ATTACKED.name)
     text = (ROOT / "docs" / "flags.md").read_text()
     assert set(re.findall(r"^### `(.+)`", text, re.M)) == raised | set(FAULTS)

@@ -1,6 +1,6 @@
 """Write lpips_reference.json: what the reference `lpips` package says of seeded inputs.
 
-    python tests/data/make_lpips_reference.py ALEX_NPZ tests/data/lpips_reference.json
+    python tests/statistics/make_lpips_reference.py ALEX_NPZ OUT_JSON
 
 Needs torch and `lpips` (0.1.4). The package takes its AlexNet trunk from torchvision; a
 stand-in for torchvision below builds that network from an npz of torchvision's weights

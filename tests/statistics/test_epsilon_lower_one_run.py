@@ -3,17 +3,9 @@
 import numpy as np
 import pytest
 
-from audit.accounting import rdp
 from audit.statistics import epsilon_lower
 from audit.statistics import epsilon_lower_one_run as one
-
-DELTA = 1e-5
-SIMULATIONS = 2000
-TRUTH = rdp.GaussianPrivacy(1.0).get_epsilon_for_delta(DELTA)
-
-
-def allowed(trials, level=0.05):
-    return trials * level + 3 * np.sqrt(trials * level * (1 - level))
+from tests.statistics.test_epsilon_lower import DELTA, SIMULATIONS, TRUTH, allowed
 
 
 def simulate(mu, trials, m, seed=0, **how):

@@ -15,9 +15,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from audit.clipping import Clip, clip_tree
-from audit.mechanisms.fim import shifted_gradients
 from audit.mechanisms.fim.networks import Inputs, gather, scatter
 from audit.mechanisms.fim.objectives import LEAST, Objective, penalty
+from audit.mechanisms.fim.shifted_gradients import PROBES, reader
 from audit.mechanisms.query import Side, masked
 from audit.types import Examples, Task
 
@@ -50,7 +50,8 @@ def constant(
     clip: Clip,
     objective: Objective,
     make: Callable,
-    from_mean: Callable | None = None,
+    *,
+    at_mean: bool = False,
 ) -> Fitter:
     """Return the fitter of a perturbation that is the same for all examples.
 
@@ -59,10 +60,10 @@ def constant(
       clip: of the query.
       objective: see `fim.objectives`.
       make: K -> module () -> [K], from `audit.mechanisms.fim.networks`.
-      from_mean: (mean public gradient [K]) -> the module's first parameters; None =
-        the module's own initialisation.
+      at_mean: whether `Direct` starts from the mean public gradient. The loss is flat
+        along the sphere: from zero, Adam finds the length long before the direction.
     """
-    prepare, measure = shifted_gradients.reader(task)
+    prepare, measure = reader(task)
 
     def look(key: Any, on: Ground) -> Any:
         return prepare(on.params, on.mask, on.public, key)
@@ -85,15 +86,12 @@ def constant(
         return cost + weight * leakage.mean()
 
     def init(key: Any, on: Ground) -> Any:
-        if from_mean is None:
+        if not at_mean:
             return dict(make(on.places.size).init(key))
-        return {"params": from_mean(gather(on.places, look(key, on).mean))}
-
-    def replaced(params: Any, side: Side, z: Examples, base: Any) -> Any:
-        del params, side, z
-        return jax.tree.map(jnp.negative, base)
+        return {"params": {"constant": gather(on.places, look(key, on).mean)}}
 
     settle = lambda on, shifted, phi: (made(on, phi), None)  # noqa: E731
+    replaced = lambda params, side, z, base: jax.tree.map(jnp.negative, base)  # noqa: E731
     perturb = replaced if objective == "replacement" else None
     return Fitter(look, loss, init, settle, perturb)
 
@@ -103,14 +101,10 @@ def network(
 ) -> Fitter:
     """Return the fitter of a perturbation that does depend on the example.
 
-    Args:
-      task: whose gradients are perturbed.
-      clip: of the query.
-      objective: see `fim.objectives`; only `snr_gradient` shows g_phi the gradient.
-      make: K -> module Inputs -> [K], from `audit.mechanisms.fim.networks`.
-      static: whether inputs are standardised by public means and deviations and
-        weights are not shown (Edmunds 2024, appendix A.4); otherwise the module
-        normalises.
+    Arguments: `constant`; `make` is K -> module Inputs -> [K], and only `snr_gradient`
+    shows g_phi the gradient. If `static`, inputs are standardised by public means and
+    deviations and weights are not shown (Edmunds 2024, appendix A.4); else the module
+    normalises.
     """
 
     def base_of(on: Ground, z: Examples) -> Any:
@@ -146,13 +140,9 @@ def network(
                 total = clip_tree(clip, total)
             return ravel_pytree(total)[0], optax.tree.norm(extra, squared=True)
 
-        probes = jax.random.normal(
-            key, (shifted_gradients.PROBES, *z.x.shape), z.x.dtype
-        )
+        probes = jax.random.normal(key, (PROBES, *z.x.shape), z.x.dtype)
         (v, cost), push = jax.linearize(see, z.x)
-        trace = (
-            jax.vmap(lambda u: push(u)[0])(probes) ** 2
-        ).sum() / shifted_gradients.PROBES
+        trace = (jax.vmap(lambda u: push(u)[0])(probes) ** 2).sum() / PROBES
         by_signal = objective in ("snr", "snr_gradient")
         return cost + weight * ((trace + LEAST) / (v @ v) if by_signal else trace)
 
@@ -168,25 +158,19 @@ def network(
     def loss(
         on: Ground, scaling: dict, phi: Any, rows: Any, weight: Any, key: Any
     ) -> Any:
-        z = on.public
-        z = z if rows is None else jax.tree.map(lambda a: a[rows], z)
+        z = on.public if rows is None else jax.tree.map(lambda a: a[rows], on.public)
         keys = jax.random.split(key, len(z.y))
-        each = jax.vmap(one, (None, None, None, None, 0, 0))(
-            on, scaling, phi, weight, z, keys
-        )
-        return each.mean()
+        each = lambda z, key: one(on, scaling, phi, weight, z, key)  # noqa: E731
+        return jax.vmap(each)(z, keys).mean()
 
     def init(key: Any, on: Ground) -> Any:
         z = jax.tree.map(lambda a: a[0], on.public)
         example = inputs(on, look(key, on), z, base_of(on, z))
         return dict(make(on.places.size).init(key, example))
 
-    def settle(on: Ground, scaling: dict, phi: Any) -> tuple:
-        del on, phi
-        return None, scaling
-
     def perturb(params: Any, side: Side, z: Examples, base: Any) -> Any:
         on = Ground(params, side.mask, side.learnt.places, None)
         return added(on, side.learnt.aside, side.learnt.phi, z, base)
 
+    settle = lambda on, scaling, phi: (None, scaling)  # noqa: E731
     return Fitter(look, loss, init, settle, perturb)

@@ -18,7 +18,8 @@ from jax.flatten_util import ravel_pytree
 
 from audit.models.networks import BIASES, WEIGHTS
 
-LAST = {"cnn": (256, 256), "mlp": (512, 256)}  # the widths around the last hidden layer
+# the widths around the last hidden layer
+LAST = {"cnn": (256, 256), "mlp": (512, 256)}
 
 
 class Inputs(NamedTuple):
@@ -30,26 +31,30 @@ class Inputs(NamedTuple):
     gradient: Any  # [K] of the trained parameters; empty = not shown
 
 
-class _Head(nn.Module):
-    """The published network behind its last normalisation: GELU(b W1 + b1) W2 + b2."""
+class ConstantHead(nn.Module):
+    """The constant of the published network, as its code makes it: () -> [K].
 
-    widths: tuple[int, int]
+    It is what follows the last normalisation: GELU(b W1 + b1) W2 + b2.
+    """
+
+    architecture: str
     outputs: int
 
     @nn.compact
-    def __call__(self) -> jax.Array:
-        shift = self.param("shift", nn.initializers.zeros, (self.widths[0],))
-        hidden = nn.gelu(_dense(self.widths[1])(shift))
+    def __call__(self) -> jax.Array:  # noqa: D102
+        first, last = LAST[self.architecture]
+        shift = self.param("shift", nn.initializers.zeros, (first,))
+        hidden = nn.gelu(_dense(last)(shift))  # made first: names follow the order
         return _dense(self.outputs)(hidden)
 
 
-class _Direct(nn.Module):
-    """The constant itself."""
+class Direct(nn.Module):
+    """A constant that is nothing but itself: () -> [K]."""
 
     outputs: int
 
     @nn.compact
-    def __call__(self) -> jax.Array:
+    def __call__(self) -> jax.Array:  # noqa: D102
         return self.param("constant", nn.initializers.zeros, (self.outputs,))
 
 
@@ -68,15 +73,21 @@ def _batch(groups: list[jax.Array]) -> list[jax.Array]:
 NORMS = {"group": _groups, "batch": _batch, "none": lambda groups: groups}
 
 
-class _Network(nn.Module):
-    """Tables B.5 (mlp) and B.6 (cnn) of Edmunds (2024)."""
+class Network(nn.Module):
+    """A network that sees the example, Inputs -> [K]: Edmunds' Tables B.5 and B.6.
 
-    architecture: str
+    `group` takes mean and variance over the features of one example, each of the four
+    inputs a group: a feature that never varies in public records cannot blow up on
+    others. `none` leaves normalisation out (appendix A.4). `batch` is the published
+    one, which over batches of one leaves a constant.
+    """
+
+    architecture: str  # `cnn` (images of at least 16 pixels per side) or `mlp`
     outputs: int
     norm: str
 
     @nn.compact
-    def __call__(self, inputs: Inputs) -> jax.Array:
+    def __call__(self, inputs: Inputs) -> jax.Array:  # noqa: D102
         norm, image = NORMS[self.norm], inputs.x
         if self.architecture == "cnn":
             image = nn.avg_pool(nn.gelu(_conv(16, 8, "SAME")(image)), (2, 2))
@@ -97,40 +108,6 @@ def _conv(channels: int, size: int, padding: str) -> nn.Conv:
     return nn.Conv(
         channels, (size, size), (2, 2), padding, kernel_init=WEIGHTS, bias_init=BIASES
     )
-
-
-def head(architecture: str, outputs: int) -> nn.Module:
-    """Return the constant of the published network, as its code makes it: () -> [K]."""
-    return _Head(LAST[architecture], outputs)
-
-
-def direct(outputs: int) -> nn.Module:
-    """Return a constant that is nothing but itself: () -> [K]."""
-    return _Direct(outputs)
-
-
-def direct_at(mean: jax.Array) -> dict[str, jax.Array]:
-    """Return parameters of `direct` that make the constant `mean`.
-
-    The loss is flat along the sphere: from zero, Adam finds the length long before the
-    direction.
-    """
-    return {"constant": mean}
-
-
-def network(architecture: str, outputs: int, *, norm: str) -> nn.Module:
-    """Return a network that sees the example: Inputs -> [K].
-
-    Args:
-      architecture: `cnn` (images of at least 16 pixels a side) or `mlp`.
-      outputs: K.
-      norm: `group` takes mean and variance over the features of one example, each of
-        the four inputs a group: it works on one example as on many, and a feature that
-        never varies in public records cannot blow up on others. `none` leaves
-        normalisation out (appendix A.4). `batch` is the published one, which over
-        batches of one leaves a constant.
-    """
-    return _Network(architecture, outputs, norm)
 
 
 def places(mask: Any, params: Any) -> Any:

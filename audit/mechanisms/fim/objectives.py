@@ -65,12 +65,8 @@ class Learnt(NamedTuple):
 def penalty(objective: Objective, clip: Clip, at: ShiftedNorms) -> Any:
     """Return what lambda multiplies, one entry per example [m]."""
     trace, signal = clipped_trace(clip, at)
-    return {
-        "perturbation": at.raw,
-        "clipped": trace,
-        "snr": (trace + LEAST) / signal,
-        "snr_gradient": (trace + LEAST) / signal,
-    }[objective]
+    plain = {"perturbation": at.raw, "clipped": trace}
+    return plain.get(objective, (trace + LEAST) / signal)
 
 
 def fit(
@@ -82,25 +78,17 @@ def fit(
     n: int,
     key: jax.Array,
 ) -> tuple[Any, Any]:
-    """Return phi and Adam's state after the epochs due before step t.
+    """Return phi and Adam's state after the epochs due before step t, from given ones.
 
-    Args:
-      loss: (phi, rows | None, lambda, key) -> [].
-      phi: where to start.
-      optimizer: Adam's state to start from.
-      schedule: how long, how hard.
-      t: [] step, may be traced.
-      n: public records.
-      key: of batches and probes.
+    `loss` is (phi, rows | None, lambda, key) -> []; t [] may be traced; n is the number
+    of public records; the key is for batches and probes.
     """
     adam = adam_of(schedule)
     size = min(schedule.batch_size, n)
-    weight = jnp.maximum(
-        schedule.least_penalty, schedule.penalty - schedule.penalty_decay * t
-    ).astype(jnp.float32)
-    epochs = jnp.maximum(
-        schedule.least_epochs, schedule.epochs - schedule.epochs_decay * t
-    )
+    weight = schedule.penalty - schedule.penalty_decay * t
+    weight = jnp.maximum(schedule.least_penalty, weight).astype(jnp.float32)
+    epochs = schedule.epochs - schedule.epochs_decay * t
+    epochs = jnp.maximum(schedule.least_epochs, epochs)
 
     def update(carry: tuple, rows: Any, key: jax.Array) -> tuple:
         phi, opt = carry

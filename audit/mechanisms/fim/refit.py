@@ -31,9 +31,8 @@ def begin(
     if not len(public.records.y):
         raise ValueError("fim learns from public records and the split has none")
     records, params = _single((public.records, side.params))
-    learnt = Learnt(
-        None, None, records, jax.random.key_data(key), places(side.mask, params)
-    )
+    trained, key_data = places(side.mask, params), jax.random.key_data(key)
+    learnt = Learnt(None, None, records, key_data, trained)
     ground = Ground(params, side.mask, learnt.places, records)
     phi = fitter.init(stream(key, "phi"), ground)
     opt = adam_of(schedule).init(phi)
@@ -66,10 +65,7 @@ def _fitted(
 def _fitted_to_all(
     fitter: Fitter, schedule: Schedule, bundle: Any, side: Side, t: Any
 ) -> Side:
-    """Return the side whose phi is fitted to the mean loss over trajectories [s, ...].
-
-    The sum over trajectories of Edmunds' Equation 2.4.
-    """
+    """Return the side fitted to trajectories [s, ...], as in Edmunds' Equation 2.4."""
     learnt = side.learnt
     key = jax.random.fold_in(jax.random.wrap_key_data(learnt.key), t)
     bundle, mask, public, phi, opt = _single(
@@ -122,16 +118,8 @@ def share(
     """Return a side with one phi for every step, fitted to pilot runs on public data.
 
     The pilots are trained like the real runs, with the public records for the private
-    ones; phi_t is fitted to what their parameters look like before step t.
-
-    Args:
-      fitter: whose phi.
-      schedule: how long, how hard.
-      pilot: the defense without a refresh.
-      side: from `begin`.
-      key: of the pilots' batches and noise.
-      runs: trajectories in the bundle.
-      steps: of a run.
+    ones; phi_t is fitted to what their parameters look like before step t. `pilot` is
+    the defense without a refresh, `side` is from `begin`.
     """
     assert isinstance(pilot.mechanism, Iterative)
     move, data = pilot.mechanism.step, TrainingSet(side.learnt.public, None)
@@ -144,36 +132,23 @@ def share(
 
         return jax.vmap(one)(keys, bundle)
 
-    @jax.jit
-    def again(bundle: State, side: Side, t: Any) -> Side:
-        return _fitted_to_all(fitter, schedule, bundle.params, side, t)
-
+    again = jax.jit(partial(_fitted_to_all, fitter, schedule))
     state = pilot.mechanism.init(key, side)._replace(side=None)
     bundle = jax.tree.map(lambda a: jnp.broadcast_to(a, (runs, *a.shape)), state)
     used = []
     for t in range(steps):
-        side = again(bundle, side, t) if t else side
-        used.append(_used(side))
+        side = again(bundle.params, side, t) if t else side
+        phi = side.learnt.phi if side.offset is None else None
+        used.append((side.offset, phi, side.learnt.aside))  # what the query reads
         bundle = step(bundle, side)
     table = jax.tree.map(lambda *a: jnp.stack(a), *used)
     learnt = Learnt(None, None, None, None, side.learnt.places, table=table)
-    return _at(side._replace(learnt=learnt), 0)
-
-
-def _used(side: Side) -> tuple:
-    """Return what of a side the query reads."""
-    phi = side.learnt.phi if side.offset is None else None
-    return side.offset, phi, side.learnt.aside
-
-
-def _at(side: Side, t: Any) -> Side:
-    table = side.learnt.table
-    offset, phi, aside = jax.tree.map(lambda a: a[t], table)
-    learnt = side.learnt._replace(phi=phi, aside=aside)
-    return side._replace(offset=offset, learnt=learnt)
+    return pick(None, side._replace(learnt=learnt), 0)
 
 
 def pick(params: Any, side: Side, t: Any) -> Side:
     """Return the side of step t; the `refresh` of a shared phi."""
     del params
-    return _at(side, t)
+    offset, phi, aside = jax.tree.map(lambda a: a[t], side.learnt.table)
+    learnt = side.learnt._replace(phi=phi, aside=aside)
+    return side._replace(offset=offset, learnt=learnt)

@@ -90,12 +90,12 @@ def _affine_parts(
 ) -> tuple[dict[str, Any], Head]:
     """Precompute; e, S, a, M as in `affine`, J^T g = x o r + W h with h = S(e a).
 
-    `across` is the [m, d] matrix whose product with c gives <J^T g, C_W e>; where r is
-    the same for all pixels that are trained, x itself serves, and `across` is None.
+    The product of `across` [m, d] with c gives <J^T g, C_W e>; it is None where r is
+    the same for all pixels that are trained, and x itself serves.
     """
     e, p = affine.residual(head, x, y, classes)
     w, cov = head.kernel, affine.covariance(e, p)
-    raw, leak = affine.raw_and_leak(mask)(head, x, e, p, mask, None)
+    raw, leak = affine.raw_and_leak(head, x, e, p, mask, None)
     if mask is None:
         a = jnp.broadcast_to(affine.inputs(head, x)[:, None], e.shape)
         inside = None

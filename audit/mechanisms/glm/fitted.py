@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from audit.mechanisms.glm import information_loss, losses, solvability
+from audit.mechanisms.glm.information_loss import Fitted
 from audit.mechanisms.output_perturbation import output_perturbation
 from audit.types import (
     Defense,
@@ -42,6 +43,10 @@ def fitted_glm(
 ) -> Defense:
     """Release argmin_w sum_i omega_i l(<w, x_i>, y_i) + (n lambda / 2) ||w||^2 + noise.
 
+    The Defense has the traits `stationary`, `glm` and `exact` (it runs in float64). It
+    has no Renyi reading for `linear`, whose slope is unbounded; with `reweigh`, whose
+    weights depend on every record; and where records may have any length.
+
     Args:
       task: shape of x, number of classes (0: y is a number), whether y is private.
       noise: what is added to w.
@@ -50,11 +55,6 @@ def fitted_glm(
       intercept: a constant feature, last, regularised like the others.
       max_norm: no record is longer, public; None = what the task's domain allows.
       reweigh: (weight -> eta, labels) -> Reweighted; None = all weights are one.
-
-    Returns:
-      A Defense with the traits `stationary`, `glm` and `exact` (runs in float64). It
-      has no Renyi reading for `linear`, whose slope is unbounded; with `reweigh`,
-      whose weights depend on every record; and where records may have any length.
 
     Raises:
       ValueError: a task the loss cannot fit.
@@ -81,17 +81,15 @@ def fitted_glm(
         likelihood=reweigh is None,
         traits=frozenset(traits if noisy else traits | {"noiseless"}),
     )
+    limits = (task, fits.loss, regularization, intercept, max_norm)
     assert isinstance(built.mechanism, Minimiser)
-    return built._replace(
-        mechanism=built.mechanism._replace(
-            objective=fits.objective(loss),
-            fil=_information(fits, noise) if noisy else None,
-            check=lambda z: solvability.check(
-                z, task, fits.loss, regularization, intercept, max_norm
-            ),
-            anatomy=_anatomy(fits, noise) if noisy else None,
-        )
+    mechanism = built.mechanism._replace(
+        objective=fits.objective(loss),
+        fil=_information(fits, noise) if noisy else None,
+        check=lambda z: solvability.check(z, *limits),
+        anatomy=_anatomy(fits, noise) if noisy else None,
     )
+    return built._replace(mechanism=mechanism)
 
 
 def _information(fits: _Fits, noise: Noise) -> Callable:
@@ -124,14 +122,10 @@ def _anatomy(fits: _Fits, noise: Noise) -> Callable:
             weight = reweighted.weight
             arrays = {"eta_mean": reweighted.eta_mean, "eta_sd": reweighted.eta_sd}
         at = fits.fit(z, weight)
-        classes = range(fits.task.classes)
-        groups = [jnp.ones_like(weight), *(z.y == c for c in classes)]
-        squares = [
-            information_loss.group(
-                at._replace(weight=at.weight * member), label=fits.task.label_private
-            )
-            for member in groups
-        ]
+        members = [jnp.ones_like(weight), *(z.y == c for c in range(fits.task.classes))]
+        groups = [at._replace(weight=at.weight * member) for member in members]
+        label = fits.task.label_private
+        squares = [information_loss.group(group, label=label) for group in groups]
         arrays["eta_of_groups"] = jnp.sqrt(jnp.stack(squares))
         return {name: scale * value for name, value in arrays.items()}
 
@@ -173,32 +167,23 @@ class _Fits(NamedTuple):
 
     def records(self, z: Examples) -> tuple[jax.Array, jax.Array]:
         """Return the design [n, D] and the encoded labels [n]."""
-        kind = jnp.result_type(float)
-        x, y = (
-            losses.design(jnp.asarray(z.x, kind), self.intercept),
-            jnp.asarray(z.y, kind),
-        )
-        return x, self.loss.encode(y) if self.task.classes else y
+        x, y = (jnp.asarray(a, jnp.result_type(float)) for a in z)
+        labels = self.loss.encode(y) if self.task.classes else y
+        return losses.design(x, self.intercept), labels
 
     def record(self, z: Examples) -> tuple[jax.Array, jax.Array]:
         """Return the same for one record: [D] and []."""
         x, y = self.records(jax.tree.map(lambda a: jnp.asarray(a)[None], z))
         return x[0], y[0]
 
-    def fit(self, z: Examples, weight: jax.Array) -> information_loss.Fitted:
+    def fit(self, z: Examples, weight: jax.Array) -> Fitted:
         """Return the minimiser over z with the derivatives at its records."""
         x, y = self.records(z)
         ridge = self.ridge(len(y))
         w = losses.minimise(self.loss, x, y, weight, ridge)
         curved = losses.hessian(self.loss, x, y, weight, ridge, w)
-        return self._fitted(x, y, w, curved, weight)
-
-    def _fitted(
-        self, x: Any, y: Any, w: Any, curved: Any, weight: Any
-    ) -> information_loss.Fitted:
         features = x.shape[1] - self.intercept
-        inverse = jnp.linalg.inv(curved)
-        return information_loss.fitted(self.loss, w, inverse, x, y, weight, features)
+        return information_loss.fitted(self.loss, w, curved, x, y, weight, features)
 
     def reweighted(self, z: Examples) -> Any:
         """Return the weights of every iteration's end, and what eta was."""
@@ -216,25 +201,21 @@ class _Fits(NamedTuple):
             return jnp.ones(len(z.y), jnp.result_type(float))
         return self.reweighted(z).weight
 
-    def _known(self, z: Examples, weight: jax.Array, n: int) -> losses.Known:
-        return losses.known(self.loss, *self.records(z), weight, self.ridge(n))
-
     def solve(self, side: Any, data: TrainingSet) -> jax.Array:
         """Return w* [D] of one training set."""
-        del side
         if data.target is None or self.reweigh is not None:
             z = _joined(data)
             x, y = self.records(z)
             weight = self.weights(z)
             return losses.minimise(self.loss, x, y, weight, self.ridge(len(y)))
-        n = len(data.fixed.y)
-        known = self._known(data.fixed, self.weights(data.fixed), n + 1)
+        known = self.known(side, data.fixed, len(data.fixed.y) + 1)
         return losses.refit(self.loss, known, *self.record(data.target), 1.0, None)
 
-    def known(self, side: Any, fixed: Examples) -> losses.Known:
-        """Return the fit of all records, which `refit` starts from."""
+    def known(self, side: Any, fixed: Examples, n: int | None = None) -> losses.Known:
+        """Return what `refit` starts from: all records fitted, with ridge n lambda."""
         del side
-        return self._known(fixed, self.weights(fixed), len(fixed.y))
+        ridge = self.ridge(len(fixed.y) if n is None else n)
+        return losses.known(self.loss, *self.records(fixed), self.weights(fixed), ridge)
 
     def refit(self, known: losses.Known, row: Any, z: Examples) -> jax.Array:
         """Return w* [D] with the record in `row` replaced by z, weights unchanged."""
@@ -250,15 +231,11 @@ class _Fits(NamedTuple):
         x, y = self.record(z)
         return self.loss.slope(x @ w, y) * x
 
-    def about(self, data: TrainingSet, rows: Any) -> information_loss.Fitted:
+    def about(self, data: TrainingSet, rows: Any) -> Fitted:
         """Return the fit with the derivatives of the records at `rows` [m]."""
         if data.target is None or self.reweigh is not None:
             z = _joined(data)
-            at = self.fit(z, self.weights(z))
-            x, a, b, omega = (
-                v[rows] for v in (at.x, at.slope, at.curvature, at.weight)
-            )
-            return at._replace(x=x, slope=a, curvature=b, weight=omega)
+            return information_loss.chosen(self.fit(z, self.weights(z)), rows)
         # about the target, and the shared records are never copied
         w, n = self.solve(None, data), len(data.fixed.y)
         x, y = self.records(jax.tree.map(lambda a: jnp.asarray(a)[None], data.target))
@@ -266,7 +243,8 @@ class _Fits(NamedTuple):
         shared = self.records(data.fixed)
         curved = losses.hessian(self.loss, *shared, ones, self.ridge(n + 1), w)
         curved += losses.hessian(self.loss, x, y, one, 0.0, w)
-        return self._fitted(x, y, w, curved, one)
+        features = x.shape[1] - self.intercept
+        return information_loss.fitted(self.loss, w, curved, x, y, one, features)
 
 
 def _joined(data: TrainingSet) -> Examples:

@@ -13,8 +13,7 @@ everything here is at s = 1. Nothing of the size of all J_i is ever formed:
     J_i J_i^T = omega_i^2 [ a^2 G + a b (v z^T + z v^T) + c z z^T ]
     G = A_F A_F^T,   v = A_F w_F,   z = A x_i,   c = b^2 ||w_F||^2 + (label private)
 
-so one eigendecomposition of G turns every record into a diagonal plus rank two. The
-derivation is in docs/bounds/fisher_information_loss.md.
+The derivation is in docs/bounds/fisher_information_loss.md.
 """
 
 from __future__ import annotations
@@ -43,19 +42,18 @@ class Fitted(NamedTuple):
 
 
 def fitted(
-    loss: losses.Loss,
-    w: jax.Array,
-    inverse: jax.Array,
-    x: Any,
-    y: Any,
-    weight: Any,
-    features: int,
+    loss: losses.Loss, w: Any, hessian: Any, x: Any, y: Any, weight: Any, features: int
 ) -> Fitted:
     """Return the derivatives at w* of the records x [n, D] with encoded labels y."""
-    u = x @ w
-    return Fitted(
-        w, inverse, x, loss.slope(u, y), loss.curvature(u, y), weight, features
-    )
+    u, inverse = x @ w, jnp.linalg.inv(hessian)
+    a, b = loss.slope(u, y), loss.curvature(u, y)
+    return Fitted(w, inverse, x, a, b, weight, features)
+
+
+def chosen(at: Fitted, rows: Any) -> Fitted:
+    """Return the derivatives of the records at `rows` [m] alone."""
+    x, a, b, omega = (v[rows] for v in (at.x, at.slope, at.curvature, at.weight))
+    return at._replace(x=x, slope=a, curvature=b, weight=omega)
 
 
 def jacobian(at: Fitted, i: Any, *, label: bool) -> jax.Array:
@@ -78,32 +76,25 @@ def trace(at: Fitted) -> jax.Array:
 
 
 def example(at: Fitted, *, label: bool) -> jax.Array:
-    """Return the spectral norm of every record's Fisher information [n].
+    """Return the spectral norm of every record's Fisher information [n], O(D) each.
 
-    The square of Hannun et al.'s (2021) eta for one example, O(D) a record.
-
-    Args:
-      at: from `fitted`.
-      label: whether the label is private too, a real number like the features.
+    The square of Hannun et al.'s (2021) eta for one example. `label` says whether the
+    label is private too, a real number like the features.
     """
     wide, w, v, z = _parts(at)
     square, basis = jnp.linalg.eigh(wide @ wide.T)
     square = jnp.maximum(square, 0)
     c = at.curvature**2 * (w @ w) + label
-    largest = _largest(
-        square, basis.T @ v, z @ basis, at.slope, at.curvature * at.slope, c
-    )
-    return at.weight**2 * largest
+    v, z, mixed = basis.T @ v, z @ basis, at.curvature * at.slope
+    return at.weight**2 * _largest(square, v, z, at.slope, mixed, c)
 
 
 def attribute(at: Fitted, columns: Any, basis: Any = None) -> jax.Array:
     """Return the spectral norm of the Fisher information about some features [n].
 
-    Args:
-      at: from `fitted`.
-      columns: [s] which features are the attribute.
-      basis: [s, r] orthonormal directions they can move in; None = all. One-hot
-        columns sum to one: `sum_zero(s)` (Hannun et al.'s constrained loss).
+    The attribute is `columns` [s]. `basis` [s, r] are orthonormal directions they can
+    move in; None = all. One-hot columns sum to one: `sum_zero(s)` (Hannun et al.'s
+    constrained loss).
     """
     wide, w, _, z = _parts(at)
     columns = jnp.asarray(columns)
@@ -125,22 +116,14 @@ def sum_zero(s: int) -> jax.Array:
 
 
 def group(at: Fitted, rows: Any = None, *, label: bool) -> jax.Array:
-    """Return the spectral norm of the Fisher information about several records [].
+    """Return the spectral norm [] of the Fisher information about the records `rows`.
 
     J = [J_1 ... J_m] has the norm of sum_i J_i J_i^T, a D x D matrix: the m (F + 1)
-    columns are never written down.
-
-    Args:
-      at: from `fitted`.
-      rows: [m] which of its records; None = the whole set.
-      label: whether the labels are private too.
+    columns are never written down. None stands for the whole set; `label` says whether
+    the labels are private too.
     """
     if rows is not None:
-        x, a, b, omega = (
-            part[jnp.asarray(rows)]
-            for part in (at.x, at.slope, at.curvature, at.weight)
-        )
-        at = at._replace(x=x, slope=a, curvature=b, weight=omega)
+        at = chosen(at, jnp.asarray(rows))
     wide, w, v, _ = _parts(at)
     a, b, square = at.slope, at.curvature, at.weight**2
     mixed = at.inverse @ (at.x.T @ (square * a * b))
@@ -159,23 +142,13 @@ def _parts(at: Fitted) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
 def _largest(square: Any, v: Any, z: Any, slope: Any, mixed: Any, c: Any) -> jax.Array:
     """Return the largest eigenvalue of a^2 diag(g) + ab (v z^T + z v^T) + c z z^T [n].
 
-    With D = a^2 diag(g), U = [v, z] and S = [[0, ab], [ab, c]] it is that of D + U S
-    U^T, and Haynsworth's inertia counts its eigenvalues above any t: those of D, plus
-    the positive ones of K, minus one, where
+    Above any t there are as many as of D = a^2 diag(g), plus the positive ones of K,
+    minus one (Haynsworth's inertia), and bisection finds where none is left:
 
         K = [[c - (ab)^2 vv, -1 - ab vz], [-1 - ab vz, -zz]],  xy = x^T (D - t)^-1 y
 
-    is -S^-1 - U^T (D - t)^-1 U scaled so that neither a = 0 nor b = 0 divides by zero.
-    Bisection finds where the count falls to none. S has one negative eigenvalue, so the
-    largest can lie below the largest of D, but not below its second.
-
-    Args:
-      square: [D] eigenvalues g, ascending.
-      v: [D] in the eigenbasis.
-      z: [n, D] in the eigenbasis.
-      slope: [n] a.
-      mixed: [n] ab.
-      c: [n] c.
+    The largest can lie below the largest of D, but not below its second. The g are
+    `square` [D], ascending; v [D] and z [n, D] are in their eigenbasis; the others [n].
     """
 
     def one(z: jax.Array, a: jax.Array, ab: jax.Array, c: jax.Array) -> jax.Array:

@@ -55,12 +55,7 @@ LOSSES = {
 
 
 def design(x: Any, intercept: bool) -> jax.Array:
-    """Return x flattened, [..., d], with a last column of ones if `intercept`.
-
-    Args:
-      x: [n, *features].
-      intercept: a weight for the constant feature, regularised like the others.
-    """
+    """Return x [n, *features] as [n, d], with a last column of ones if `intercept`."""
     flat = jnp.asarray(x).reshape(len(x), -1)
     return jnp.append(flat, jnp.ones_like(flat[:, :1]), -1) if intercept else flat
 
@@ -72,17 +67,10 @@ def hessian(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any, w: Any) -> jax.
 
 
 def minimise(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any) -> jax.Array:
-    """Return w* [D] by Newton's method with dense Hessians, O(n D^2) a step.
+    """Return w* [D], or the last iterate after `MOST_STEPS`, each O(n D^2).
 
-    Args:
-      loss: one of `LOSSES`.
-      x: [n, D] with the constant feature, if there is one.
-      y: [n] encoded labels.
-      weight: [n].
-      ridge: n lambda; 0 needs a Hessian of full rank and labels no plane separates.
-
-    Returns:
-      w*, or the last iterate after `MOST_STEPS`.
+    x [n, D] has the constant feature, if there is one; y [n] are encoded. The ridge is
+    n lambda; 0 needs a Hessian of full rank and labels that no plane separates.
     """
 
     def objective(w: jax.Array) -> jax.Array:
@@ -119,15 +107,9 @@ def refit(loss: Loss, shared: Known, x: Any, y: Any, weight: Any, out: Any) -> A
 
     Newton's method whose linear systems are solved by conjugate gradients. The inverse
     Hessian of the shared records preconditions them, so a handful of products with the
-    shared x suffices, and over many runs each is one large matrix product.
-
-    Args:
-      loss: one of `LOSSES`.
-      shared: from `known`.
-      x: [D] the record that joins.
-      y: [] its encoded label.
-      weight: [] its weight.
-      out: [] row of the shared records that this run leaves out; None = none.
+    shared x suffices, and over many runs each is one large matrix product. x [D], y []
+    (encoded) and weight [] are those of the record that joins; `out` [] is the row of
+    the shared records that is left out, None = none.
     """
     n = len(shared.y)
     kept = shared.weight

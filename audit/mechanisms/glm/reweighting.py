@@ -33,7 +33,7 @@ def reweigh(
     least: Any,
     most: Any,
 ) -> Reweighted:
-    """Return the weights of Algorithm 1.
+    """Return the weights of Algorithm 1, clamped to `least` and `most` after scaling.
 
     Args:
       eta: (weight [n]) -> [n], the loss of every record when fitted with the weights.
@@ -42,8 +42,8 @@ def reweigh(
       iterations: how often weights change; 0 leaves them at one.
       method: `sample`, one weight per record; `class`, the mean over a record's class;
         `hybrid`, the product of both.
-      least: clamp after scaling.
-      most: clamp after scaling.
+      least: bound of a weight.
+      most: bound of a weight.
 
     Raises:
       ValueError: a method that needs classes where there are none.
@@ -63,10 +63,8 @@ def reweigh(
     start = jnp.ones(len(labels), jnp.result_type(float))
     weight, etas = jax.lax.scan(step, start, length=iterations)
     last = eta(weight)
-    mean, sd = (
-        jnp.append(a, b) for a, b in zip(etas, (last.mean(), last.std()), strict=True)
-    )
-    return Reweighted(weight, mean, sd)
+    mean, sd = etas
+    return Reweighted(weight, jnp.append(mean, last.mean()), jnp.append(sd, last.std()))
 
 
 def _scaled(weight: jax.Array) -> jax.Array:

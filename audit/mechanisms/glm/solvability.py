@@ -32,10 +32,7 @@ def check_task(task: Task, loss: str) -> None:
 def longest(task: Task, max_norm: float | None, intercept: bool) -> float:
     """Return the largest norm a record can have, the constant feature included.
 
-    Args:
-      task: whose domain bounds every coordinate.
-      max_norm: of the features, public; None = what the domain allows.
-      intercept: whether there is a constant feature.
+    `max_norm` is that of the features, public; None = what the task's domain allows.
     """
     if max_norm is None:
         max_norm = math.sqrt(math.prod(task.features)) * max(map(abs, task.domain))
@@ -50,15 +47,10 @@ def check(
     intercept: bool,
     max_norm: float | None,
 ) -> None:
-    """Refuse records on which the objective has no minimiser, or not one.
+    """Refuse records [n] on which the objective has no minimiser, or not one.
 
-    Args:
-      z: [n] the records trained on.
-      task: what is learnt.
-      loss: of `losses.LOSSES`.
-      regularization: lambda; above 0 there always is exactly one minimiser.
-      intercept: whether there is a constant feature.
-      max_norm: what the Renyi bound takes for granted; None = the domain.
+    Above a regularization of 0 there always is exactly one. `max_norm` is what the
+    Renyi bound takes for granted; None = the domain.
 
     Raises:
       ValueError: what is wrong and what would help.
@@ -106,11 +98,10 @@ def _check_rank(x: np.ndarray, intercept: bool) -> None:
     square = np.linalg.eigvalsh(x.T @ x)
     if square[0] > square[-1] * d * np.finfo(float).eps:
         return
-    problem = f"features {', '.join(map(str, constant[:5]))} are constant" * bool(
-        len(constant)
-    )
-    problem += f" (and {len(constant) - 5} more)" * (len(constant) > 5)
-    problem = problem or "some features are combinations of others"
+    problem = "some features are combinations of others"
+    if len(constant):
+        problem = f"features {', '.join(map(str, constant[:5]))} are constant"
+        problem += f" (and {len(constant) - 5} more)" * (len(constant) > 5)
     raise ValueError(f"{problem}: singular at regularization=0; {remedy}")
 
 

@@ -30,12 +30,7 @@ def slope_roots(loss: str, c: Array, y: Array) -> tuple[Array, Array]:
     push c past the point where two roots meet: then both are the same.
 
     logistic: with a = -(2y - 1) s and s = sigmoid(t), -t sigmoid(t) = c.
-    linear: a^2 + y a + c = 0.
-
-    Args:
-      loss: a name of `losses.LOSSES`.
-      c: [] <w, B>.
-      y: [] encoded label, see `losses.LOSSES`.
+    linear: a^2 + y a + c = 0, y encoded as `losses.LOSSES` says.
     """
     if loss == "linear":
         half = jnp.sqrt(jnp.maximum(y**2 - 4 * c, 0)) / 2
@@ -64,23 +59,13 @@ def from_intercept(rest: Array) -> tuple[Array, Array]:
 
 
 def from_label(
-    loss: str,
-    params: Array,
-    rest: Array,
-    label: Array,
-    norm: Array,
+    loss: str, params: Array, rest: Array, label: Array, norm: Array
 ) -> tuple[Array, Array]:
     """Return the slope [] and the record [d], choosing between the roots by length.
 
-    Both roots give the same image at different brightness. The one whose norm is nearer
-    to what such records have is taken: right for 99.9% of digits without noise.
-
-    Args:
-      loss: a name of `losses.LOSSES`.
-      params: [d] the release.
-      rest: [d] B.
-      label: [] class 0 or 1.
-      norm: [] mean norm of such records.
+    Both roots give the same image at different brightness. The one nearer to the mean
+    norm of such records is taken: right for 99.9% of digits without noise. `params` [d]
+    is the release, `rest` [d] is B, `label` [] a class.
     """
     y = LOSSES[loss].encode(label)
     near, far = slope_roots(loss, params @ rest, y.astype(rest.dtype))

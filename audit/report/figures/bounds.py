@@ -61,8 +61,14 @@ def mse_vs_bound(card: Scorecard) -> Any:
 
 
 def drawn_bounds(card: Scorecard) -> dict[str, str]:
-    """Return bound -> short name, for the bounds with errors to set beside them."""
-    return {n: s for n, s in bound_names(card).items() if _points(card, n)}
+    """Return bound -> short name, for the bounds with errors to set beside them.
+
+    An estimate of a mean over targets says nothing of one target, and is left out.
+    """
+    rows = [bound for defense in card.defenses.values() for bound in defense.bounds]
+    means = {bound.name for bound in rows if bound.standard_error is not None}
+    names = {n: s for n, s in bound_names(card).items() if n not in means}
+    return {n: s for n, s in names.items() if _points(card, n)}
 
 
 def _points(card: Scorecard, name: str) -> dict[str, np.ndarray]:

@@ -70,7 +70,6 @@ def _links(row: Standing, folder: Path) -> list[tuple[str, str]]:
 def _holds_for(column: Column, table: StandingsTable) -> str:
     """Return for whom a column's bound holds; "" for a column that is no bound."""
     bounds = {short: name for name, short in SHORT.items()}
-    bounds |= dict.fromkeys(("least 1/dFIL", "median", "1/dFIL mean"), "cramer_rao")
     holds = {
         b.holds_for.split(",")[0]
         for row in table.rows

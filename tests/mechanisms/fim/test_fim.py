@@ -78,7 +78,7 @@ def example(network_inputs=5, classes=2, seed=0):
 def test_the_network_has_the_published_size():
     """Table B.6 on 28x28 with 392 trained parameters: 511,452 numbers."""
     for norm in ("batch", "group"):
-        init = phi.network("cnn", 392, norm=norm).init
+        init = phi.Network("cnn", 392, norm=norm).init
         shapes = jax.eval_shape(init, KEY, example())["params"]
         assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 511_452
 
@@ -91,14 +91,14 @@ def of_one(module, variables, seen):
 
 def test_normalising_batches_of_one_leaves_a_constant():
     """As the published code calls it, nothing that enters reaches the output."""
-    module = phi.network("cnn", 392, norm="batch")
+    module = phi.Network("cnn", 392, norm="batch")
     variables = jax.jit(module.init)(KEY, example())
     published = jax.jit(partial(of_one, module, variables))
     first, other = published(example(seed=0)), published(example(seed=1))
     np.testing.assert_array_equal(first, other)
     slope = jax.jvp(published, (example(),), (example(seed=2),))[1]
     assert np.abs(slope).max() == 0
-    working = phi.network("cnn", 392, norm="group")
+    working = phi.Network("cnn", 392, norm="group")
     run = jax.jit(partial(working.apply, jax.jit(working.init)(KEY, example())))
     assert np.abs(run(example(seed=0)) - run(example(seed=1))).max() > 1e-3
 
@@ -106,14 +106,14 @@ def test_normalising_batches_of_one_leaves_a_constant():
 @pytest.mark.parametrize("architecture", phi.LAST)
 def test_the_head_is_what_is_left_of_it(architecture):
     """The head with the network's last layers gives the network's constant."""
-    module = phi.network(architecture, 7, norm="batch")
+    module = phi.Network(architecture, 7, norm="batch")
     variables = module.init(KEY, example())
     bias = jax.random.normal(KEY, (phi.LAST[architecture][0],))
     params = dict(variables["params"])
     params["BatchNorm_1"] = {**params["BatchNorm_1"], "bias": bias}
     want = of_one(module, {**variables, "params": params}, example())
     own = {"shift": bias, "Dense_0": params["Dense_1"], "Dense_1": params["Dense_2"]}
-    got = phi.head(architecture, 7).apply({"params": own})
+    got = phi.ConstantHead(architecture, 7).apply({"params": own})
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
@@ -196,7 +196,7 @@ def test_a_constant_that_replaces_the_gradient_tells_nothing(x64):
 
 def test_the_fit_lowers_its_objective():
     clip = soft_clip(1.0)
-    fitter = constant(TASK, clip, "snr_gradient", phi.direct, phi.direct_at)
+    fitter = constant(TASK, clip, "snr_gradient", phi.Direct, at_mean=True)
     public = jax.tree.map(jnp.asarray, PUBLIC)
     places = phi.places(None, START.params)
     on = Ground(START.params, None, places, public)
@@ -248,7 +248,7 @@ def test_a_network_perturbs_each_example_its_own_way(shape):
     clip, z = soft_clip(1.0), jax.tree.map(jnp.asarray, DATA.fixed)
     fitter = network(
         TASK, clip, "snr_gradient",
-        partial(phi.network, "mlp", norm="group" if shape == "network" else "none"),
+        partial(phi.Network, "mlp", norm="group" if shape == "network" else "none"),
         static=shape == "network_static",
     )  # fmt: skip
     plain = gradient(TASK, no_clip()).fn

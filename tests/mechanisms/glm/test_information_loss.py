@@ -32,8 +32,14 @@ FIT = {
 def make(name, x, y, weight, ridge, d):
     loss = losses.LOSSES[name]
     w = FIT[name](x, y, weight, ridge)
-    inverse = jnp.linalg.inv(losses.hessian(loss, x, y, weight, ridge, w))
-    return information_loss.fitted(loss, w, inverse, x, y, weight, d), y
+    curved = losses.hessian(loss, x, y, weight, ridge, w)
+    return information_loss.fitted(loss, w, curved, x, y, weight, d), y
+
+
+def dense(at, label):
+    """Return every record's Jacobian, written down."""
+    rows = range(len(at.x))
+    return [np.asarray(information_loss.jacobian(at, i, label=label)) for i in rows]
 
 
 def moved(name, at, y, ridge, i, column, by):
@@ -53,11 +59,11 @@ def test_the_jacobian_is_the_minimisers_finite_difference(loss, intercept, weigh
     columns = [*range(at.features), None]
     if loss == "logistic":
         columns = columns[:-1]  # its label is 0 or 1; the formula is checked below
-    dense = information_loss.jacobian(at, i, label=True)
+    jacobian = information_loss.jacobian(at, i, label=True)
     for place, column in enumerate(columns):
         ends = [moved(loss, at, y, 0.3, i, column, s * step) for s in (1, -1)]
         slope = (ends[0] - ends[1]) / (2 * step)
-        np.testing.assert_allclose(dense[:, place], slope, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(jacobian[:, place], slope, rtol=1e-6, atol=1e-9)
 
 
 def test_the_labels_column_of_the_logistic_loss():
@@ -76,8 +82,8 @@ def test_the_labels_column_of_the_logistic_loss():
         return w
 
     slope = (minimiser(y[2] + 1e-5) - minimiser(y[2] - 1e-5)) / 2e-5
-    dense = information_loss.jacobian(at, 2, label=True)
-    np.testing.assert_allclose(dense[:, -1], slope, rtol=1e-6)
+    jacobian = information_loss.jacobian(at, 2, label=True)
+    np.testing.assert_allclose(jacobian[:, -1], slope, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("loss", "intercept", "weighted"), CASES)
@@ -85,14 +91,11 @@ def test_traces_and_spectral_norms_are_the_dense_ones(loss, intercept, weighted)
     at, _ = fit(loss, intercept, weighted)
     trace = information_loss.trace(at)
     for label in (False, True):
-        norms = information_loss.example(at, label=label)
-        for i in range(len(at.x)):
-            dense = np.asarray(information_loss.jacobian(at, i, label=label))
-            np.testing.assert_allclose(
-                norms[i], np.linalg.norm(dense, 2) ** 2, rtol=1e-12
-            )
-            if not label:
-                np.testing.assert_allclose(trace[i], (dense**2).sum(), rtol=1e-12)
+        norms, every = information_loss.example(at, label=label), dense(at, label)
+        spectral = [np.linalg.norm(jacobian, 2) ** 2 for jacobian in every]
+        np.testing.assert_allclose(norms, spectral, rtol=1e-12)
+    squares = [(jacobian**2).sum() for jacobian in dense(at, False)]
+    np.testing.assert_allclose(trace, squares, rtol=1e-12)
 
 
 def test_printed_values():
@@ -116,25 +119,21 @@ def test_records_without_slope_or_curvature_are_not_special():
             curvature=jnp.full_like(at.curvature, curvature),
         )
         for label in (False, True):
-            dense = np.asarray(information_loss.jacobian(flat, 0, label=label))
+            spectral = np.linalg.norm(dense(flat, label)[0], 2) ** 2
             norm = information_loss.example(flat, label=label)[0]
-            np.testing.assert_allclose(
-                norm, np.linalg.norm(dense, 2) ** 2, rtol=1e-9, atol=1e-290
-            )
+            np.testing.assert_allclose(norm, spectral, rtol=1e-9, atol=1e-290)
 
 
 @pytest.mark.parametrize(("loss", "intercept", "weighted"), CASES)
 def test_attributes_are_columns_of_the_jacobian(loss, intercept, weighted):
     at, _ = fit(loss, intercept, weighted)
     columns, basis = [0, 2, 3], np.asarray(information_loss.sum_zero(3))
-    norms, constrained = (
-        information_loss.attribute(at, columns),
-        information_loss.attribute(at, columns, basis),
-    )
-    for i in range(len(at.x)):
-        dense = np.asarray(information_loss.jacobian(at, i, label=False))[:, columns]
-        np.testing.assert_allclose(norms[i], np.linalg.norm(dense, 2) ** 2)
-        inside = np.linalg.norm(dense @ basis, 2) ** 2
+    norms = information_loss.attribute(at, columns)
+    constrained = information_loss.attribute(at, columns, basis)
+    for i, jacobian in enumerate(dense(at, False)):
+        part = jacobian[:, columns]
+        np.testing.assert_allclose(norms[i], np.linalg.norm(part, 2) ** 2)
+        inside = np.linalg.norm(part @ basis, 2) ** 2
         np.testing.assert_allclose(constrained[i], inside, rtol=1e-10)
 
 
@@ -148,16 +147,12 @@ def test_the_sum_zero_basis():
 @pytest.mark.parametrize(("loss", "intercept", "weighted"), CASES)
 def test_groups_and_the_whole_set(loss, intercept, weighted, label):
     at, _ = fit(loss, intercept, weighted)
-    every = [
-        np.asarray(information_loss.jacobian(at, i, label=label))
-        for i in range(len(at.x))
-    ]
+    every = dense(at, label)
     for rows in ([5], [1, 4, 7], None):
         chosen = every if rows is None else [every[i] for i in rows]
-        dense = np.linalg.norm(np.concatenate(chosen, 1), 2) ** 2
-        np.testing.assert_allclose(
-            information_loss.group(at, rows, label=label), dense, rtol=1e-10
-        )
+        norm = np.linalg.norm(np.concatenate(chosen, 1), 2) ** 2
+        got = information_loss.group(at, rows, label=label)
+        np.testing.assert_allclose(got, norm, rtol=1e-10)
 
 
 def test_losses_are_ordered():

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from audit.engine import shadow
+from audit.engine.shadow import Learner
 from audit.games import base
 from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees, epsilon
@@ -30,39 +30,25 @@ def pair(*, overlap: bool = False) -> Game:
         first = np.arange(n - 1) if overlap else np.arange(0, n - 1, 2)
         return np.stack([first, first + 1], 1)
 
-    def release(key: jax.Array, learner: shadow.Learner, table: Table) -> Runs[None]:
+    def release(key: jax.Array, learner: Learner, table: Table) -> Runs[None]:
         """Train on fixed + both records, once per pair."""
         fixed, targets = table.problem.splits.fixed, table.problem.splits.targets
         everyone = jax.tree.map(lambda a, b: np.concatenate([a, b]), fixed, targets)
         n, together = len(fixed.y), pairs(table)
         known = np.broadcast_to(np.arange(n), (len(together), n))
         rows = np.concatenate([known, n + together], 1).astype(np.int32)
-        releases = shadow.sweep(
-            "train",
-            learner,
-            stream(key, "pairs"),
-            TrainingSet(everyone, None, rows),
-            engine=table.engine,
-            what=f"{learner.label}: pairs",
-        )
-        return Runs(releases, None)
+        records = TrainingSet(everyone, None, rows)
+        releases = base.train("pairs", key, learner, records, engine=table.engine)
+        return Runs(learner, releases, None)
 
-    def account(
-        key: Any,
-        learner: shadow.Learner,
-        table: Table,
-        runs: Any,
-        trajectories: int,
-        delta: float,
-    ) -> Guarantees:
+    def account(key: Any, runs: Runs[None], table: Table) -> Guarantees:
         """Account for epsilon of one record; no bound is known for two."""
         n = len(table.problem.splits.fixed.y) + 2
-        return Guarantees(epsilon=epsilon(learner, n, delta))
+        return Guarantees(epsilon=epsilon(runs.learner, n, table.delta))
 
     def play(
         key: jax.Array,
         attack: Attack,
-        learner: shadow.Learner,
         runs: Runs[None],
         guarantees: Guarantees,
         table: Table,
@@ -70,8 +56,8 @@ def pair(*, overlap: bool = False) -> Game:
         """Score a guess of two records by the better of both orders."""
         model, together = attack.threat_model, pairs(table)
         x, y = (np.asarray(a)[together] for a in table.problem.splits.targets)
-        knowledge = base.grant(model, learner, table)
-        state, diagnostics = base.fitted(key, attack, knowledge)
+        knowledge = base.grant(model, runs.learner, table)
+        state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
         shown = base.observe(model, params=runs.releases.params, label=y, target=x)
         keys = jax.random.split(stream(key, "guess"), len(x))
         guess = np.asarray(jax.vmap(attack.guess, (None, 0, 0))(state, keys, shown))
