@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,10 +115,17 @@ def _audit(scenario: Scenario, command: str) -> int:
     workspace.prepare_jax()
     print(terminal.banner(scenario, compose.play(scenario)))
     card = _again(scenario, command)
-    written = _write(card, folder)
+    full = None
+    try:
+        written = _write(card, folder)
+    except UserError as error:  # what took hours is not lost
+        spare = Path(tempfile.mkdtemp(prefix="breachmark-"))
+        full, written = f"{error}; the results are in {spare}", _write(card, spare)
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
     _print_files(written, "  ")
+    if full is not None:
+        raise UserError(full)
     failed = [t for t in card.trials if t.status == "failed"]
     for t in failed:
         print(f"failed: {t.attack} on {t.defense}: {t.reason}", file=sys.stderr)

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
+from audit.data import untrusted
 from audit.engine.store import installed
+from audit.errors import UserError
 from audit.scorecard import portable, schema
 from audit.scorecard.schema import VERSION, Scorecard, from_json
 
@@ -103,33 +105,41 @@ def plain(value: Any, text: Callable[[str], str] = str) -> Any:
 
 def save(card: Scorecard, folder: Path) -> None:
     """Write scorecard.json and scorecard.npz, each whole or not at all."""
+    with replacing(folder / "scorecard.json") as path:  # first: it says whose folder
+        path.write_text(to_json(card) + "\n")
     with replacing(folder / "scorecard.npz") as path, path.open("wb") as file:
         np.savez_compressed(file, **card.arrays)  # type: ignore[arg-type]
-    with replacing(folder / "scorecard.json") as path:
-        path.write_text(to_json(card) + "\n")
 
 
 def load(folder: Path) -> Scorecard:
     """Read what `save` wrote.
 
     Raises:
-      UserError: if there is no scorecard.
-      OSError, ValueError, EOFError, BadZipFile: if its arrays cannot be read.
+      UserError: if there is none, or one of both files cannot be read.
     """
-    card = schema.load(folder / "scorecard.json")
-    with np.load(folder / "scorecard.npz", allow_pickle=False) as arrays:
-        return card._replace(arrays=dict(arrays))
+    card, path = schema.load(folder / "scorecard.json"), folder / "scorecard.npz"
+    try:
+        return card._replace(arrays=untrusted.arrays(path, schema.MOST_OF_ARRAYS))
+    except untrusted.UNREADABLE as error:
+        raise UserError(f"cannot read {path}: {error}") from None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, which takes the place of `path` on success only."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
+    """Yield a temporary path, which takes the place of `path` on success only.
+
+    Raises:
+      UserError: if the disk is full, or the folder cannot be written.
+    """
     try:
-        yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
 from audit.cli.reproduce import figures
 from audit.cli.reproduce import verdicts as pages
@@ -98,7 +97,7 @@ def _finished(scenario: Scenario, runs: Path) -> Scorecard | None:
     folder, digest = workspace.place(scenario, runs)
     try:
         card = cards.load(folder)
-    except (OSError, ValueError, TypeError, BadZipFile, UserError):
+    except UserError:
         return None
     expected = {"scenario_digest": digest, "code": workspace.code_version(scenario)}
     same = expected.items() <= {k: card.provenance.get(k) for k in expected}.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 from audit.errors import UserError, did_you_mean
@@ -46,13 +45,9 @@ def load(folder: Path) -> Scorecard:
     Raises:
       UserError: if it is no scorecard, or the arrays cannot be read.
     """
-    path = template.beside(folder, "scorecard.npz")
-    if path is None:
+    if template.beside(folder, "scorecard.npz") is None:
         return schema.load(folder / "scorecard.json")
-    try:
-        return cards.load(folder)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    return cards.load(folder)
 
 
 def render(card: Scorecard, folder: Path) -> str:
