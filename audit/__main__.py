@@ -55,9 +55,10 @@ words of run and show:
   --plugins DIR                        defenses, attacks, bounds and scenarios of your
                                        own; also of show, reproduce, verify, list, new
 
-A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed
-or a number claimed as reproduced is not, or a row differs, 2 something typed is wrong,
-3 a row is not reproduced and what made it has changed.
+A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed,
+a number claimed as reproduced is not, a row differs, or a page lacks an odd row,
+2 something typed is wrong or there is no room, 3 a row is not reproduced and what made
+it has changed, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 WITH_PLUGINS = ("run", "show", "reproduce", "report", "verify", "list", "new")
 RUNS = Path("results/runs")
@@ -210,8 +211,9 @@ def _leaderboard(given: list[str]) -> int:
     folder = options.get("results", Path("results"))
     if not folder.is_dir():
         raise UserError(f"results={folder}: no such folder")
-    _print_files(markdown.write(folder))
-    return 0
+    files, left_out = markdown.write(folder)
+    _print_files(files)
+    return _print_left_out(left_out)
 
 
 def _scale(given: list[str]) -> int:
@@ -229,8 +231,10 @@ def _report(given: list[str]) -> int:
     which = f"report which run? one of {', '.join(html.run_names()) or 'none here'}"
     [run], options = parse("report", given, "RUN", {"out=FILE": Path}, which)
     folder = html.locate(run)
-    _print_files([html.write(folder, options.get("out", folder / html.PAGE))])
-    return 0
+    page = options.get("out", folder / html.PAGE)
+    left_out = html.write(folder, page)
+    _print_files([page])
+    return _print_left_out(left_out)
 
 
 def _verify(given: list[str]) -> int:
@@ -327,6 +331,13 @@ def _doctor(given: list[str]) -> int:
     findings = doctor.diagnose()
     print(doctor.render(findings))
     return int(any(f.status == "problem" for f in findings))
+
+
+def _print_left_out(left_out: dict[str, str]) -> int:
+    """Print what a page lacks, and why; return the exit code."""
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}", file=sys.stderr)
+    return int(bool(left_out))
 
 
 def _print_files(files: Iterable[Path], indent: str = "") -> None:

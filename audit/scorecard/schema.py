@@ -29,6 +29,7 @@ _PRINTED = StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=2000)
 Line = Annotated[str, _PRINTED]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")]
+Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 Number = float | Literal["inf", "-inf", "nan"]  # what JSON has no number for is text
 
 
@@ -60,7 +61,7 @@ class ResolvedScenario(Record):
     title: Line
     source: Line
     game: Name
-    seed: int
+    seed: Count
     data: Name
     task: dict[str, Any] = {}
     delta: float = 0.0
@@ -103,7 +104,7 @@ class Provenance(Record):
     python: Line
     versions: dict[Line, Line | None]
     device: Line
-    cpus: int | None
+    cpus: Count | None
     chosen: dict[Name, ChosenBy] = {}
     plugins: list[PlugInUsed] = []
 
@@ -115,8 +116,8 @@ class DataUsed(Record):
     origin: Line
     note: Line
     digest: Digest
-    splits: dict[Name, int]
-    duplicates: int
+    splits: dict[Name, Count]
+    duplicates: Count
 
 
 class FloorError(Record):
@@ -133,8 +134,8 @@ class Utility(Record):
     accuracy_sd: Number | None = None
     r2: Number | None = None
     r2_sd: Number | None = None
-    models: int
-    test: int
+    models: Count
+    test: Count
     noiseless: Number | None = None
 
 
@@ -153,7 +154,7 @@ class BoundSummary(Record):
     standard_error: Number | None = None  # of a mean that is estimated
     genie: Number | None = None  # mean error of an attacker who attains it
     genie_se: Number | None = None
-    needed: int | None = None  # targets that show an attack at half of it
+    needed: Count | None = None  # targets that show an attack at half of it
 
 
 class EpsilonPair(Record):
@@ -241,8 +242,8 @@ class AttackResult(Record):
 
     headline: Headline
     oracle: bool
-    targets: int | None = None
-    runs: int | None = None
+    targets: Count | None = None
+    runs: Count | None = None
     mse: Number | None = None
     mse_se: Number | None = None
     success: Number | None = None

@@ -152,7 +152,7 @@ def verdict(
         return pages.judge(number, budget, (), f"its run {outcome.failed}", broken=True)
     try:
         values = [read(card, number) for card in outcome.cards]
-    except LookupError as error:
+    except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         return pages.judge(number, budget, (), str(error), broken=True)
     values = [] if outcome.missing else values
     return pages.judge(number, budget, values, outcome.missing)

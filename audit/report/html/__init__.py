@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from audit.errors import UserError, did_you_mean
-from audit.report import columns, summary, terminal
+from audit.report import columns, odd, summary, terminal
 from audit.report.columns import MARKS
 from audit.report.html import target_plots, template
 from audit.report.markdown import provenance
@@ -94,15 +94,15 @@ def flags(card: Scorecard) -> list[dict[str, str]]:
     return listed
 
 
-def write(folder: Path, out: Path) -> Path:
-    """Write the page of a run's folder into the file `out`; return that file.
+def write(folder: Path, out: Path) -> dict[str, str]:
+    """Write the page of a run's folder into a file; return rows it lacks, and why.
 
     Raises:
       UserError: if the file's folder does not exist, or the run has no scorecard.
     """
     if not out.parent.is_dir():
         raise UserError(f"out={out}: no such folder {out.parent}")
-    text = render(load(folder), folder)
+    text, left_out = odd.shown(load(folder), lambda card: render(card, folder))
     with cards.replacing(out) as path:
         path.write_text(text)
-    return out
+    return left_out
