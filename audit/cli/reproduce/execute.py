@@ -24,6 +24,7 @@ from audit.report import columns
 from audit.scorecard import card as cards
 from audit.scorecard import path
 from audit.scorecard.card import Scorecard, plain
+from audit.scorecard.portable import portable
 
 Audit = Callable[[Scenario, str], int]  # runs one scenario into its folder; failures
 
@@ -215,4 +216,4 @@ def write(
 
 def _write(file: Path, text: str) -> None:
     with cards.replacing(file) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(portable(text))
