@@ -116,21 +116,32 @@ def _audit(scenario: Scenario, command: str) -> int:
     workspace.prepare_jax()
     print(terminal.banner(scenario, compose.play(scenario)))
     card = _again(scenario, command)
-    full = None
-    try:
-        written = _write(card, folder)
-    except UserError as error:  # what took hours is not lost
-        spare = Path(tempfile.mkdtemp(prefix="breachmark-"))
-        full, written = f"{error}; the results are in {spare}", _write(card, spare)
+    written, problem = _kept(card, folder)
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
     _print_files(written, "  ")
-    if full is not None:
-        raise UserError(full)
+    if problem is not None:
+        raise UserError(problem)
     failed = [t for t in card.trials if t.status == "failed"]
     for t in failed:
         print(f"failed: {t.attack} on {t.defense}: {t.reason}", file=sys.stderr)
     return len(failed)
+
+
+def _kept(card: Scorecard, folder: Path) -> tuple[list[Path], str | None]:
+    """Write a run's files, elsewhere if there is no room; return them, and what failed.
+
+    What took hours is not lost, and is printed in any case.
+    """
+    try:
+        return _write(card, folder), None
+    except UserError as error:
+        problem = str(error)
+    try:
+        spare = Path(tempfile.mkdtemp(prefix="breachmark-"))
+        return _write(card, spare), f"{problem}; the results are in {spare}"
+    except (UserError, OSError):
+        return [], problem
 
 
 def _write(card: Scorecard, folder: Path) -> list[Path]:

@@ -68,6 +68,16 @@ def test_a_card_that_finds_no_room_is_kept_elsewhere(tmp_path, monkeypatch, caps
     assert list(out.iterdir()) == []
 
 
+def test_a_card_that_finds_no_room_anywhere_is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(cli.tempfile, "mkdtemp", lambda **_: full())
+    assert call(*RUN, f"out={tmp_path}") == 2
+    printed, line = capsys.readouterr()
+    assert "reconstructor" in printed
+    assert line.count("\n") == 1
+    assert f"cannot write {tmp_path}/scorecard.json: No space left" in line
+
+
 @pytest.mark.slow
 def test_a_store_that_finds_no_room_costs_no_attack(tmp_path):
     """Files above 1.1 MB find no room: those of the store, not the card."""
