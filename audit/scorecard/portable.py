@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 from audit.config.hydra_app import quoted
@@ -44,7 +43,7 @@ def command(typed: str) -> str:
 def _known() -> list[Path]:
     """Return the folders below which paths are relative, inner ones first."""
     named = [os.environ.get(name) for name in ("PWD", "AUDIT_DATA", "AUDIT_CACHE")]
-    folders = [Path.cwd(), SUITE, Path.home(), Path(tempfile.gettempdir())]
+    folders = [Path.cwd(), SUITE, Path.home()]
     folders += [Path(name) for name in (*named, sys.prefix) if name]
     every = {f for folder in folders for f in (folder, folder.resolve())}
     absolute = [f for f in every if f.is_absolute() and f.name]

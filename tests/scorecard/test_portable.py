@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 
 import pytest
 
@@ -31,11 +30,10 @@ def snoop(task, *, file: str = "x") -> Attack:
 def home(tmp_path, monkeypatch):
     """A home with an odd name; the suite is called from a folder in it."""
     place = tmp_path / ODD
-    for name in ("here", "tmp", "own plug-ins", "configs"):
+    for name in ("here", "own plug-ins", "configs"):
         (place / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(place))
     monkeypatch.setenv("PWD", str(place / "here"))
-    monkeypatch.setattr(tempfile, "tempdir", str(place / "tmp"))
     monkeypatch.chdir(place / "here")
     return place
 
