@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from audit.cli import process
 from audit.cli.words import choice, parse
 from audit.errors import UserError, did_you_mean
 
@@ -53,9 +55,10 @@ words of run and show:
   --plugins DIR                        defenses, attacks, bounds and scenarios of your
                                        own; also of show, reproduce, verify, list, new
 
-A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed
-or a number claimed as reproduced is not, or a row differs, 2 something typed is wrong,
-3 a row is not reproduced and what made it has changed.
+A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed,
+a number claimed as reproduced is not, a row differs, or a page lacks an odd row,
+2 something typed is wrong or there is no room, 3 a row is not reproduced and what made
+it has changed, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 WITH_PLUGINS = ("run", "show", "reproduce", "report", "verify", "list", "new")
 RUNS = Path("results/runs")
@@ -66,37 +69,31 @@ SCALE = Path("results/scale")
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
+    return process.run(lambda: _command(words))
+
+
+def _command(words: list[str]) -> int:
     if not words or {"-h", "--help"} & set(words) or words[0] == "help":
         print(HELP, end="")
         return 0
+    from audit.config import plugins
+
     functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _verify]
     functions += [_membership, _new, _list, _bench, _doctor]
     commands = {function.__name__.strip("_"): function for function in functions}
-    from audit.config import plugins
-    from audit.config.hydra_app import Refused
-
     command = words[0]
     if (theirs := plugins.shadow()) is not None:
         note = f"`python -m audit` runs {theirs} of this folder; say breachmark here"
         print(f"note: {note}", file=sys.stderr)
-    try:
-        if command not in commands:
-            raise UserError(
-                f"unknown command {command!r}{did_you_mean(command, commands)}"
-            )
-        rest, folders = plugins.words(words[1:])
-        if folders and command not in WITH_PLUGINS:
-            raise UserError(f"{command} takes no --plugins")
-        for folder in folders if command != "new" else ():  # which makes it
-            plugins.existing(folder)
-        with plugins.using(folders):
-            return commands[command](rest)
-    except (UserError, Refused) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nstopped; the same command finishes it", file=sys.stderr)
-        return 130
+    if command not in commands:
+        raise UserError(f"unknown command {command!r}{did_you_mean(command, commands)}")
+    rest, folders = plugins.words(words[1:])
+    if folders and command not in WITH_PLUGINS:
+        raise UserError(f"{command} takes no --plugins")
+    for folder in folders if command != "new" else ():  # which makes it
+        plugins.existing(folder)
+    with plugins.using(folders):
+        return commands[command](rest)
 
 
 def _run(words: list[str]) -> int:
@@ -122,14 +119,32 @@ def _audit(scenario: Scenario, command: str) -> int:
     workspace.prepare_jax()
     print(terminal.banner(scenario, compose.play(scenario)))
     card = _again(scenario, command)
-    written = _write(card, folder)
+    written, problem = _kept(card, folder)
     print(terminal.table(card))
     print(f"\n{terminal.notes(card)}\n")
     _print_files(written, "  ")
+    if problem is not None:
+        raise UserError(problem)
     failed = [t for t in card.trials if t.status == "failed"]
     for t in failed:
         print(f"failed: {t.attack} on {t.defense}: {t.reason}", file=sys.stderr)
     return len(failed)
+
+
+def _kept(card: Scorecard, folder: Path) -> tuple[list[Path], str | None]:
+    """Write a run's files, elsewhere if there is no room; return them, and what failed.
+
+    What took hours is not lost, and is printed in any case.
+    """
+    try:
+        return _write(card, folder), None
+    except UserError as error:
+        problem = str(error)
+    try:
+        spare = Path(tempfile.mkdtemp(prefix="breachmark-"))
+        return _write(card, spare), f"{problem}; the results are in {spare}"
+    except (UserError, OSError):
+        return [], problem
 
 
 def _write(card: Scorecard, folder: Path) -> list[Path]:
@@ -210,8 +225,9 @@ def _leaderboard(given: list[str]) -> int:
     folder = options.get("results", Path("results"))
     if not folder.is_dir():
         raise UserError(f"results={folder}: no such folder")
-    _print_files(markdown.write(folder))
-    return 0
+    files, left_out = markdown.write(folder)
+    _print_files(files)
+    return _print_left_out(left_out)
 
 
 def _scale(given: list[str]) -> int:
@@ -229,8 +245,10 @@ def _report(given: list[str]) -> int:
     which = f"report which run? one of {', '.join(html.run_names()) or 'none here'}"
     [run], options = parse("report", given, "RUN", {"out=FILE": Path}, which)
     folder = html.locate(run)
-    _print_files([html.write(folder, options.get("out", folder / html.PAGE))])
-    return 0
+    page = options.get("out", folder / html.PAGE)
+    left_out = html.write(folder, page)
+    _print_files([page])
+    return _print_left_out(left_out)
 
 
 def _verify(given: list[str]) -> int:
@@ -327,6 +345,13 @@ def _doctor(given: list[str]) -> int:
     findings = doctor.diagnose()
     print(doctor.render(findings))
     return int(any(f.status == "problem" for f in findings))
+
+
+def _print_left_out(left_out: dict[str, str]) -> int:
+    """Print what a page lacks, and why; return the exit code."""
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}", file=sys.stderr)
+    return int(bool(left_out))
 
 
 def _print_files(files: Iterable[Path], indent: str = "") -> None:

@@ -16,6 +16,10 @@ class UserError(Exception):
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+class Refused(SystemExit):
+    """A user's error inside Hydra, which prints tracebacks but lets an exit through."""
+
+
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return "; did you mean X?; there is A, B, C" for an error about `word`."""
     words = sorted(words)

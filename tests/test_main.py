@@ -13,6 +13,7 @@ from audit import data, pipeline
 from audit.__main__ import HELP
 from audit.__main__ import _audit as AUDIT
 from audit.config import compose, hydra_app, registry, workspace
+from audit.engine import shadow
 from audit.games import leave_one_out
 from audit.testing import laws
 from tests import ROOT
@@ -126,7 +127,7 @@ def test_what_the_data_do_not_allow_is_one_line_and_nothing_is_trained(
 
     monkeypatch.delenv("AUDIT_DATA", raising=False)
     monkeypatch.setattr(cli, "_audit", AUDIT)
-    monkeypatch.setattr(leave_one_out.shadow, "sweep", fail)
+    monkeypatch.setattr(shadow, "sweep", fail)
     monkeypatch.setattr(leave_one_out, "release", fail)
     assert TOLD_BY_DATA[words] in refused(capsys, *words, "out=here")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from audit.config import workspace
-from audit.engine.store import installed
+from audit.engine import store
+from audit.errors import UserError
 
 WIDTH = 120
 
@@ -47,10 +47,10 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    version = installed("breachmark")["breachmark"]
+    version = store.installed("breachmark")["breachmark"]
     checkout = "run from a checkout, not installed"
     yield Finding("breachmark", "ok" if version else "note", version or checkout)
-    packages = installed("jax", "jaxlib", "flax", "optax", "dp-accounting")
+    packages = store.installed("jax", "jaxlib", "flax", "optax", "dp-accounting")
     for package, version in packages.items():
         absent = "not installed: pip install -e ."
         yield Finding(package, "ok" if version else "problem", version or absent)
@@ -122,10 +122,9 @@ def _cache() -> Iterator[Finding]:
     compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR") or folder / "xla"
     for name, path in (("cache", folder), ("compilation cache", Path(compiled))):
         try:
-            workspace.make_writable(path)
-        except OSError as error:
-            advice = "name another with AUDIT_CACHE=DIR"
-            yield Finding(name, "problem", f"{path}: {error.strerror}; {advice}")
+            store.make_writable(path, "AUDIT_CACHE")
+        except UserError as error:
+            yield Finding(name, "problem", str(error))
         else:
             yield Finding(name, "ok", str(path))
 

@@ -20,17 +20,14 @@ an array says of its size is checked before anything of it is read.
 
 from __future__ import annotations
 
-import math
-import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.data import untrusted
 from audit.errors import UserError
 
 
@@ -59,12 +56,6 @@ ARRAYS = {
     "scores", "member", "shadow_scores", "shadow_member", "keep", "logits", "labels",
 }  # fmt: skip
 
-# what a damaged, encrypted or oversized file raises: RuntimeError asks for a password,
-# and `NotImplementedError` is one
-UNREADABLE = (
-    ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError,
-)  # fmt: skip
-
 
 def read(path: Path) -> Scored | Models:
     """Read scores or models from a file or a folder.
@@ -79,20 +70,11 @@ def read(path: Path) -> Scored | Models:
     if path.suffix != ".npz":
         raise UserError(f"{path}: an .npz file or a folder is expected")
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
-            unknown = ", ".join(sorted(set(members) - ARRAYS))
-            if unknown:
-                raise UserError(
-                    f"{path}: unknown arrays {unknown}; a file holds {LAYOUTS}"
-                )
-            _check_memory(sum(m.file_size for m in members.values()))
-            arrays = {}
-            for name, member in members.items():
-                with archive.open(member) as stream:
-                    arrays[name] = _plain(stream, member.file_size, name)
-    except UNREADABLE as error:
+        arrays = untrusted.arrays(path)
+    except untrusted.UNREADABLE as error:
         raise UserError(f"{path}: cannot be read as plain arrays: {error}") from None
+    if unknown := ", ".join(sorted(set(arrays) - ARRAYS)):
+        raise UserError(f"{path}: unknown arrays {unknown}; a file holds {LAYOUTS}")
     try:
         return _layout(arrays)
     except ValueError as error:
@@ -258,46 +240,8 @@ def natural(paths: Iterable[Path]) -> list[Path]:
 def _array(path: Path) -> np.ndarray:
     try:
         size = path.stat().st_size
-        _check_memory(size)
+        untrusted.check_memory(size)
         with path.open("rb") as stream:
-            return _plain(stream, size, path.name)
-    except UNREADABLE as error:
+            return untrusted.array(stream, size, path.name)
+    except untrusted.UNREADABLE as error:
         raise UserError(f"{path}: cannot be read as a plain array: {error}") from None
-
-
-def _plain(stream: IO[bytes], size: int, name: str) -> np.ndarray:
-    """Read one array, after its header is found to speak of `size` bytes.
-
-    Raises:
-      ValueError: if it does not, or the array holds Python objects.
-    """
-    version = np.lib.format.read_magic(stream)
-    headers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in headers:
-        raise ValueError(f"{name} is in version {version} of the format, not plain")
-    shape, _, dtype = headers[version](stream)
-    if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects or ragged lists, not numbers")
-    if math.prod(shape) * dtype.itemsize + stream.tell() != size:
-        raise ValueError(
-            f"{name} says shape {shape} of {dtype}, which is not its size: truncated?"
-        )
-    stream.seek(0)
-    return np.lib.format.read_array(stream, allow_pickle=False)
-
-
-def _check_memory(size: int) -> None:
-    """Refuse what would not fit the machine's free memory twice.
-
-    Raises:
-      ValueError: with both sizes.
-    """
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if 2 * size > free:
-        raise ValueError(
-            f"its arrays take {size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of "
-            f"memory are free; half of that can be read"
-        )

@@ -14,7 +14,7 @@ from typing import Any
 from audit.config import compose, plugins, scenario_file
 from audit.config.registry import SUITE
 from audit.engine import store as stores
-from audit.errors import UserError, brief, did_you_mean
+from audit.errors import Refused, UserError, brief, did_you_mean
 
 # Hydra composes and sweeps; logging and output folders are the suite's own.
 QUIET = (
@@ -28,10 +28,6 @@ QUIET = (
 MOST_LETTERS = 4_096  # of one word
 BUILT_IN = Path(__file__).resolve().parent.parent.parent / "scenarios"
 FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
-
-
-class Refused(SystemExit):
-    """A user's error inside Hydra, which prints tracebacks but lets an exit through."""
 
 
 def folders(config_dir: str | None) -> list[Path]:
@@ -93,7 +89,7 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     def point(config: Any) -> None:
         try:
             scenario = _scenario(name, config)._replace(elsewhere=elsewhere)
-            job(scenario, f"scenario={name}{_replay(config_dir)}")
+            job(scenario, quoted([f"scenario={name}", *_replay(config_dir)]))
         except UserError as error:
             raise Refused(str(error)) from None
 
@@ -211,14 +207,18 @@ def _leaves(key: str, value: Any) -> set[str]:
     return set().union(*(_leaves(f"{key}.{k}", below) for k, below in value.items()))
 
 
-def _replay(config_dir: str | None) -> str:
+def _replay(config_dir: str | None) -> list[str]:
     from hydra.core.hydra_config import HydraConfig
 
     words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
     words += ["--config-dir", config_dir] if config_dir else []
-    words += [w for folder in plugins.named_folders() for w in ("--plugins", folder)]
+    return words + [w for f in plugins.named_folders() for w in ("--plugins", f)]
+
+
+def quoted(words: list[str]) -> str:
+    """Return words as a shell reads them."""
     plain = re.compile(r"[\w@%+=:,./\[\]-]+")  # lists of plain words need no quotes
-    return "".join(f" {w if plain.fullmatch(w) else shlex.quote(w)}" for w in words)
+    return " ".join(w if plain.fullmatch(w) else shlex.quote(w) for w in words)
 
 
 @contextlib.contextmanager

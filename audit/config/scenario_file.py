@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from audit.data import untrusted
 from audit.errors import UserError, brief
 
 MOST_BYTES = 2**15
@@ -24,11 +25,7 @@ HYDRAS = {"defaults": "a scenario is one file", "hydra": "it is not for scenario
 def read(path: Path, most: int = MOST_BYTES) -> str:
     """Return the text of a file of at most `most` bytes. Raises UserError."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(most + 1)
-        if len(raw) > most:
-            raise UserError(f"{path} is larger than {most:,} bytes")
-        return raw.decode()
+        return untrusted.text(path, most)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 

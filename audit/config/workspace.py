@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit.config import code, registry, scenario_file
+from audit.config import code, registry
 from audit.config.compose import Scenario
+from audit.data import untrusted
 from audit.engine import store as stores
 from audit.errors import UserError
 
@@ -59,28 +60,25 @@ def open_folder(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     UserError if it cannot be written, or holds another run.
     """
     folder, digest = place(scenario, runs)
-    try:
-        make_writable(folder)
-    except OSError as error:
-        raise UserError(f"cannot write out={folder}: {error.strerror}") from None
+    stores.make_writable(folder, "out")
     card, before = folder / "scorecard.json", None
-    broken = (UserError, ValueError, KeyError, TypeError, RecursionError)
+    broken = (UserError, ValueError, KeyError, TypeError, OSError, RecursionError)
     with contextlib.suppress(*broken):
-        text = scenario_file.read(card, MOST_BYTES)
+        text = untrusted.text(card)
         before = json.loads(text)["provenance"]["scenario_digest"]
     if card.exists() and before != digest:
         raise UserError(
             f"out={folder} holds the scorecard of another run; name another folder or "
             f"remove it"
         )
+    ours = ("scorecard.*", "report.html", "*.png") if scenario.spec.out else ()
+    files = sorted(path.name for name in ours for path in folder.glob(name))
+    if files and before is None:
+        raise UserError(
+            f"out={folder} holds {files[0]} and no scorecard: a run would write over "
+            f"it; name another folder"
+        )
     return folder, digest
-
-
-def make_writable(folder: Path) -> None:
-    """Make a folder and prove that files can be written there. Raises: OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
 
 
 def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> Engine:
@@ -89,9 +87,8 @@ def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> 
 
     spec = scenario.spec
     place = Path(spec.store) if spec.store else (folder if spec.out else runs) / "store"
-    return Engine(
-        scenario.lanes, stores.open_store(place, progress.note), progress.report
-    )
+    once = functools.cache(progress.note)  # a full disk is told of by every shard
+    return Engine(scenario.lanes, stores.open_store(place, once), progress.report)
 
 
 def prepare_jax() -> None:

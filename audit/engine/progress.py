@@ -7,6 +7,7 @@ have a bar.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -101,7 +102,8 @@ class Progress:
         if self.bars is not None:
             self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(text, file=self.stream, flush=True)
+            with contextlib.suppress(BrokenPipeError):  # nobody reads on
+                print(text, file=self.stream, flush=True)
 
     def _begin(self, what: str, done: int, total: int, now: float) -> _Stage:
         self._end(what)

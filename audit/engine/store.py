@@ -29,11 +29,8 @@ import numpy as np
 
 from audit.errors import UserError
 
+ROOM = 1_000_000  # bytes, of a card with its page
 DESCRIPTION = "key"  # the one name no shard may have
-
-
-class StoreError(UserError):
-    """The folder cannot be written; the text names it."""
 
 
 def _ignore(problem: str) -> None:
@@ -44,24 +41,35 @@ class Store(NamedTuple):
     """A folder that can be written."""
 
     folder: Path
-    on_problem: Callable[[str], None] = _ignore  # called once per damaged shard
+    # called with a sentence per damaged shard, and per shard that finds no room
+    on_problem: Callable[[str], None] = _ignore
 
 
 def open_store(folder: Path, on_problem: Callable[[str], None] = _ignore) -> Store:
     """Make the folder if it does not exist, and check that it can be written.
 
     Raises:
-      StoreError: if the folder cannot be written.
+      UserError: if the folder cannot be written.
+    """
+    make_writable(folder, "store")
+    return Store(folder, on_problem)
+
+
+def make_writable(folder: Path, word: str) -> None:
+    """Make a folder and prove that a card fits there.
+
+    Raises:
+      UserError: if none does; the text names the folder as `word`=FOLDER.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise StoreError(
-            f"cannot write store={folder}: {error.strerror}; use another store=DIR"
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+    except (OSError, ValueError) as error:  # a name may hold what no path does
+        why = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"cannot write {word}={folder}: {why}; use another {word}=DIR"
         ) from None
-    return Store(folder, on_problem)
 
 
 # Keys ---------------------------------------------------------------------------------
@@ -122,8 +130,9 @@ def _key_data(value: Any) -> Any:
 def put(store: Store, key: str, name: str, arrays: dict[str, np.ndarray]) -> None:
     """Write one shard; two processes may write the same shard at once.
 
+    One that cannot be written is reported by `store.on_problem` and not kept.
+
     Raises:
-      StoreError: if the file cannot be written.
       TypeError: for an array that an npz file cannot represent.
     """
     shard, manifest = _paths(store, key, name)
@@ -133,8 +142,8 @@ def put(store: Store, key: str, name: str, arrays: dict[str, np.ndarray]) -> Non
         "arrays": {k: [str(a.dtype), list(a.shape)] for k, a in arrays.items()},
         "made_by": versions(),
     }
-    _write(shard, raw)
-    _write(manifest, json.dumps(description).encode())
+    if _write(store, shard, raw):
+        _write(store, manifest, json.dumps(description).encode())
 
 
 def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
@@ -160,14 +169,10 @@ def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
 
 
 def describe(store: Store, key: str, made_of: dict[str, Any]) -> None:
-    """Write the parts of a key once, for people to read.
-
-    Raises:
-      StoreError: if the file cannot be written.
-    """
+    """Write the parts of a key once, for people to read, where there is room."""
     path = _folder(store, key) / f"{DESCRIPTION}.json"
     if not path.exists():
-        _write(path, json.dumps(made_of, indent=2, default=_in_words).encode())
+        _write(store, path, json.dumps(made_of, indent=2, default=_in_words).encode())
 
 
 def _in_words(value: Any) -> str:
@@ -212,7 +217,7 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
-def _write(path: Path, raw: bytes) -> None:
+def _write(store: Store, path: Path, raw: bytes) -> bool:
     """Write a file whole or not at all, first under a temporary name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}")
     try:
@@ -226,9 +231,10 @@ def _write(path: Path, raw: bytes) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        remedy = "make room there or use another store=DIR"
-        problem = f"cannot write {path.parent}: {error.strerror}"
-        raise StoreError(f"{problem}; {remedy}") from None
+        problem = f"cannot write store={store.folder}: {error.strerror}"
+        store.on_problem(f"{problem}; runs are not kept there, and the audit goes on")
+        return False
+    return True
 
 
 def installed(*packages: str) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 
 import numpy as np
 
@@ -64,6 +65,7 @@ def strongest(card: Scorecard, defense: str) -> TrialRow | None:
         for trial in card.trials
         if trial.defense == defense and trial.result is not None
         if not trial.result.oracle and not VOID & {f.name for f in trial.flags}
+        if not math.isnan(trial.result.headline.strength)
     ]
     return max(sound, key=lambda pair: pair[0], default=(0, None))[1]
 

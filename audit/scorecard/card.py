@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
+from audit.data import untrusted
 from audit.engine.store import installed
-from audit.scorecard import schema
+from audit.errors import UserError
+from audit.scorecard import portable, schema
 from audit.scorecard.schema import VERSION, Scorecard, from_json
 
 __all__ = ["Scorecard", "from_json"]
@@ -35,7 +37,7 @@ def provenance(command: str, seconds: float, digest: str, code: str) -> dict[str
     packages = "breachmark", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting"
     device = jax.devices()[0]
     return {
-        "command": command,
+        "command": portable.command(command),
         "scenario_digest": digest,
         "code": code,
         "seconds": round(seconds, 1),
@@ -71,8 +73,8 @@ def of_parts(*, arrays: dict[str, np.ndarray], **parts: Any) -> Scorecard:
     Raises:
       UserError: if a part is not what `schema` says it is.
     """
-    text = json.dumps({"schema": VERSION, **plain(parts)}, allow_nan=False)
-    return from_json(text, "this run's card", arrays)
+    fields = {"schema": VERSION, **plain(parts, portable.portable)}
+    return from_json(json.dumps(fields, allow_nan=False), "this run's card", arrays)
 
 
 def to_json(card: Scorecard) -> str:
@@ -81,16 +83,21 @@ def to_json(card: Scorecard) -> str:
     return json.dumps({"schema": VERSION, **plain(fields)}, indent=2, allow_nan=False)
 
 
-def plain(value: Any) -> Any:
-    """Return nested data as JSON holds it: no arrays, no tuples, no infinity."""
+def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+    """Return nested data as JSON holds it: no arrays, no tuples, no infinity.
+
+    `text` changes every text on the way.
+    """
     if isinstance(value, BaseModel):
-        return plain(value.model_dump(exclude_unset=True))
+        return plain(value.model_dump(exclude_unset=True), text)
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): plain(v, text) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [plain(v, text) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return plain(value.tolist())
+        return plain(value.tolist(), text)
+    if isinstance(value, str):
+        return text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -98,33 +105,41 @@ def plain(value: Any) -> Any:
 
 def save(card: Scorecard, folder: Path) -> None:
     """Write scorecard.json and scorecard.npz, each whole or not at all."""
+    with replacing(folder / "scorecard.json") as path:  # first: it says whose folder
+        path.write_text(to_json(card) + "\n")
     with replacing(folder / "scorecard.npz") as path, path.open("wb") as file:
         np.savez_compressed(file, **card.arrays)  # type: ignore[arg-type]
-    with replacing(folder / "scorecard.json") as path:
-        path.write_text(to_json(card) + "\n")
 
 
 def load(folder: Path) -> Scorecard:
     """Read what `save` wrote.
 
     Raises:
-      UserError: if there is no scorecard.
-      OSError, ValueError, EOFError, BadZipFile: if its arrays cannot be read.
+      UserError: if there is none, or one of both files cannot be read.
     """
-    card = schema.load(folder / "scorecard.json")
-    with np.load(folder / "scorecard.npz", allow_pickle=False) as arrays:
-        return card._replace(arrays=dict(arrays))
+    card, path = schema.load(folder / "scorecard.json"), folder / "scorecard.npz"
+    try:
+        return card._replace(arrays=untrusted.arrays(path, schema.MOST_OF_ARRAYS))
+    except untrusted.UNREADABLE as error:
+        raise UserError(f"cannot read {path}: {error}") from None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, which takes the place of `path` on success only."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
+    """Yield a temporary path, which takes the place of `path` on success only.
+
+    Raises:
+      UserError: if the disk is full, or the folder cannot be written.
+    """
     try:
-        yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None

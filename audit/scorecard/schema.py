@@ -16,10 +16,11 @@ import numpy as np
 import pydantic
 from pydantic import StringConstraints
 
+from audit.data import untrusted
 from audit.errors import UserError
 
 VERSION = 2
-MOST_BYTES = 20_000_000
+MOST_OF_ARRAYS = 2e9  # bytes
 MOST_NAMED = 3  # errors named in one message
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -28,6 +29,7 @@ _PRINTED = StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=2000)
 Line = Annotated[str, _PRINTED]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{7,64}$")]
+Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
 Number = float | Literal["inf", "-inf", "nan"]  # what JSON has no number for is text
 
 
@@ -59,7 +61,7 @@ class ResolvedScenario(Record):
     title: Line
     source: Line
     game: Name
-    seed: int
+    seed: Count
     data: Name
     task: dict[str, Any] = {}
     delta: float = 0.0
@@ -102,7 +104,7 @@ class Provenance(Record):
     python: Line
     versions: dict[Line, Line | None]
     device: Line
-    cpus: int | None
+    cpus: Count | None
     chosen: dict[Name, ChosenBy] = {}
     plugins: list[PlugInUsed] = []
 
@@ -114,8 +116,8 @@ class DataUsed(Record):
     origin: Line
     note: Line
     digest: Digest
-    splits: dict[Name, int]
-    duplicates: int
+    splits: dict[Name, Count]
+    duplicates: Count
 
 
 class FloorError(Record):
@@ -132,8 +134,8 @@ class Utility(Record):
     accuracy_sd: Number | None = None
     r2: Number | None = None
     r2_sd: Number | None = None
-    models: int
-    test: int
+    models: Count
+    test: Count
     noiseless: Number | None = None
 
 
@@ -152,7 +154,7 @@ class BoundSummary(Record):
     standard_error: Number | None = None  # of a mean that is estimated
     genie: Number | None = None  # mean error of an attacker who attains it
     genie_se: Number | None = None
-    needed: int | None = None  # targets that show an attack at half of it
+    needed: Count | None = None  # targets that show an attack at half of it
 
 
 class EpsilonPair(Record):
@@ -240,8 +242,8 @@ class AttackResult(Record):
 
     headline: Headline
     oracle: bool
-    targets: int | None = None
-    runs: int | None = None
+    targets: Count | None = None
+    runs: Count | None = None
     mse: Number | None = None
     mse_se: Number | None = None
     success: Number | None = None
@@ -327,10 +329,11 @@ def load(path: Path) -> Scorecard:
       UserError: if it cannot be read or is no scorecard.
     """
     try:
-        return from_json(path.read_text(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
+        text = untrusted.text(path)
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read {path}: {why}") from None
+    return from_json(text, str(path))
 
 
 def from_json(
@@ -346,8 +349,6 @@ def from_json(
     Raises:
       UserError: naming the fields that are wrong, and their values.
     """
-    if len(text.encode()) > MOST_BYTES:
-        raise UserError(f"{where}: larger than {MOST_BYTES // 10**6} MB: no scorecard")
     try:
         fields = json.loads(text, parse_constant=_no_number)
         version = fields.get("schema") if isinstance(fields, dict) else None

@@ -5,6 +5,7 @@ import pytest
 
 from audit.__main__ import main
 from audit.cli import rate_scores, score_formats
+from audit.data import untrusted
 from audit.engine import signals
 from audit.statistics import roc
 from tests.commands import refused
@@ -277,7 +278,7 @@ def test_what_would_not_fit_memory_is_refused_before_it_is_read(
     file = tmp_path / "bomb.npz"
     np.savez_compressed(file, members=np.zeros(10**6), nonmembers=ONES[0])
     assert file.stat().st_size < 10_000
-    monkeypatch.setattr(score_formats.os, "sysconf", lambda name: 2**11)
+    monkeypatch.setattr(untrusted.os, "sysconf", lambda name: 2**11)
     assert "GiB of memory are free" in refused(capsys, "membership", str(file))
 
 

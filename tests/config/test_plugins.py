@@ -344,10 +344,10 @@ def test_a_card_says_where_its_plug_ins_are_from_and_holds_their_bound(run):
     plug_ins = card["provenance"]["plugins"]
     kinds = {"quiet": "defense", "grey": "attack", "thousandth": "bound"}
     assert {p["name"]: p["kind"] for p in plug_ins} == kinds
-    assert {p["origin"] for p in plug_ins} == {f"folder {run}"}
-    assert f"--plugins {run}" in card["provenance"]["command"]
+    assert {p["origin"] for p in plug_ins} == {f"folder {run.name}"}
+    assert f"--plugins {run.name}" in card["provenance"]["command"]
     text = (run / "out" / "scorecard.md").read_text()
-    assert f"defense quiet from folder {run}" in text
+    assert f"defense quiet from folder {run.name}" in text
     assert "low: nobody (this test)" in text
     bounds = {b["name"]: b for b in card["defenses"]["quiet"]["bounds"]}
     assert bounds["low"]["mean"] == 0.001
@@ -360,7 +360,7 @@ def test_a_card_says_where_its_plug_ins_are_from_and_holds_their_bound(run):
 def test_a_rows_own_folder_of_plug_ins_is_never_opened(run, tmp_path, capsys):
     row = str(run / "out" / "scorecard.json")
     line = refused(capsys, "verify", row)
-    assert f"made with plug-ins in '{run}'" in line
+    assert f"made with plug-ins in '{run.name}'" in line
     assert "--plugins DIR" in line
     # the one that is typed is opened, and its row is replayed
     words = ["verify", str(run / "out"), f"out={tmp_path}/again"]

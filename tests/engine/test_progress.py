@@ -129,3 +129,13 @@ def test_notes_and_units(capsys):
     assert second.endswith(" records/s")
     quiet("dpsgd", 1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+class NobodyReads(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_run_goes_on_when_nobody_reads_its_progress():
+    with Progress(NobodyReads(), plain=True) as progress:
+        progress.report("x", 1, 1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from audit.engine import store as stores
+from audit.errors import UserError
 
 ARRAYS = {
     "a": np.arange(6.0).reshape(2, 3).astype(np.float16),
@@ -173,17 +174,19 @@ def test_writers_at_the_same_time(store):
 def test_unwritable_folder_is_named(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(stores.StoreError, match=str(blocked)):
+    with pytest.raises(UserError, match=str(blocked)):
         stores.open_store(blocked / "below")
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(store, monkeypatch):
+def test_a_full_disk_is_told_of_and_leaves_nothing(store, problems, monkeypatch):
     def full(file):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("audit.engine.store.os.fsync", full)
-    with pytest.raises(stores.StoreError, match=r"No space left.*store=DIR"):
-        stores.put(store, KEY, "tile", ARRAYS)
+    stores.put(store, KEY, "tile", ARRAYS)
+    stores.describe(store, KEY, {})
+    (problem,) = set(problems)
+    assert f"cannot write store={store.folder}: No space left" in problem
     assert not [path for path in store.folder.rglob("*") if path.is_file()]
 
 

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
 from audit.cli.reproduce import figures
 from audit.cli.reproduce import verdicts as pages
@@ -25,6 +24,7 @@ from audit.report import columns
 from audit.scorecard import card as cards
 from audit.scorecard import path
 from audit.scorecard.card import Scorecard, plain
+from audit.scorecard.portable import portable
 
 Audit = Callable[[Scenario, str], int]  # runs one scenario into its folder; failures
 
@@ -98,7 +98,7 @@ def _finished(scenario: Scenario, runs: Path) -> Scorecard | None:
     folder, digest = workspace.place(scenario, runs)
     try:
         card = cards.load(folder)
-    except (OSError, ValueError, TypeError, BadZipFile, UserError):
+    except UserError:
         return None
     expected = {"scenario_digest": digest, "code": workspace.code_version(scenario)}
     same = expected.items() <= {k: card.provenance.get(k) for k in expected}.items()
@@ -153,7 +153,7 @@ def verdict(
         return pages.judge(number, budget, (), f"its run {outcome.failed}", broken=True)
     try:
         values = [read(card, number) for card in outcome.cards]
-    except LookupError as error:
+    except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         return pages.judge(number, budget, (), str(error), broken=True)
     values = [] if outcome.missing else values
     return pages.judge(number, budget, values, outcome.missing)
@@ -216,4 +216,4 @@ def write(
 
 def _write(file: Path, text: str) -> None:
     with cards.replacing(file) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(portable(text))

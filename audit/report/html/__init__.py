@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 from audit.errors import UserError, did_you_mean
-from audit.report import columns, summary, terminal
+from audit.report import columns, odd, summary, terminal
 from audit.report.columns import MARKS
 from audit.report.html import target_plots, template
 from audit.report.markdown import provenance
@@ -46,13 +45,9 @@ def load(folder: Path) -> Scorecard:
     Raises:
       UserError: if it is no scorecard, or the arrays cannot be read.
     """
-    path = template.beside(folder, "scorecard.npz")
-    if path is None:
+    if template.beside(folder, "scorecard.npz") is None:
         return schema.load(folder / "scorecard.json")
-    try:
-        return cards.load(folder)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    return cards.load(folder)
 
 
 def render(card: Scorecard, folder: Path) -> str:
@@ -99,15 +94,15 @@ def flags(card: Scorecard) -> list[dict[str, str]]:
     return listed
 
 
-def write(folder: Path, out: Path) -> Path:
-    """Write the page of a run's folder into the file `out`; return that file.
+def write(folder: Path, out: Path) -> dict[str, str]:
+    """Write the page of a run's folder into a file; return rows it lacks, and why.
 
     Raises:
       UserError: if the file's folder does not exist, or the run has no scorecard.
     """
     if not out.parent.is_dir():
         raise UserError(f"out={out}: no such folder {out.parent}")
-    text = render(load(folder), folder)
+    text, left_out = odd.shown(load(folder), lambda card: render(card, folder))
     with cards.replacing(out) as path:
         path.write_text(text)
-    return out
+    return left_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from audit.scorecard.view import SHORT, Column
 WIDTHS = (900, 640, 400)  # of figures, in pixels; the first at which all fit is used
 
 
-def render(cards: list[CommittedCard], folder: Path) -> str:
+def render(
+    cards: list[CommittedCard], folder: Path, left_out: Iterable[str] = ()
+) -> str:
     """Return the page of committed cards, with the figures in `folder`/<card>."""
     tables, pictures = standings.tables(cards), []
     for width in WIDTHS:
@@ -32,6 +35,7 @@ def render(cards: list[CommittedCard], folder: Path) -> str:
     return template.render(
         "leaderboard.html",
         "Breachmark leaderboard",
+        left_out=left_out,
         tables=zip(tables, pictures, strict=True),
         holds_for=_holds_for,
         plot_of=pareto_plot,

@@ -6,10 +6,13 @@ LEADERBOARD.md and leaderboard.html show the same tables. Both are functions of 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
 from audit.errors import UserError
+from audit.report import odd
 from audit.report.html.template import beside
 from audit.report.leaderboard import standings
 from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
@@ -18,21 +21,30 @@ from audit.scorecard import card as cards
 from audit.scorecard import schema
 
 MARKDOWN, PAGE = "LEADERBOARD.md", "leaderboard.html"
+NOWHERE = Path(os.devnull)  # a folder without figures, whose pages are made at once
 
 
-def committed(folder: Path) -> list[CommittedCard]:
-    """Return the checked scorecards of a folder's folders.
+def committed(folder: Path) -> tuple[list[CommittedCard], dict[str, str]]:
+    """Return the scorecards of a folder's folders, and folder -> why it has none.
 
     Raises:
-      UserError: if there is no file `*/scorecard.json`, or one is no scorecard.
+      UserError: if there is no file `*/scorecard.json`, or none is a scorecard.
     """
-    paths = sorted(folder.glob("*/scorecard.json"))
-    if not paths:
-        raise UserError(f"no scorecard in {folder}: looked for */scorecard.json")
-    return [CommittedCard(path.parent.name, schema.load(path)) for path in paths]
+    paths, found, left_out = sorted(folder.glob("*/scorecard.json")), [], {}
+    for path in paths:
+        try:
+            found.append(CommittedCard(path.parent.name, schema.load(path)))
+        except UserError as error:
+            left_out[path.parent.name] = str(error)
+    if not found:
+        why = "; ".join(left_out.values()) or "looked for */scorecard.json"
+        raise UserError(f"no scorecard in {folder}: {why}")
+    return found, left_out
 
 
-def markdown(committed_cards: list[CommittedCard], folder: Path) -> str:
+def markdown(
+    committed_cards: list[CommittedCard], folder: Path, left_out: Iterable[str] = ()
+) -> str:
     """Return LEADERBOARD.md of committed cards, linked to what `folder`/<card> has."""
 
     def rows(table: StandingsTable) -> list[list[str]]:
@@ -45,7 +57,7 @@ def markdown(committed_cards: list[CommittedCard], folder: Path) -> str:
     return (
         templates()
         .get_template("leaderboard.md.jinja")
-        .render(tables=standings.tables(committed_cards), rows=rows)
+        .render(tables=standings.tables(committed_cards), rows=rows, left_out=left_out)
     )
 
 
@@ -62,14 +74,27 @@ def _links(row: Standing, folder: Path) -> str:
     return " · ".join(parts)
 
 
-def write(folder: Path) -> list[Path]:
-    """Write LEADERBOARD.md and leaderboard.html into a folder of results."""
+def write(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """Write LEADERBOARD.md and leaderboard.html into a folder of results.
+
+    Returns:
+      The files, and the folders whose cards they lack, each with why.
+    """
     from audit.report.leaderboard import html
 
-    cards_here = committed(folder)
-    page, text = html.render(cards_here, folder), markdown(cards_here, folder)
-    files = {folder / MARKDOWN: text, folder / PAGE: page}
-    for file, content in files.items():
+    cards_here, left_out = committed(folder)
+
+    def pages(shown: list[CommittedCard], at: Path = NOWHERE) -> list[str]:
+        return [page(shown, at, left_out) for page in (markdown, html.render)]
+
+    try:
+        texts = pages(cards_here, folder)
+    except Exception:  # whichever card is to blame
+        tables = [odd.showable(t, pages) for t in standings.by_table(cards_here)]
+        left_out |= {m.folder: why for _, others in tables for m, why in others}
+        texts = pages([member for kept, _ in tables for member in kept], folder)
+    files = [folder / MARKDOWN, folder / PAGE]
+    for file, content in zip(files, texts, strict=True):
         with cards.replacing(file) as path:
             path.write_text(content)
-    return list(files)
+    return files, left_out

@@ -115,9 +115,14 @@ class StandingsTable(NamedTuple):
 
 def tables(cards: list[CommittedCard]) -> list[StandingsTable]:
     """Return one table per scenario and data set, in alphabetical order."""
+    return [_table(seed_groups(members)) for members in by_table(cards)]
+
+
+def by_table(cards: list[CommittedCard]) -> list[list[CommittedCard]]:
+    """Return the cards of each table, in the order of tables."""
     where = lambda m: (m.card.scenario.scenario, m.card.data.name)  # noqa: E731
     grouped = itertools.groupby(sorted(cards, key=where), where)
-    return [_table(seed_groups(list(members))) for _, members in grouped]
+    return [list(members) for _, members in grouped]
 
 
 def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
@@ -272,7 +277,7 @@ def _slack(row: Standing) -> float | None:
     if utility is None or utility.accuracy is None:
         return None if over_seeds is None else 2 * over_seeds
     share = min(max(float(utility.accuracy), 0.0), 1.0)
-    test = share * (1 - share) / float(utility.test)
+    test = share * (1 - share) / max(1.0, float(utility.test))
     return 2 * math.sqrt(test + (over_seeds or 0.0) ** 2)
 
 
