@@ -76,8 +76,8 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         trajectories=spec.accounting_runs,
         delta=spec.delta,
     )
-    if game.fits is not None:
-        for learner in learners:
+    for learner in learners:
+        if game.fits is not None:
             game.fits(learner, table)
         if spec.estimate == "enforced":
             affordable(learner, public, table)
@@ -206,7 +206,7 @@ def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
     return factory(task, **dict(settings))
 
 
-def affordable(learner: shadow.Learner, public: Public, table: Table) -> None:
+def affordable(learner: Learner, public: Public, table: Table) -> None:
     """Refuse runs that cannot fit this machine or end within a day; see `budget`."""
     splits, mechanism = table.problem.splits, learner.defense.mechanism
     targets, steps = len(splits.targets.y), 1

@@ -36,7 +36,7 @@ FILES = {
     "itself": ("x: &x [*x]", "*x stands inside of itself"),
     "nobody": ("x: *nobody", "line 32: found undefined alias"),
     "deep": (f"x: {'[' * 3_000}", "nested more than 20 levels deep"),
-    "large": ("#" * 50_000_000, "is larger than 32,768 bytes"),
+    "large": ("#" * 50_000_000, "larger than 32,768 bytes"),
     "tag": ("x: !!python/object/apply:os.system [ls]", "line 32: could not determine"),
     "tab": ("x:\n\t- 1", "line 33: found character"),
     "twice": ("seed: 1\nseed: 2", "line 32: found duplicate key seed"),

@@ -114,7 +114,7 @@ def gigabyte(path):
 
 
 BIG = {
-    "larger than 20 MB": gigabyte,
+    "larger than 20,000,000 bytes": gigabyte,
     "no regular file": lambda path: os.mkfifo(path),
     "not JSON": lambda path: path.write_text('{"schema": ' + "[" * 10**6),
     "no scorecard": lambda path: path.write_text("[[]]"),
