@@ -243,7 +243,7 @@ def mlp(
     module = _Mlp((hidden,) * layers, classes, activation)
     name = f"mlp({hidden}x{layers} {activation})"
     names = (*(f"hidden_{i}" for i in range(layers)), "head")
-    stack = Stack(names, ACTIVATIONS[activation], classes, hidden)
+    stack = Stack(names, ACTIVATIONS[activation], hidden)
     task = _task(name, module, features, classes)
     return task._replace(dense=stack, smooth=activation not in KINKED)
 
