@@ -41,7 +41,7 @@ def roc(card: Scorecard) -> Any:
 
 def both_sides(card: Scorecard) -> Any:
     """Draw lower ends against the upper one, every estimator, log-log."""
-    from audit.games.epsilon_audit import NAMES  # imports JAX
+    from audit.games.canary import NAMES  # imports JAX
 
     labels = "ε lower: audit, 95%", "ε upper: accountant"
     figure, (axis,) = common.panels(1, (4.6, 4.2), *labels)
