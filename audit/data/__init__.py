@@ -79,12 +79,7 @@ def resolve(name: str, candidates: Sequence[str]) -> str:
 
 
 def load(name: str) -> Dataset:
-    """Load a data set.
-
-    Raises:
-      DataError: if it is unknown, missing or damaged.
-    """
+    """Load a data set; DataError if it is unknown, missing or damaged."""
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
-    load, _ = SOURCES[name]
-    return load()
+    return SOURCES[name][0]()

@@ -43,7 +43,7 @@ class _Passes(NamedTuple):
 
 
 def _heads(stack: Stack, tree: Any) -> list[Head]:
-    return [Head(tree[name]["kernel"], tree[name]["bias"]) for name in stack.layers]
+    return [Head(**tree[name]) for name in stack.layers]
 
 
 def _masks(stack: Stack, mask: Any) -> list[Any]:
@@ -52,7 +52,7 @@ def _masks(stack: Stack, mask: Any) -> list[Any]:
 
 def _tree(stack: Stack, heads: list[Head]) -> Any:
     pairs = zip(stack.layers, heads, strict=True)
-    return {name: {"kernel": h.kernel, "bias": h.bias} for name, h in pairs}
+    return {name: head._asdict() for name, head in pairs}
 
 
 def _both_ways(

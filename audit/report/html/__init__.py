@@ -102,8 +102,7 @@ def flags(card: Scorecard) -> list[dict[str, str]]:
 def write(folder: Path, out: Path) -> Path:
     """Write the page of a run's folder into the file `out`; return that file.
 
-    Raises:
-      UserError: if the file's folder does not exist, or the run has no scorecard.
+    UserError if the file's folder does not exist, or the run has no scorecard.
     """
     if not out.parent.is_dir():
         raise UserError(f"out={out}: no such folder {out.parent}")
