@@ -102,7 +102,8 @@ def play(
     column = find(table.problem, name)
     if base.shown(model, "fixed") and not base.is_oracle(model):
         raise ValueError("the records hold the answers: only an oracle may know them")
-    state, diagnostics = base.fitted(key, attack, learner, table, attribute=column)
+    knowledge = base.grant(model, learner, table)._replace(attribute=column)
+    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
     with jax.enable_x64("exact" in learner.defense.traits):
         z = double(splits.fixed)
         refits = _refits(learner, z, column) if base.shown(model, "refits") else None
