@@ -33,7 +33,6 @@ from audit.models import pretrain
 from audit.rng import stream
 from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
-from audit.scorecard.flags import Measured
 from audit.statistics import lpips
 from audit.types import (
     Attack,
@@ -49,15 +48,10 @@ from audit.types import (
 
 
 def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
-    """Run a scenario and return its scorecard.
+    """Run a checked scenario (`compose.validate`) and return its scorecard.
 
-    Args:
-      scenario: checked, see `compose.validate`.
-      engine: tiles, store and progress.
-      command: that replays the run; kept on the card.
-
-    Raises:
-      UserError, data.DataError: before any training, if something cannot work.
+    The engine has tiles, store and progress; the card keeps `command`, which replays
+    the run. UserError or DataError before any training, if something cannot work.
     """
     spec, key = scenario.spec, jax.random.key(scenario.spec.seed)
     began, code = time.perf_counter(), workspace.code_version(scenario)
@@ -68,14 +62,8 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     checks = SelfChecks({}, [])
     engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
-    table = Table(
-        problem,
-        engine,
-        spec.runs,
-        _lpips_weights(),
-        trajectories=spec.accounting_runs,
-        delta=spec.delta,
-    )
+    weights, trajectories = _lpips_weights(), spec.accounting_runs
+    table = Table(problem, engine, spec.runs, weights, trajectories, spec.delta)
     for learner in learners:
         if game.fits is not None:
             game.fits(learner, table)
@@ -83,6 +71,9 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
             affordable(learner, public, table)
     for entry, attack in attacks:
         check_plays(entry, attack, game, learners)
+    splits = problem.splits
+    n = len(splits.fixed.y) + bool(len(splits.targets.y))  # records of one run
+    n = n if game.records is None else game.records(splits)
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
     table = table._replace(floor=floor)
 
@@ -91,8 +82,9 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
         runs = game.release(key_of_defense, learner, table)
         limits = guarantees[label] = game.account(key_of_defense, runs, table)
-        checks.measured[label] = measure(key_of_defense, game, runs, problem)
-        defenses[label] = entry, limits, rows.utility(runs, problem.splits)
+        measured = self_checks.measure(key_of_defense, runs, splits.fixed, n)
+        checks.measured[label] = measured
+        defenses[label] = entry, limits, rows.utility(runs, splits)
         trials += [
             play(key_of_defense, *pair, game, runs, limits, table) for pair in attacks
         ]
@@ -269,15 +261,6 @@ def _floor(
 
 
 # Per defense --------------------------------------------------------------------------
-
-
-def measure(key: Array, game: Game, runs: Runs, problem: Problem) -> Measured:
-    """Measure what a defense's runs do; see `self_checks`."""
-    splits = problem.splits
-    n = len(splits.fixed.y) + bool(len(splits.targets.y))
-    if game.records is not None:
-        n = game.records(splits)
-    return self_checks.measure(key, runs, splits.fixed, n)
 
 
 def play(

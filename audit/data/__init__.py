@@ -10,33 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from audit.data import embedded, files, tabular
-from audit.data.dataset import DataError, Dataset, cache_folder
-from audit.data.features import prepare_features
-from audit.data.splits import (
-    check,
-    choose_classes,
-    duplicates,
-    known_targets,
-    split,
-    splits_digest,
-)
-
-__all__ = [
-    "DataError",
-    "Dataset",
-    "cache_folder",
-    "check",
-    "choose_classes",
-    "duplicates",
-    "known_targets",
-    "load",
-    "names",
-    "prepare_features",
-    "resolve",
-    "split",
-    "splits_digest",
-    "where",
-]
+from audit.data.dataset import DataError as DataError
+from audit.data.dataset import Dataset as Dataset
+from audit.data.dataset import cache_folder as cache_folder
+from audit.data.features import prepare_features as prepare_features
+from audit.data.splits import check as check
+from audit.data.splits import choose_classes as choose_classes
+from audit.data.splits import duplicates as duplicates
+from audit.data.splits import known_targets as known_targets
+from audit.data.splits import split as split
+from audit.data.splits import splits_digest as splits_digest
 
 # name: (its loader, the files it needs; None = embedded)
 SOURCES: dict[str, tuple[Callable[[], Dataset], Sequence[str] | None]] = {
@@ -96,12 +79,7 @@ def resolve(name: str, candidates: Sequence[str]) -> str:
 
 
 def load(name: str) -> Dataset:
-    """Load a data set.
-
-    Raises:
-      DataError: if it is unknown, missing or damaged.
-    """
+    """Load a data set; DataError if it is unknown, missing or damaged."""
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
-    load, _ = SOURCES[name]
-    return load()
+    return SOURCES[name][0]()

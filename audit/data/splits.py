@@ -171,9 +171,7 @@ def check(
     """Refuse values that are not finite or outside the domain, and empty splits.
 
     With `in_turn` every fixed record is the target in turn, and `targets` may be empty.
-
-    Raises:
-      DataError: naming the split and the number of values.
+    The DataError names the split and the number of values.
     """
     may_be_empty = {"public", "targets"} if in_turn else {"public"}
     for name in splits._fields[:-1]:
@@ -181,10 +179,10 @@ def check(
         if len(x) == 0 and name not in may_be_empty:
             raise DataError(f"{name} is empty")
         for what, a in (("values", x), ("labels", y)):
-            bad = int((~np.isfinite(a)).sum())
-            if bad:
-                problem = f"holds {bad} {what} that are not finite numbers"
-                raise DataError(f"{name} {problem}")
+            if bad := int((~np.isfinite(a)).sum()):
+                raise DataError(
+                    f"{name} holds {bad} {what} that are not finite numbers"
+                )
         out = int(((x < domain[0]) | (x > domain[1])).sum())
         if out:
             raise DataError(f"{name} holds {out} values outside {domain}")

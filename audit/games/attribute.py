@@ -95,12 +95,7 @@ def candidates(attribute: Attribute, x: Any) -> Any:
 
 
 def play(
-    name: str,
-    key: Array,
-    attack: Attack,
-    runs: Runs[None],
-    limits: Guarantees,
-    table: Table,
+    name: str, key: Array, attack: Attack, runs: Runs, limits: Guarantees, table: Table
 ) -> Result:
     """Let one attack tell every record's value at every release; return its scores."""
     learner, splits, model = runs.learner, table.problem.splits, attack.threat_model
@@ -121,15 +116,20 @@ def play(
     null = (guessed[:, controls.partner(np.zeros(len(truth), int))] != truth).mean(0)
     success, se = float(right.mean()), metrics.standard_error(right)
     floor = None if table.floor is None else 1 - float(table.floor.mean())
-    null_se = metrics.standard_error(null)
+    high = low = None  # on the tenths of records with largest and smallest eta
+    if limits.eta is not None:
+        order, tenth = np.argsort(limits.eta, kind="stable"), max(1, len(right) // 10)
+        high, low = (float(right[r].mean()) for r in (order[-tenth:], order[:tenth]))
+    control = {"error": float(null.mean()), "error_se": metrics.standard_error(null)}
     numbers = {
         "success": success,
         "success_se": se,
         "targets": len(right),
         "runs": len(guessed),
         "fit": diagnostics,
-        **_by_loss(right, limits.eta),
-        "controls": {"null": {"error": float(null.mean()), "error_se": null_se}},
+        "success_high_eta": high,
+        "success_low_eta": low,
+        "controls": {"null": control},
     }
     headline = base.headline("success", success, se, better="higher", floor=floor)
     return Result(headline, numbers, {"wrong": 1 - right, "null": null}, 1 - right)
@@ -177,22 +177,10 @@ def _guesser(key: Array, attack: Attack, state: Any, column: Attribute) -> Any:
     return guess
 
 
-def _by_loss(success: np.ndarray, eta: np.ndarray | None) -> dict[str, Any]:
-    """Return the success on the tenths of records with largest and smallest loss."""
-    if eta is None:
-        return {"success_high_eta": None, "success_low_eta": None}
-    order, tenth = np.argsort(eta, kind="stable"), max(1, len(eta) // 10)
-    return {
-        "success_high_eta": float(success[order[-tenth:]].mean()),
-        "success_low_eta": float(success[order[:tenth]].mean()),
-    }
-
-
 def _verdict(line: Line) -> tuple[str, str]:
     """Return how often the attribute is named rightly: a few words, and sentences."""
     result, card = line.result, line.card
-    if result is None:
-        return "not attacked", "Nothing was measured."
+    assert result is not None
     share, se = float(result.success or 0), float(result.success_se or 0)
     text = f"It names the attribute rightly for {share:.1%} of the records (± {se:.1%})"
     if card.floor.mse is None:

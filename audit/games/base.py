@@ -26,6 +26,7 @@ from audit.scorecard.schema import Headline
 from audit.scorecard.view import View
 from audit.types import (
     TRAITS,
+    Attack,
     Defense,
     Examples,
     Knowledge,
@@ -243,6 +244,14 @@ def grant(
     return Knowledge(learner.task, splits.pool, splits.pool_source, **granted)
 
 
+def fitted(
+    key: Array, attack: Attack, learner: Learner, table: Table, **available: Any
+) -> tuple[Any, dict]:
+    """Return the state of an attack that knows what it declared, and diagnostics."""
+    knowledge = grant(attack.threat_model, learner, table, **available)
+    return attack.fit(stream(key, "fit"), knowledge)
+
+
 # Runs ---------------------------------------------------------------------------------
 
 
@@ -307,25 +316,15 @@ def headline(
     better: Literal["higher", "lower"],
     floor: float | None,
 ) -> Headline:
-    """Return the number an attack is ranked by.
+    """Return the number an attack is ranked by, called as the row's field is.
 
-    Args:
-      metric: its name, as the row's field is called.
-      value: what the attack got.
-      standard_error: of it, over targets; None = too few to tell.
-      better: which value is the stronger attack's.
-      floor: what an attacker gets who ignores the release; None = nothing known.
+    `standard_error` is over targets, None = too few to tell; `better` is the stronger
+    attack's direction; `floor` is what who ignores the release gets, None = not known.
     """
-
-    def plain(number: float | None) -> Any:
-        if number is None:
-            return None
-        return float(number) if np.isfinite(number) else str(float(number))
-
-    return Headline(
+    return Headline.model_construct(
         metric=metric,
-        value=plain(value),
-        standard_error=plain(standard_error),
+        value=value,
+        standard_error=standard_error,
         better=better,
-        floor=plain(floor),
+        floor=floor,
     )

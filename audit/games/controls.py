@@ -25,10 +25,7 @@ def of_guesses(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the null control and the best matching, and per-target arrays.
 
-    Args:
-      guesses: [targets, runs, *features].
-      targets: [targets, *features]; guesses and targets of one class are exchanged.
-      pool: the attacker's prior.
+    Guesses are [targets, runs, *features]; those at targets of one class are exchanged.
     """
     each = null(guesses, targets)
     finite = each[np.isfinite(each)]
@@ -97,12 +94,8 @@ def same_noise(releases: Release, shadows: Release, runs: int) -> float | None:
 
     Two runs of one target differ in noise alone. The correlation of that difference
     with the difference of the attacker's runs in the same lanes is compared with those
-    in other lanes, which say how large it is by chance.
-
-    Args:
-      releases: [targets * runs].
-      shadows: the attacker's, lane by lane.
-      runs: of one target; None is returned for one, or for fewer than three targets.
+    in other lanes, which say how large it is by chance. Releases are [targets * runs].
+    None for one run, or for fewer than three targets.
     """
     lanes = min(len(jax.tree.leaves(r)[0]) for r in (releases, shadows))
     targets = min(TOGETHER, lanes // runs)

@@ -211,12 +211,11 @@ def play(
     if base.shown(model, "likelihood"):
         law = _program(learner.recipe, "log_density")
         likelihood = jax.tree_util.Partial(law, learner.floats, learner.side)
-    knowledge = base.grant(model, learner, table, likelihood=likelihood)
-    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
+    state, info = base.fitted(key, attack, learner, table, likelihood=likelihood)
     number = len(runs.evidence.params) if base.shown(model, "update") else 1
     each = [_guess_all(key, attack, state, runs, table, run) for run in range(number)]
     guesses = np.stack(each, 1)  # [targets, runs, *features]
-    result = scoring.result(guesses, splits.targets, limits, table, diagnostics)
+    result = scoring.result(guesses, splits.targets, limits, table, info)
     error = normalised(guesses, splits.targets.x, originals(splits).x)
     numbers = {
         "mse_normalised": float(error.mean()),
@@ -227,18 +226,11 @@ def play(
 
 
 def normalised(guesses: np.ndarray, targets: np.ndarray, pool: Any) -> np.ndarray:
-    """Return each target's error in standard deviations of its channel, squared.
+    """Return each target's error in variances of its channel, mean over runs [targets].
 
     The mean image's is about 1 less what images have in common; 2 is noise of the
-    right contrast (the units of Faustini et al. 2023, Table 4).
-
-    Args:
-      guesses: [targets, runs, *features].
-      targets: [targets, *features].
-      pool: [m, *features] whose channels have the deviations.
-
-    Returns:
-      [targets] means over runs.
+    right contrast (the units of Faustini et al. 2023, Table 4). Guesses are [targets,
+    runs, *features]; the variances are those of the channels of `pool` [m, *features].
     """
     pool = np.asarray(pool, float)
     sd = pool.std(tuple(range(pool.ndim - 1)))

@@ -30,6 +30,7 @@ from audit.types import (
     TrainingSet,
 )
 
+STATISTICS: dict[str, Callable] = {"mean": np.mean, "median": np.median, "max": np.max}
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
 
@@ -62,12 +63,9 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         return jax.tree.map(lambda a: a.reshape(-1, each), readings)
 
     risk = _finite_prior(stream(key, "finite prior"), learner, splits, engine)
-    guarantees = of_readings(
-        learner, _readings(learner, read), table, splits.targets, n + 1
-    )
-    if risk is None:
-        return guarantees
-    return guarantees._replace(bounds=(*guarantees.bounds, risk))
+    readings = _readings(learner, read)
+    guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
+    return guarantees._replace(bounds=(*guarantees.bounds, *risk))
 
 
 def in_turn(
@@ -80,7 +78,6 @@ def in_turn(
     """
     fixed = table.problem.splits.fixed
     n, records = len(fixed.y), TrainingSet(fixed, None)
-
     engine = one_lane(table.engine)._replace(store=None)
     runs = _trajectories(learner, table)
 
@@ -136,13 +133,9 @@ def of_readings(
 ) -> Guarantees:
     """Turn readings of the Fisher information and the curves into bounds.
 
-    Args:
-      learner: the defense.
-      readings: Tr I and ||I||_2 of every record, each [records, trajectories] or None.
-      table: of the audit.
-      records: the same.
-      n: records of one run.
-      squared: whether errors are squared ones of whole records, as bounds are.
+    The readings are Tr I and ||I||_2 of the records, each [records, trajectories] or
+    None; `n` is the number of records of one run; `squared` says whether errors are
+    squared ones of whole records, as bounds are.
     """
     traces, norms = readings
     problem, defense = table.problem, learner.defense
@@ -215,22 +208,19 @@ def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bo
 
 def _finite_prior(
     key: Array, learner: Learner, splits: Splits, engine: Engine
-) -> Bound | None:
+) -> list[Bound]:
     """Estimate the Bayes risk over the pool's originals of the target's class."""
     if learner.defense.log_likelihood is None:
-        return None
+        return []
     candidates, targets = originals(splits), splits.targets
     records, what = TrainingSet(splits.fixed, targets), f"{learner.label}: finite prior"
     more: dict[str, Any] = {"engine": engine, "what": what, "precise": True}
     ratios = sweep("log_likelihood", learner, key, records, candidates, **more)
     m, t = len(candidates.y), len(targets.y)
-    return finite_prior(
-        ratios[:, :m],
-        ratios[:, m],
-        candidates.x.reshape(m, -1),
-        targets.x.reshape(t, -1),
-        targets.y[:, None] == candidates.y[None, :],
-    )
+    flat = candidates.x.reshape(m, -1), targets.x.reshape(t, -1)
+    alike = targets.y[:, None] == candidates.y[None, :]
+    risk = finite_prior(ratios[:, :m], ratios[:, m], *flat, alike)
+    return [] if risk is None else [risk]
 
 
 def without_bounds(learner: Learner, n: int, delta: float) -> Guarantees:

@@ -29,6 +29,7 @@ from audit.types import Attack, Examples, Minimiser, Objective, Release, Trainin
 ROWS = 256  # records guessed together
 RUNS = 32  # releases whose totals are taken together
 PICTURES = 300  # records whose first guess is judged as an image
+SAME = 2  # runs that show that nothing differs between them
 
 
 def leave_one_out() -> Game:
@@ -50,14 +51,13 @@ def leave_one_out() -> Game:
 def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
     """Train on all fixed records, `runs` times with fresh noise; once without noise."""
     records = TrainingSet(table.problem.splits.fixed, None)
-    runs = _enough("noiseless" not in learner.defense.traits, table)
+    differ = "noiseless" not in learner.defense.traits
+    runs = table.runs if differ else min(SAME, table.runs)
     mechanism = learner.defense.mechanism
     if not isinstance(mechanism, Minimiser) or mechanism.objective is None:
         # few runs of many records: lanes to fill up a tile would cost more than they do
-        engine = base.few(table.engine, runs)
-        releases = base.train(
-            "target runs", key, learner, records, engine=engine, runs=runs
-        )
+        more: Any = {"engine": base.few(table.engine, runs), "runs": runs}
+        releases = base.train("target runs", key, learner, records, **more)
         return Runs(learner, releases, None, alike=table.runs)
     key = stream(key, "target runs")  # solved once for all releases
     with jax.enable_x64("exact" in learner.defense.traits):
@@ -66,11 +66,6 @@ def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
         noised = jax.jit(jax.vmap(mechanism.publish, (0, None)))(keys, plain)
         releases, noiseless = Release(np.asarray(noised)), Release(np.asarray(plain))
         return Runs(learner, releases, None, noiseless, table.runs)
-
-
-def _enough(differ: bool, table: Table) -> int:
-    """Return how many runs to make: two show that nothing differs between them."""
-    return table.runs if differ else min(2, table.runs)
 
 
 class BlockScores(NamedTuple):
@@ -87,21 +82,20 @@ def play(
 ) -> Result:
     """Let one attack guess every record at every release; return its scores."""
     learner, splits = runs.learner, table.problem.splits
-    knowledge = base.grant(attack.threat_model, learner, table)
-    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
+    state, diagnostics = base.fitted(key, attack, learner, table)
     with jax.enable_x64("exact" in learner.defense.traits):
         scores = _guess_all(stream(key, "guess"), attack, state, runs, table)
     parts, mse = _decomposed(scores, splits.fixed.x), scores.mse
     judged = np.unique(np.linspace(0, len(mse) - 1, PICTURES).astype(int))
-    pictures: dict[str, Any] = {"lpips": None}
+    numbers: dict[str, Any] = {"lpips": None}
     if splits.fixed.x.ndim == 4:
         x, first = splits.fixed.x[judged], scores.first[judged]
-        pictures = scoring.images(first, x, table.lpips) | {"pictures": len(judged)}
+        numbers = scoring.images(first, x, table.lpips) | {"pictures": len(judged)}
     null, arrays = controls.of_guesses(scores.first[:, None], splits.fixed, splits.pool)
     typical = np.median(mse, 1)
     numbers = {
         "mse_typical": float(np.median(typical)),
-        **pictures,
+        **numbers,
         "against": scoring.against(limits.bounds, parts.mse, mse),
         "fit": diagnostics,
         **_within_reach(limits, parts.mse, learner.task.domain),
@@ -125,7 +119,7 @@ def _guess_all(
         weight = np.asarray(jax.jit(objective.weights)(learner.side, fixed))
         totals = _totals(objective, fixed, weight, released)
     leaves = jax.tree.leaves(params)
-    each = np.arange(len(leaves[0]) if leaves else _enough(False, table))
+    each = np.arange(len(leaves[0]) if leaves else min(SAME, table.runs))
     score, what = _scorer(attack, state, learner, key), f"{learner.label}: guesses"
     scores = [
         jax.device_get(score(take(fixed, rows), weight[rows], each, params, totals))

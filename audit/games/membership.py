@@ -73,6 +73,13 @@ def membership_replace_one(
 
 
 def _game(design: Design, settings: Membership) -> Game:
+    def sizes(scenario: Scenario) -> str:
+        return (
+            f"{base.fixed_records(scenario)} candidates, each in half of "
+            f"{scenario.spec.runs} target, {settings.shadows} shadow and "
+            f"{settings.calibration} calibration models"
+        )
+
     return Game(
         goal="membership",
         grants=base.granting(
@@ -90,31 +97,17 @@ def _game(design: Design, settings: Membership) -> Game:
         floor_error=lambda table: np.full(len(table.problem.splits.fixed.y), 0.5),
         fits=partial(fits, design, settings),
         compare=membership_rates.compared,
-        sizes=partial(_sizes, settings),
-    )
-
-
-def _sizes(settings: Membership, scenario: Scenario) -> str:
-    return (
-        f"{base.fixed_records(scenario)} candidates, each in half of "
-        f"{scenario.spec.runs} target, {settings.shadows} shadow and "
-        f"{settings.calibration} calibration models"
+        sizes=sizes,
     )
 
 
 def fits(design: Design, settings: Membership, learner: Learner, table: Table) -> None:
-    """Refuse a defense or settings the game cannot be played with.
-
-    Raises:
-      UserError: before anything is trained, with the remedy.
-    """
+    """Refuse, by UserError, a defense or settings the game cannot be played with."""
     fixed, where = table.problem.splits.fixed, f"defense.{learner.label}"
     n, traits = len(fixed.y), learner.defense.traits
-    for name, models in (
-        ("runs", table.runs),
-        ("membership.shadows", settings.shadows),
-        ("membership.calibration", settings.calibration),
-    ):
+    counts = {"runs": table.runs, "membership.shadows": settings.shadows}
+    counts["membership.calibration"] = settings.calibration
+    for name, models in counts.items():
         if models % 2:
             raise UserError(
                 f"{name}={models}: every candidate is in exactly half of the models; "
@@ -245,16 +238,12 @@ def separation(models: Shadows) -> np.ndarray:
 
 
 def play(
-    key: Array,
-    attack: Attack,
-    runs: Runs[MembershipModels],
-    limits: Guarantees,
-    table: Table,
+    key: Array, attack: Attack, runs: Runs[Any], limits: Guarantees, table: Table
 ) -> Result:
     """Let one attack score every candidate on every target model; return its rates."""
-    models, model = runs.evidence, attack.threat_model
-    knowledge = base.grant(model, runs.learner, table, shadows=models.references)
-    state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
+    models = runs.evidence
+    shadows = models.references
+    state, info = base.fitted(key, attack, runs.learner, table, shadows=shadows)
     scored = _scorer(attack, state)
     on_targets = scored(stream(key, "guess"), models.targets)
     on_shadows = scored(stream(key, "calibrate"), models.calibration)
@@ -266,7 +255,7 @@ def play(
     flags += membership_rates.null_flags(numbers)
     se = (auc["high"] - auc["low"]) / intervals.WIDTH_95
     headline = base.headline("auc", auc["value"], se, better="higher", floor=0.5)
-    numbers["fit"] = diagnostics
+    numbers["fit"] = info
     return Result(headline, numbers, arrays, arrays["wrong"], flags=tuple(flags))
 
 
@@ -319,13 +308,11 @@ def _rate(
 
 
 def _accuracy(result: AttackResult, chosen_on: str) -> str:
-    """Return the balanced accuracy at the threshold chosen there."""
     accuracy = next(a for a in result["accuracy"] if a["chosen_on"] == chosen_on)
     return number(accuracy["value"], 3)
 
 
 def _epsilon(line: Line) -> str:
-    """Return the accounted epsilon of the game's adjacency."""
     epsilon = line.defense.epsilon
     if epsilon is None:
         return "none"
@@ -334,9 +321,7 @@ def _epsilon(line: Line) -> str:
 
 
 def _verdict(line: Line) -> tuple[str, str]:
-    """Return how well members are told from others: a few words, and sentences."""
-    if line.result is None:
-        return "not attacked", "Nothing was measured."
+    assert line.result is not None
     headline = line.result.headline
     auc = float(headline.value)
     spread = view.STANDARD_ERRORS * float(headline.standard_error or 0)
@@ -356,9 +341,8 @@ def _leakage(card: Scorecard) -> list[str]:
     """Return how well each record's signals tell models apart, one row per defense."""
     rows = []
     for label, defense in card.defenses.items():
-        leakage = defense["membership"]
-        separated = [leakage["separation"][k] for k in ("mean", "median", "q90", "max")]
-        cells = [number(value, 3) for value in separated]
+        leakage, statistics = defense["membership"], ("mean", "median", "q90", "max")
+        cells = [number(leakage["separation"][k], 3) for k in statistics]
         cells += [interval(leakage.get("against_dfil"))]
         rows.append([label, *cells, leakage["adjacency"].replace("_", "-")])
     header = ["defense", "separation, mean", "median", "90%", "largest"]

@@ -23,13 +23,8 @@ def rates(
 
     Scores of all models and records are pooled: one threshold for all. The AUC's
     interval assumes that records are independent; the Clopper-Pearson intervals of
-    rates assume that all scores are.
-
-    Args:
-      scores: [runs, records] on target models.
-      models: the target models: who is a member of which.
-      on_shadows: [models, records] on calibration models.
-      shadows: the calibration models: who is a member of which.
+    rates assume that all scores are. `scores` [runs, records] are on the target models
+    `models`, `on_shadows` [models, records] on the calibration models `shadows`.
     """
     members, others = scores[models.member], scores[~models.member]
     calibration = on_shadows[shadows.member], on_shadows[~shadows.member]
@@ -78,11 +73,8 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:
     """Return a flag if the attack tells more than the accounting allows.
 
     Thresholds from shadow models, so that the rated scores have not chosen them; the
-    limits of both rates hold with 99.9%, as if all scores were independent.
-
-    Args:
-      result: of `rates`.
-      most: [2, p] false-positive rates and the most true positives at them.
+    limits of both rates hold with 99.9%, as if all scores were independent. `most`
+    [2, p] are false-positive rates and the most true positives at them.
     """
     for point in result["operating"]["shadows"]:
         if isinstance(point, str):

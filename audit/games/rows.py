@@ -13,7 +13,7 @@ from audit import data
 from audit.config.compose import Entry, Scenario
 from audit.engine.shadow import Learner
 from audit.games.base import Problem, Runs, Trial, is_oracle, take
-from audit.games.guarantees import Guarantees
+from audit.games.guarantees import STATISTICS, Guarantees
 from audit.scorecard import flags
 from audit.scorecard.flags import Measured
 from audit.statistics import metrics
@@ -120,10 +120,8 @@ def _dfil(guarantees: Guarantees) -> dict[str, Any] | None:
     each, se = guarantees.dfil, guarantees.dfil_se
     if each is None:
         return None
-    statistics: dict[str, Any] = {"mean": np.mean, "median": np.median, "max": np.max}
-    summary = {name: statistic(each) for name, statistic in statistics.items()}
-    for name, statistic in statistics.items():
-        summary[f"sqrt_{name}"] = statistic(np.sqrt(each))
+    summary = {name: statistic(each) for name, statistic in STATISTICS.items()}
+    summary |= {f"sqrt_{k}": summed(np.sqrt(each)) for k, summed in STATISTICS.items()}
     if se is not None:
         summary["relative_se"] = float(np.median(se / each))
     return summary
@@ -143,21 +141,18 @@ def _eta(guarantees: Guarantees) -> dict[str, Any] | None:
 def _bound(bound: Bound) -> dict[str, Any]:
     """Return a bound as plain data, per-target values summarised."""
     value, words = np.asarray(bound.value, float), bound._asdict()
-    return {
+    summary = {
         **{k: words[k] for k in ("name", "holds_for", "theorem", "ranked")},
         "mean": float(value.mean()),
         "median": float(np.median(value)),
         "min": float(value.min()),
         "max": float(value.max()),
         "log10": None if bound.log10 is None else float(np.mean(bound.log10)),
-        **(_estimate(bound) if bound.standard_error is not None else {}),
     }
-
-
-def _estimate(bound: Bound) -> dict[str, Any]:
-    """Return what an estimated bound adds: its error, and who attains it."""
+    if bound.standard_error is None:
+        return summary
     genie = None if bound.genie is None else np.asarray(bound.genie, float)
-    return {
+    return summary | {  # of an estimate: its error, and who attains it
         "standard_error": bound.standard_error,
         "genie": None if genie is None else float(genie.mean()),
         "genie_se": None if genie is None else metrics.standard_error(genie),
@@ -173,10 +168,6 @@ def with_shares(trials: list[Trial], floor: np.ndarray | None) -> list[Trial]:
 
     The first is Balle et al.'s (2022) criterion of success; None where the line-up has
     no oracle. The second goes by the median over runs where there is one.
-
-    Args:
-      trials: of one audit.
-      floor: [targets] error of the attacker who ignores the release; None = no floor.
     """
     oracles = {
         trial.defense: trial.result.error
@@ -220,7 +211,9 @@ def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
         ran = audited.checks.ran(trial.defense)
         raised = flags.of_runs(ran) if row is None else flags.raised(row)
         raised += result.flags
-        if (oracle or not trial.threat_model.sees) and not _attacked(trial, audited):
+        others = [t for t in audited.trials if t.defense == trial.defense and t.result]
+        models = [t.threat_model for t in (trial, *others)]
+        if not any(model.sees and not is_oracle(model) for model in models):
             raised.append(flags.NOT_ATTACKED)
         fields = {"headline": result.headline, "oracle": oracle, **result.numbers}
         if row is not None and not (oracle or row.is_floor):
@@ -245,17 +238,6 @@ def trial_row(trial: Trial, audited: Audited) -> dict[str, Any]:
     }
 
 
-def _attacked(trial: Trial, audited: Audited) -> bool:
-    """Return whether an attack that sees a release was played on a trial's defense."""
-    return any(
-        other.result is not None
-        and other.threat_model.sees
-        and not is_oracle(other.threat_model)
-        for other in audited.trials
-        if other.defense == trial.defense
-    )
-
-
 def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
     """Return what the flags look at; None for a game without errors or a floor."""
     result, floor = trial.result, audited.floor
@@ -263,7 +245,12 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         return None
     problem, scenario = audited.problem, audited.scenario
     splits, wanted = problem.splits, next(iter(scenario.spec.sets))
-    undefended = _undefended(audited.learners)
+    undefended = [  # nothing protects them: positive controls
+        learner.label
+        for learner in audited.learners
+        if learner.defense.fisher is None and learner.defense.rdp is None
+        if "approximate" not in learner.defense.traits
+    ]
     controls = [
         other.result.error
         for other in audited.trials
@@ -299,16 +286,6 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         late_gain=result.numbers.get("fit", {}).get("late_gain"),
         picked=_picked(trial, scenario),
     )
-
-
-def _undefended(learners: list[Learner]) -> list[str]:
-    """Return the labels of the learners that nothing protects: positive controls."""
-    return [
-        learner.label
-        for learner in learners
-        if learner.defense.fisher is None and learner.defense.rdp is None
-        if "approximate" not in learner.defense.traits
-    ]
 
 
 def _picked(trial: Trial, scenario: Scenario) -> str:

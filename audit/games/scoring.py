@@ -36,15 +36,10 @@ def result(
     diagnostics: dict[str, Any],
     **checks: Any,
 ) -> Result:
-    """Return what one attack got by its guesses at every run of every target.
+    """Return what one attack got by its guesses [targets, runs, *features].
 
-    Args:
-      guesses: [targets, runs, *features].
-      targets: [targets, *features].
-      guarantees: of the defense: errors are compared with its bounds.
-      table: of the audit.
-      diagnostics: of the attack's fit.
-      **checks: further controls, by name.
+    Errors are compared with the bounds in `guarantees`; `diagnostics` are of the
+    attack's fit, `checks` further controls by name.
     """
     parts, x = metrics.decompose(guesses, targets.x), targets.x
     errors = ((guesses - x[:, None]) ** 2).mean(tuple(range(2, guesses.ndim)))
@@ -68,12 +63,8 @@ def squared(
 ) -> Result:
     """Return the result of a game with so many runs per target, of its errors.
 
-    Args:
-      parts: the error of every target, split into bias^2 and variance where it can be.
-      runs: per target.
-      table: of the audit.
-      numbers: further fields of the row.
-      arrays: further per-target arrays.
+    `parts` are those of every target; `numbers` and `arrays` are further fields of the
+    row and further per-target arrays.
     """
     mse, se = float(parts.mse.mean()), metrics.standard_error(parts.mse)
     summary = {
@@ -100,10 +91,8 @@ def squared(
 def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, Any]:
     """Return SSIM, PSNR and LPIPS of one guess per target, clipped to [0, 1].
 
-    Args:
-      guesses: [targets, H, W, C].
-      targets: [targets, H, W, C].
-      weights: of LPIPS, or the reason why there are none.
+    Guesses and targets are [targets, H, W, C]; `weights` are those of LPIPS, or the
+    reason why there are none.
     """
     clipped = np.clip(guesses, 0, 1)
     ssim, window = metrics.ssim(clipped, targets)
@@ -126,12 +115,8 @@ def against(
 
     `tightness` is mean error over mean bound: at least 1 where the bound applies.
     `share_below` counts targets whose error is below their own bound by more than 2
-    s.e.; None where a target has one run, or the bound is on the average.
-
-    Args:
-      limits: the bounds.
-      mse: [targets] mean error over runs.
-      errors: [targets, runs].
+    s.e.; None where a target has one run, or the bound is on the average. `errors` are
+    [targets, runs], `mse` [targets] their means.
     """
     runs, standing = errors.shape[1], {}
     se = errors.std(1, ddof=1) / np.sqrt(runs) if runs > 1 else None
@@ -192,8 +177,7 @@ TRIAL_WORDS = (
 def verdict(line: view.Line) -> tuple[str, str]:
     """Return how closely records are rebuilt: a few words, and sentences."""
     result, card = line.result, line.card
-    if result is None:
-        return "not attacked", "Nothing was measured."
+    assert result is not None
     mse, se = float(result.mse or 0), float(result.mse_se or 0)
     text = (
         f"Its picture of a record is off by {with_error(mse, se)} (mean squared error)"

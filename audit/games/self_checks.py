@@ -52,11 +52,8 @@ QUICKLY = {"cpu": {"xla_backend_optimization_level": 0}}
 def measure(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
     """Measure a defense with Gaussian noise; for any other, every number is None.
 
-    Args:
-      key: of the draws; independent of the audit's own.
-      runs: of the audit; `alike` of them in a row differ in their noise alone.
-      records: some that the defense can be trained on.
-      n: how many records one run has.
+    The key is independent of the audit's own; the defense can be trained on the
+    records; `n` is how many one run has.
     """
     learner, mechanism = runs.learner, runs.learner.defense.mechanism
     noise = None if mechanism is None else mechanism.noise
@@ -68,9 +65,8 @@ def measure(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
     if not isinstance(mechanism, Iterative) or "rows" not in learner.defense.traits:
         why = "its releases do not show it, and it takes no step on chosen records"
         return measured._replace(unmeasured=why if measured.noise is None else "")
-    draws, contribution = _steps(
-        stream(key, "measured"), learner, mechanism, records, n
-    )
+    steps_key = stream(key, "measured")
+    draws, contribution = _steps(steps_key, learner, mechanism, records, n)
     shared = [s for s in (measured.shared, correlation(draws)) if s is not None]
     stddev = float(draws.std()) if draws.size else 0.0
     name = law(stream(key, "batches"), mechanism.sampler, n, mechanism.steps)
@@ -120,13 +116,8 @@ def between(gaps: np.ndarray) -> float | None:
     Two runs of one target differ in their noise alone, and their order is chance. So
     the correlation of one target's difference with another's is symmetric about zero.
     Each target is in one pair. The chance is never given as smaller than one half to
-    the power of the number of pairs, which signs alone could show.
-
-    Args:
-      gaps: [targets, D] differences between two runs of each target.
-
-    Returns:
-      None for too few targets; infinity where no two runs differ.
+    the power of the number of pairs, which signs alone could show. `gaps` [targets, D]
+    are those differences: None for too few targets, infinity where no two runs differ.
     """
     if not gaps.any():
         return math.inf
@@ -232,12 +223,8 @@ def _steps(
     lanes.far[noisy + m :] = 1
     lanes.rows[noisy:, 0] = np.tile(np.arange(m), 2)
     program, together = _program(learner.recipe), min(max(1, ALIVE // size), total)
-    parts = [
-        jax.device_get(
-            program(learner.floats, learner.side, probes, key, take(lanes, rows))
-        )
-        for rows in blocks(total, together)
-    ]
+    run = functools.partial(program, learner.floats, learner.side, probes, key)
+    parts = [jax.device_get(run(take(lanes, r))) for r in blocks(total, together)]
     sums, noise, norms = (
         np.concatenate(a)[:total].astype(float) for a in zip(*parts, strict=True)
     )

@@ -48,12 +48,9 @@ class Dissection(NamedTuple):
 
 
 def dissector(defense: Defense) -> Callable | None:
-    """Return what takes one step of a defense apart.
+    """Return (run key, State, TrainingSet, public) -> (next State, Dissection).
 
-    Returns:
-      (run key, State, TrainingSet, public Examples) -> (State, Dissection), the step
-      itself and what its query's parts are; None where the defense takes no steps, or
-      its query has no parts.
+    None where the defense takes no steps, or its query has no parts.
     """
     mechanism = defense.mechanism
     if not isinstance(mechanism, Iterative) or mechanism.query.parts is None:
@@ -188,23 +185,19 @@ def look(key: Array, learner: Learner, table: Table, *, details: bool) -> Dissec
                 leaked = None if total is None else total / splits.fixed.x[0].size
                 arrays.append(arrays_of(dissection))
                 steps.append({word: quality, **_numbers(arrays[-1], leaked)})
-    names = arrays[0] if arrays else ()
-    series = {k: np.stack([a[k] for a in arrays]) for k in names}
+    series = {k: np.stack([a[k] for a in arrays]) for k in next(iter(arrays), ())}
     return DissectedRun(dissection.params, total, steps, series)
 
 
 def _numbers(arrays: dict[str, np.ndarray], dfil: np.ndarray | None) -> dict[str, Any]:
     """Return a step in numbers; None = there is no such thing here."""
-    roots = None if dfil is None else np.sqrt(dfil)
-    statistics: dict[str, Any] = {"max": np.max, "mean": np.mean, "median": np.median}
-    numbers: dict[str, Any] = {
-        f"sqrt_{name}": None if roots is None else float(statistic(roots))
-        for name, statistic in statistics.items()
-    }
-    for name in (*NORMS, *COSINES):
-        each = arrays.get(name)
-        numbers[name] = None if each is None else float(each.mean(dtype=float))
-    return numbers
+    numbers: dict[str, Any] = dict.fromkeys(("sqrt_max", "sqrt_mean", "sqrt_median"))
+    numbers |= dict.fromkeys((*NORMS, *COSINES))
+    if dfil is not None:
+        for name, statistic in guarantees.STATISTICS.items():
+            numbers[f"sqrt_{name}"] = float(statistic(np.sqrt(dfil)))
+    means = {k: float(arrays[k].mean(dtype=float)) for k in numbers if k in arrays}
+    return numbers | means
 
 
 def arrays_of(dissection: Dissection) -> dict[str, np.ndarray]:
@@ -313,8 +306,7 @@ def _steps(card: Scorecard) -> list[str]:
 
 def _notes(card: Scorecard) -> list[str]:
     why = "no anatomy: no step in which gradients of records are clipped and summed"
-    whole = [label for label, d in card.defenses.items() if not d.get("steps")]
-    return [f"{label}: {why}" for label in whole]
+    return [f"{k}: {why}" for k, d in card.defenses.items() if not d.get("steps")]
 
 
 VIEW = leave_one_out.VIEW._replace(step_sections=_steps, notes=_notes)

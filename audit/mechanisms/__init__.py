@@ -5,66 +5,35 @@ things that every defense and attack needs. Generalised linear models (`glm`) an
 learned perturbations (`fim`) are rooms of their own below.
 """
 
-from audit.accounting import vmf
-from audit.clipping import CLIPS, clip_tree, no_clip, normalise, soft_clip
-from audit.data.pool import (
-    attribute_counts,
-    class_means,
-    class_norms,
-    originals,
-    which_values,
+from audit.accounting import vmf as vmf
+from audit.clipping import CLIPS as CLIPS
+from audit.clipping import clip_tree as clip_tree
+from audit.clipping import no_clip as no_clip
+from audit.clipping import normalise as normalise
+from audit.clipping import soft_clip as soft_clip
+from audit.data.pool import attribute_counts as attribute_counts
+from audit.data.pool import class_means as class_means
+from audit.data.pool import class_norms as class_norms
+from audit.data.pool import originals as originals
+from audit.data.pool import which_values as which_values
+from audit.errors import UserError as UserError
+from audit.mechanisms.noise import batch_direction as batch_direction
+from audit.mechanisms.noise import gaussian as gaussian
+from audit.mechanisms.noise import mean_field as mean_field
+from audit.mechanisms.noise import none as none
+from audit.mechanisms.noise import von_mises_fisher as von_mises_fisher
+from audit.mechanisms.noisy_sgd import noisy_sgd as noisy_sgd
+from audit.mechanisms.noisy_sgd import predictor as predictor
+from audit.mechanisms.output_perturbation import (
+    output_perturbation as output_perturbation,
 )
-from audit.errors import UserError
-from audit.mechanisms.noise import (
-    batch_direction,
-    gaussian,
-    mean_field,
-    none,
-    von_mises_fisher,
-)
-from audit.mechanisms.noisy_sgd import noisy_sgd, predictor
-from audit.mechanisms.output_perturbation import output_perturbation
-from audit.mechanisms.query import (
-    Side,
-    gradient,
-    masked,
-    modules,
-    start,
-    start_masked,
-)
-from audit.mechanisms.sampler import SAMPLERS
-from audit.models import optimizers, regressor
-from audit.rng import stream
-
-__all__ = [
-    "CLIPS",
-    "SAMPLERS",
-    "Side",
-    "UserError",
-    "attribute_counts",
-    "batch_direction",
-    "class_means",
-    "class_norms",
-    "clip_tree",
-    "gaussian",
-    "gradient",
-    "masked",
-    "mean_field",
-    "modules",
-    "no_clip",
-    "noisy_sgd",
-    "none",
-    "normalise",
-    "optimizers",
-    "originals",
-    "output_perturbation",
-    "predictor",
-    "regressor",
-    "soft_clip",
-    "start",
-    "start_masked",
-    "stream",
-    "vmf",
-    "von_mises_fisher",
-    "which_values",
-]
+from audit.mechanisms.query import Side as Side
+from audit.mechanisms.query import gradient as gradient
+from audit.mechanisms.query import masked as masked
+from audit.mechanisms.query import modules as modules
+from audit.mechanisms.query import start as start
+from audit.mechanisms.query import start_masked as start_masked
+from audit.mechanisms.sampler import SAMPLERS as SAMPLERS
+from audit.models import optimizers as optimizers
+from audit.models import regressor as regressor
+from audit.rng import stream as stream

@@ -45,15 +45,14 @@ def plant(task: Task, count: int, norm: float) -> Task:
     def init(key: jax.Array) -> Any:
         return {"model": task.init(key), "canaries": jnp.zeros(count)}
 
-    return Task(
+    return task._replace(
         name=f"{task.name}, {count} canaries of norm {norm!r}",
         loss=loss,
         logits=lambda params, x: task.logits(params["model"], x),
         init=init,
-        features=task.features,
-        classes=k,
-        domain=task.domain,
-        label_private=task.label_private,
+        linear=None,
+        smooth=True,
+        dense=None,
     )
 
 

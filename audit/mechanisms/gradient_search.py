@@ -185,10 +185,9 @@ def best_of(search: Callable, key: Array, restarts: int) -> Any:
 
 
 def first_layer(update: Any) -> tuple[Array, Array]:
-    """Return the gradients of the first dense layer's kernel [d, h] and bias [h].
+    """Return the gradients of the first layer's kernel [d, h] and bias [h].
 
-    Raises:
-      ValueError: if the image meets another kind of layer first.
+    ValueError if the image meets a layer first that is not dense.
     """
     names = [name for name in ("hidden_0", "head") if name in update]
     if not names or any(name.startswith("conv") for name in update):

@@ -49,7 +49,7 @@ def output_perturbation(
     likelihood: bool = True,
     traits: frozenset[Trait] = frozenset(),
 ) -> Defense:
-    """One release: solve(side, data) + noise.
+    """One release: solve(side, data) + noise; without noise there are no readings.
 
     Args:
       solve: the function of the whole set.
@@ -62,9 +62,6 @@ def output_perturbation(
       prepare: makes the side; default: nothing.
       likelihood: whether many candidates can be solved for, one at a time.
       traits: what attacks may assume.
-
-    Returns:
-      A Defense with a `Minimiser`, without Fisher and Renyi readings if without noise.
     """
 
     def publish(key: jax.Array, params: Any) -> Any:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from audit.clipping import Clip, clip_apart, clip_tree
 from audit.models import affine, dense
+from audit.models.affine import Treatment, masked
 from audit.models.masks import MASKS
 from audit.rng import stream
 from audit.types import ClosedForms, Examples, Public, Query, Task
@@ -44,11 +45,6 @@ def start_masked(keep: str, density: float) -> Callable:
         return side._replace(mask=mask)
 
     return prepare
-
-
-def masked(mask: Any, tree: Any) -> Any:
-    """Return `tree` with frozen entries zero; a mask of None freezes nothing."""
-    return tree if mask is None else jax.tree.map(jnp.multiply, mask, tree)
 
 
 def modules(task: Task) -> dict[str, int]:
@@ -111,25 +107,22 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
     same = lambda tree: tree  # noqa: E731
     view, back = task.linear or (same, same)
     first = (task.dense,) if model is dense else ()
-    classes = {} if model is dense else {"classes": task.classes}
 
     def inputs(params: Any, z: Examples) -> tuple:
         return *first, view(params), z.x.reshape(len(z.y), -1), z.y
 
-    def settings(side: Side) -> dict:
-        constants = {"mask": side.mask, "offset": side.offset}
-        constants = {k: v if v is None else view(v) for k, v in constants.items()}
-        return {"clip": clip, **classes, **constants}
+    def treatment(side: Side) -> Treatment:
+        mask, offset = (a if a is None else view(a) for a in (side.mask, side.offset))
+        return Treatment(clip, task.classes, mask, offset)
 
     def total(params: Any, side: Side, z: Examples, weight: Any) -> Any:
-        sums = model.clipped_total(*inputs(params, z), weight, **settings(side))
-        return back(sums)
+        return back(model.clipped_total(*inputs(params, z), weight, treatment(side)))
 
     def trace(params: Any, side: Side, z: Examples) -> jax.Array:
-        return model.clipped_trace(*inputs(params, z), **settings(side))
+        return model.clipped_trace(*inputs(params, z), treatment(side))
 
     def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
-        return model.clipped_score(*inputs(params, z), view(update), **settings(side))
+        return model.clipped_score(*inputs(params, z), view(update), treatment(side))
 
     # exact while the first layer is narrow; else the builder's probes are cheaper
     exact = task.linear is not None or task.dense.width <= NARROW

@@ -30,6 +30,15 @@ class Head(NamedTuple):
     bias: Any  # [F]; None = the model has none
 
 
+class Treatment(NamedTuple):
+    """What makes a contribution of a gradient g: CLIP(mask o (g + offset))."""
+
+    clip: Clip
+    classes: int
+    mask: Any = None  # 0/1, like the weights; None = everything is trained
+    offset: Any = None  # constant, like the weights; None = none
+
+
 def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     """Return (p - onehot(y)) over the trainable logits [m, F], and p [m, classes].
 
@@ -64,13 +73,12 @@ def inputs(head: Head, x: Any) -> Any:
     return square if head.bias is None else square + 1
 
 
-def _dot(a: Head, b: Head) -> Any:
-    return sum(
-        (p * q).sum() for p, q in zip(*map(jax.tree.leaves, (a, b)), strict=True)
-    )
+def _dot(a: Any, b: Any) -> Any:
+    pairs = zip(*map(jax.tree.leaves, (a, b)), strict=True)
+    return sum((p * q).sum() for p, q in pairs)
 
 
-def inside(mask: Any, tree: Any) -> Any:
+def masked(mask: Any, tree: Any) -> Any:
     """Return the tree times the 0/1 mask; None leaves it, or is left, unchanged."""
     if mask is None or tree is None:
         return tree
@@ -90,29 +98,24 @@ def _norm(
     return jnp.sqrt(jnp.maximum(square, 0))
 
 
-def clipped_total(
-    head: Head,
-    x: Any,
-    y: Any,
-    weight: Any,
-    *,
-    clip: Clip,
-    classes: int,
-    mask: Head | None = None,
-    offset: Head | None = None,
-) -> Head:
+def _parts(head: Head, x: Any, y: Any, to: Treatment) -> tuple[Any, Any, Any, Any]:
+    """Return e and p of `residual`, the masked offset, and every norm s [m]."""
+    offset = masked(to.mask, to.offset)
+    e, p = residual(head, x, y, to.classes)
+    return e, p, offset, _norm(head, x, e, to.mask, offset)
+
+
+def clipped_total(head: Head, x: Any, y: Any, weight: Any, to: Treatment) -> Head:
     """Return sum_i w_i gbar_i of x [m, d] with labels y [m] in two matrix products.
 
-    A weight [m] of None stands for ones. The mask is 0/1, None = everything is trained.
-    The offset is constant, added before clipping inside the mask; None = none.
+    A weight [m] of None stands for ones.
     """
-    offset = inside(mask, offset)
-    e, _ = residual(head, x, y, classes)
-    phi = clip.scale(_norm(head, x, e, mask, offset))
+    e, _, offset, s = _parts(head, x, y, to)
+    phi = to.clip.scale(s)
     phi = phi if weight is None else phi * weight
     scaled = phi[..., None] * e
     bias = None if head.bias is None else scaled.sum(-2)
-    total = inside(mask, Head(x.T @ scaled, bias))
+    total = masked(to.mask, Head(x.T @ scaled, bias))
     if offset is not None:
         count = phi.sum(-1)
         total = jax.tree.map(lambda t, c: t + count * c, total, offset)
@@ -120,42 +123,22 @@ def clipped_total(
 
 
 def clipped_score(
-    head: Head,
-    x: Any,
-    y: Any,
-    update: Head,
-    *,
-    clip: Clip,
-    classes: int,
-    mask: Head | None = None,
-    offset: Head | None = None,
+    head: Head, x: Any, y: Any, update: Head, to: Treatment
 ) -> tuple[Any, Any]:
-    """Return <update, gbar_i> and ||gbar_i||^2, each [m]; as `clipped_total`."""
-    offset = inside(mask, offset)
-    e, _ = residual(head, x, y, classes)
-    s = _norm(head, x, e, mask, offset)
-    phi = clip.scale(s)
-    inner = (affine(inside(mask, update), x) * e).sum(-1)
+    """Return <update, gbar_i> and ||gbar_i||^2, each [m]."""
+    e, _, offset, s = _parts(head, x, y, to)
+    phi = to.clip.scale(s)
+    inner = (affine(masked(to.mask, update), x) * e).sum(-1)
     if offset is not None:
         inner += _dot(offset, update)
     return phi * inner, (phi * s) ** 2
 
 
-def clipped_trace(
-    head: Head,
-    x: Any,
-    y: Any,
-    *,
-    clip: Clip,
-    classes: int,
-    mask: Head | None = None,
-    offset: Head | None = None,
-) -> Any:
-    """Return ||d gbar_i / d x_i||_F^2 [m], exact. Arguments: `clipped_total`."""
-    offset = inside(mask, offset)
-    e, p = residual(head, x, y, classes)
-    raw, q = raw_and_leak(head, x, e, p, mask, offset)
-    phi, curved = curvature(clip, _norm(head, x, e, mask, offset))
+def clipped_trace(head: Head, x: Any, y: Any, to: Treatment) -> Any:
+    """Return ||d gbar_i / d x_i||_F^2 [m], exact."""
+    e, p, offset, s = _parts(head, x, y, to)
+    raw, q = raw_and_leak(head, x, e, p, to.mask, offset)
+    phi, curved = curvature(to.clip, s)
     return phi**2 * raw + curved * q
 
 
@@ -251,24 +234,3 @@ def pairs(x: Any, a: Any, b: Any) -> Any:
 def _form(left: Any, matrix: Any, right: Any) -> Any:
     """Return left^T matrix right, one per example [m]."""
     return (left[..., :, None] * matrix * right[..., None, :]).sum((-1, -2))
-
-
-def spectrum(head: Head, x: Any, y: Any, *, clip: Clip, classes: int) -> Any:
-    """Return the eigenvalues [d], ascending, of Jbar^T Jbar for one x [d] and y [].
-
-    Jbar^T Jbar = phi^2 ||e||^2 Id + U T U^T with U = [x, M^T] of F + 1 columns, so that
-    all but F + 1 eigenvalues are phi^2 ||e||^2; the others come from the triangular
-    factor of U. Sum: `clipped_trace`. Largest: Hannun et al.'s (2021) squared loss.
-    """
-    e, p = residual(head, x, y, classes)
-    phi, curved = curvature(clip, _norm(head, x, e, None, None))
-    ee, xb = (e**2).sum(), inputs(head, x)
-    eye = jnp.eye(e.size, dtype=e.dtype)
-    inner = jnp.block([[jnp.zeros((1, 1), e.dtype), e[None]], [e[:, None], xb * eye]])
-    c = jnp.concatenate([ee[None], xb * e])  # J^T g = U c
-    inner = phi**2 * inner + curved * jnp.outer(c, c)
-    u = jnp.concatenate([x[:, None], head.kernel @ covariance(e, p).T], 1)
-    r = jnp.linalg.qr(u, mode="r")
-    bulk = phi**2 * ee
-    low = bulk + jnp.linalg.eigvalsh(r @ inner @ r.T)
-    return jnp.sort(jnp.concatenate([jnp.full(x.size - low.size, bulk), low]))

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from audit.clipping import Clip
 from audit.models import affine
-from audit.models.affine import Head
+from audit.models.affine import Head, Treatment, masked
 
 
 class Stack(NamedTuple):
@@ -33,7 +32,6 @@ class Stack(NamedTuple):
 
     layers: tuple[str, ...]  # where `params` holds each {"kernel", "bias"}
     activation: Callable  # element by element
-    classes: int
     width: int  # of the first hidden layer
 
 
@@ -45,21 +43,29 @@ class _Passes(NamedTuple):
 
 
 def _heads(stack: Stack, tree: Any) -> list[Head]:
-    return [Head(tree[name]["kernel"], tree[name]["bias"]) for name in stack.layers]
+    return [Head(**tree[name]) for name in stack.layers]
+
+
+def _masks(stack: Stack, mask: Any) -> list[Any]:
+    return [None] * len(stack.layers) if mask is None else _heads(stack, mask)
 
 
 def _tree(stack: Stack, heads: list[Head]) -> Any:
     pairs = zip(stack.layers, heads, strict=True)
-    return {name: {"kernel": h.kernel, "bias": h.bias} for name, h in pairs}
+    return {name: head._asdict() for name, head in pairs}
 
 
-def _both_ways(stack: Stack, params: Any, x: Any, y: Any) -> _Passes:
+def _both_ways(
+    stack: Stack, params: Any, x: Any, y: Any, to: Treatment
+) -> tuple[_Passes, Any]:
+    """Return both passes of every example, and the masked offset."""
     z = affine.affine(_heads(stack, params)[0], x)
-    passes = _after(stack, params, z, y)
-    return passes._replace(inputs=[x, *passes.inputs])
+    later = _after(stack, params, z, y, to.classes)
+    passes = later._replace(inputs=[x, *later.inputs])
+    return passes, masked(to.mask, to.offset)
 
 
-def _after(stack: Stack, params: Any, z: Any, y: Any) -> _Passes:
+def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> _Passes:
     """Return the passes from the output of the first layer [..., width] on."""
     _, *rest = _heads(stack, params)
     inputs, slopes = [], []
@@ -68,7 +74,7 @@ def _after(stack: Stack, params: Any, z: Any, y: Any) -> _Passes:
         inputs.append(a)
         slopes.append(slope)
         z = affine.affine(layer, a)
-    errors = [affine.residual(rest[-1], inputs[-1], y, stack.classes)[0]]
+    errors = [affine.residual(rest[-1], inputs[-1], y, classes)[0]]
     for layer, slope in zip(rest[::-1], slopes[::-1], strict=True):
         errors.insert(0, slope * (errors[0] @ layer.kernel.T))
     return _Passes(inputs, errors)
@@ -77,8 +83,7 @@ def _after(stack: Stack, params: Any, z: Any, y: Any) -> _Passes:
 def _square(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
     """Return the squared norm of every masked gradient plus offset [m]."""
     square = jnp.zeros(passes.inputs[0].shape[:1], passes.inputs[0].dtype)
-    masks = [None] * len(stack.layers) if mask is None else _heads(stack, mask)
-    for a, e, m in zip(*passes, masks, strict=True):
+    for a, e, m in zip(*passes, _masks(stack, mask), strict=True):
         if m is None:
             square += ((a**2).sum(-1) + 1) * (e**2).sum(-1)
         else:
@@ -101,29 +106,17 @@ def _inner(stack: Stack, passes: _Passes, tree: Any) -> jax.Array:
 
 
 def clipped_total(
-    stack: Stack,
-    params: Any,
-    x: Any,
-    y: Any,
-    weight: Any,
-    *,
-    clip: Clip,
-    mask: Any = None,
-    offset: Any = None,
+    stack: Stack, params: Any, x: Any, y: Any, weight: Any, to: Treatment
 ) -> Any:
-    """Return sum_i w_i gbar_i, a pytree like `params`.
-
-    Arguments: `affine.clipped_total`; mask and offset are like `params`.
-    """
-    offset = affine.inside(mask, offset)
-    passes = _both_ways(stack, params, x, y)
-    phi = clip.scale(_norm(stack, passes, mask, offset))
+    """Return sum_i w_i gbar_i, a pytree like `params`; a weight of None is ones."""
+    passes, offset = _both_ways(stack, params, x, y, to)
+    phi = to.clip.scale(_norm(stack, passes, to.mask, offset))
     phi = phi if weight is None else phi * weight
     scaled = [phi[..., None] * e for e in passes.errors]
     heads = [
         Head(a.T @ e, e.sum(-2)) for a, e in zip(passes.inputs, scaled, strict=True)
     ]
-    total = affine.inside(mask, _tree(stack, heads))
+    total = masked(to.mask, _tree(stack, heads))
     if offset is None:
         return total
     count = phi.sum(-1)
@@ -131,57 +124,41 @@ def clipped_total(
 
 
 def clipped_score(
-    stack: Stack,
-    params: Any,
-    x: Any,
-    y: Any,
-    update: Any,
-    *,
-    clip: Clip,
-    mask: Any = None,
-    offset: Any = None,
+    stack: Stack, params: Any, x: Any, y: Any, update: Any, to: Treatment
 ) -> tuple[Any, Any]:
     """Return <update, gbar_i>, `update` like `params`, and ||gbar_i||^2, each [m]."""
-    offset = affine.inside(mask, offset)
-    passes = _both_ways(stack, params, x, y)
-    s = _norm(stack, passes, mask, offset)
-    inner = _inner(stack, passes, affine.inside(mask, update))
+    passes, offset = _both_ways(stack, params, x, y, to)
+    s = _norm(stack, passes, to.mask, offset)
+    inner = _inner(stack, passes, masked(to.mask, update))
     if offset is not None:
         pairs = zip(jax.tree.leaves(offset), jax.tree.leaves(update), strict=True)
         inner += sum((o * u).sum() for o, u in pairs)
-    phi = clip.scale(s)
+    phi = to.clip.scale(s)
     return phi * inner, (phi * s) ** 2
 
 
-def clipped_trace(
-    stack: Stack,
-    params: Any,
-    x: Any,
-    y: Any,
-    *,
-    clip: Clip,
-    mask: Any = None,
-    offset: Any = None,
-) -> Any:
-    """Return ||d gbar_i / d x_i||_F^2 [m], exact. Arguments: `clipped_total`.
+def clipped_trace(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Any:
+    """Return ||d gbar_i / d x_i||_F^2 [m], exact.
 
     With J = d g / d x and s = ||g|| it is phi^2 ||J||_F^2 + (2 phi phi'/s + phi'^2) q,
     q = ||J^T g||^2. J^T g is the gradient of s^2 / 2 in x. The record reaches all but
     the first layer's input through the first layer's output z = W^T x + b alone, so
     that ||J||_F^2 needs as many tangents as z has entries, not as many as x has.
     """
-    offset = affine.inside(mask, offset)
 
     def half(x: Any) -> jax.Array:
-        return _square(stack, _both_ways(stack, params, x, y), mask, offset).sum() / 2
+        passes, offset = _both_ways(stack, params, x, y, to)
+        return _square(stack, passes, to.mask, offset).sum() / 2
 
     q = (jax.grad(half)(x) ** 2).sum(-1)
-    passes = _both_ways(stack, params, x, y)
-    phi, curved = affine.curvature(clip, _norm(stack, passes, mask, offset))
-    return phi**2 * _raw(stack, params, x, y, passes, mask) + curved * q
+    passes, offset = _both_ways(stack, params, x, y, to)
+    phi, curved = affine.curvature(to.clip, _norm(stack, passes, to.mask, offset))
+    return phi**2 * _raw(stack, params, x, y, passes, to) + curved * q
 
 
-def _raw(stack: Stack, params: Any, x: Any, y: Any, passes: _Passes, mask: Any) -> Any:
+def _raw(
+    stack: Stack, params: Any, x: Any, y: Any, passes: _Passes, to: Treatment
+) -> Any:
     """Return ||J||_F^2 [m]; the offset is constant and has no part in it.
 
     sum_v ||m o (a' e^T + a e'^T)||^2 over unit directions v of x, layer by layer;
@@ -189,12 +166,12 @@ def _raw(stack: Stack, params: Any, x: Any, y: Any, passes: _Passes, mask: Any) 
     """
     first = _heads(stack, params)[0]
     w, z = first.kernel, affine.affine(first, x)
-    by_z = jax.vmap(jax.jacfwd(lambda z, y: _after(stack, params, z, y)))(z, y)
+    later = lambda z, y: _after(stack, params, z, y, to.classes)  # noqa: E731
+    by_z = jax.vmap(jax.jacfwd(later))(z, y)
     gram = w.T @ w
     a, e = passes.inputs[0], passes.errors[0]
     errors_by_z = by_z.errors[0]  # [m, F, F]
-    masks = [None] * len(stack.layers) if mask is None else _heads(stack, mask)
-    m = masks[0]
+    m, *masks = _masks(stack, to.mask)
     if m is None:
         along = jnp.einsum("...j,...jk,...k->...", e, errors_by_z, x @ w)
         total = x.shape[-1] * (e**2).sum(-1) + 2 * along
@@ -203,8 +180,8 @@ def _raw(stack: Stack, params: Any, x: Any, y: Any, passes: _Passes, mask: Any) 
         along = along.sum((-1, -2))
         total = e**2 @ m.kernel.sum(0) + 2 * along
     total += (_weights(m, a) * _moved(errors_by_z, gram, errors_by_z)).sum(-1)
-    later = (passes.inputs[1:], passes.errors[1:], by_z.inputs, by_z.errors[1:])
-    for a, e, da, de, m in zip(*later, masks[1:], strict=True):
+    rest = (passes.inputs[1:], passes.errors[1:], by_z.inputs, by_z.errors[1:])
+    for a, e, da, de, m in zip(*rest, masks, strict=True):
         spread = (e**2).sum(-1, keepdims=True) if m is None else e**2 @ m.kernel.T
         total += (_moved(da, gram, da) * spread).sum(-1)
         total += (_weights(m, a) * _moved(de, gram, de)).sum(-1)

@@ -187,15 +187,10 @@ def _task(
     )
 
 
-def _to_head(params: Any) -> Head:
-    return Head(params["head"]["kernel"], params["head"]["bias"])
-
-
-def _from_head(head: Head) -> Any:
-    return {"head": {"kernel": head.kernel, "bias": head.bias}}
-
-
-VIEWS = (_to_head, _from_head)
+VIEWS = (  # params -> Head, Head -> params
+    lambda params: Head(params["head"]["kernel"], params["head"]["bias"]),
+    lambda head: {"head": head._asdict()},
+)
 
 
 def linear(features: tuple[int, ...], classes: int) -> Task:
@@ -204,11 +199,7 @@ def linear(features: tuple[int, ...], classes: int) -> Task:
 
 
 def binary_linear(features: tuple[int, ...], classes: int) -> Task:
-    """One logit z for class 0 and a constant 0 for class 1 (Edmunds 2024, section 3.2).
-
-    Raises:
-      ValueError: if there are not exactly two classes.
-    """
+    """One logit z for class 0, 0 for class 1, no others (Edmunds 2024, section 3.2)."""
     if classes != 2:
         raise ValueError(f"binary_linear has two classes, not {classes}: use linear")
     name, logit = "binary_linear", _Linear(1)
@@ -216,11 +207,7 @@ def binary_linear(features: tuple[int, ...], classes: int) -> Task:
 
 
 def regression(features: tuple[int, ...], classes: int) -> Task:
-    """Linear regression: one linear output, a number as label, half the squared error.
-
-    Raises:
-      ValueError: if there are classes.
-    """
+    """One linear output, a number as label and no classes, half the squared error."""
     if classes:
         raise ValueError(f"regression has numbers for labels, not {classes} classes")
     loss = lambda outputs, label: (outputs[0] - label) ** 2 / 2  # noqa: E731
@@ -243,7 +230,7 @@ def mlp(
     module = _Mlp((hidden,) * layers, classes, activation)
     name = f"mlp({hidden}x{layers} {activation})"
     names = (*(f"hidden_{i}" for i in range(layers)), "head")
-    stack = Stack(names, ACTIVATIONS[activation], classes, hidden)
+    stack = Stack(names, ACTIVATIONS[activation], hidden)
     task = _task(name, module, features, classes)
     return task._replace(dense=stack, smooth=activation not in KINKED)
 

@@ -86,15 +86,9 @@ def check_attack(
 ) -> dict[str, str]:
     """Hold an attack against every law, shown what a game would grant it.
 
-    Args:
-      factory: (task, *, settings) -> Attack.
-      task: what is attacked; default: as for `check_defense`.
-      oracle: whether it may see the target: a reference, never ranked.
-      leaves_domain: whether its guesses may leave the records' domain, as those of
-        unbiased attackers do.
-      **settings: of the factory; the rest are its defaults.
-
-    Returns, raises: as `check_defense`.
+    An `oracle` may see the target: it is a reference, never ranked. With
+    `leaves_domain` guesses may leave the records' domain, as those of unbiased
+    attackers do. All else is as for `check_defense`.
     """
     from audit.testing.attack import AttackCase
     from audit.testing.laws import judge
@@ -106,14 +100,10 @@ def check_attack(
 def check_scenario(
     scenario: str | Path, *words: str, run: bool = True
 ) -> dict[str, str]:
-    """Hold a scenario against every law, its run with a small budget among them.
+    """Hold a scenario, a file or a name, against every law; as `check_defense`.
 
-    Args:
-      scenario: a YAML file, or the name of one that is found.
-      *words: of the small budget, as typed after `python -m audit run`.
-      run: whether it is run at all; without, laws of its card do not apply.
-
-    Returns, raises: as `check_defense`.
+    `words` are those of the small budget it is run with, as typed after `python -m
+    audit run`. Without `run`, laws of its card do not apply.
     """
     from audit.testing.laws import judge
     from audit.testing.scenario import ScenarioCase

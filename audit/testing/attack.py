@@ -67,6 +67,11 @@ class AttackCase:
             guess = jax.jit(jax.vmap(self.attack.guess, (None, 0, 0)))
             return state, info, np.asarray(guess(state, keys, observation))
 
+    def reasons(self) -> dict[str, str | None]:
+        """Return game -> why the attack cannot play it; None = it can."""
+        model, defense = self.attack.threat_model, self.shown.defense
+        return {n: base.mismatch(model, defense, g) for n, g in _games().items()}
+
     @functools.cached_property
     def played(self) -> tuple[Any, Any, Any]:
         """State, diagnostics and guesses from what it declared."""
@@ -75,12 +80,10 @@ class AttackCase:
 
 def threat_model_words_are_known(case: AttackCase) -> None:
     """Goal, `sees`, `knows` are words a game can grant, `assumes` a defense has."""
-    model = case.attack.threat_model
-    missing = sorted(model.assumes - case.shown.defense.traits)
+    missing = sorted(case.attack.threat_model.assumes - case.shown.defense.traits)
     if missing:
         broken(f"the defense is not {', not '.join(missing)}")
-    for game in _games().values():
-        base.mismatch(model, case.shown.defense, game)  # refuses words nobody grants
+    case.reasons()  # refuses words nobody grants
 
 
 @functools.cache
@@ -95,8 +98,7 @@ def _games() -> dict[str, base.Game]:
 
 def some_game_can_be_played(case: AttackCase) -> None:
     """At least one game grants everything it declares."""
-    model, defense = case.attack.threat_model, case.shown.defense
-    reasons = {n: base.mismatch(model, defense, g) for n, g in _games().items()}
+    reasons = case.reasons()
     if all(reasons.values()):
         broken("; ".join(f"{n}: {why}" for n, why in reasons.items()))
 

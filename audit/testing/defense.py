@@ -71,17 +71,11 @@ class DefenseCase:
         return self.learner.defense
 
     @property
-    def mechanism(self) -> Iterative | None:
-        """Its steps, built with host values; None = it takes none."""
-        mechanism = self.defense.mechanism
-        return mechanism if isinstance(mechanism, Iterative) else None
-
-    @property
     def parts(self) -> Iterative:
         """Its query, sampler and noise, and what else its steps are made of."""
-        if self.mechanism is None:
+        if not isinstance(self.defense.mechanism, Iterative):
             does_not_apply("it is made of no query, sampler and noise")
-        return self.mechanism
+        return self.defense.mechanism
 
     def sweep(self, method: str, data: TrainingSet, *extra: Any, **how: Any) -> Any:
         """Run a method for every target, by the suite's own engine."""
@@ -119,8 +113,7 @@ class DefenseCase:
     @functools.cached_property
     def steps(self) -> tuple[Any, list[Any]]:
         """The first lane's run step by step, in float64: its state, every view."""
-        mechanism, key = self.mechanism, jax.random.fold_in(self.key, 0)
-        assert mechanism is not None
+        mechanism, key = self.parts, jax.random.fold_in(self.key, 0)
         with jax.enable_x64(True):
             side, data = double((self.learner.side, self.one(0)))
             state, views = mechanism.init(key, side), []
@@ -229,11 +222,10 @@ def no_noise_no_bound(case: DefenseCase) -> None:
 
 def train_is_init_and_steps(case: DefenseCase) -> None:
     """`train` is `init` and then `step`, as many times as `steps` says."""
-    if case.mechanism is None:
-        does_not_apply("nothing iterates")
+    state, _ = case.steps
     whole = case.sweep("train", case.data, precise=True)
     first = jax.tree.map(lambda a: a[0], whole.params)
-    close(case.steps[0].params, first, "steps by hand and `train`", 1e-6)
+    close(state.params, first, "steps by hand and `train`", 1e-6)
 
 
 def preparing_looks_at_public_data_only(case: DefenseCase) -> None:
@@ -248,7 +240,7 @@ def preparing_looks_at_public_data_only(case: DefenseCase) -> None:
 def order_of_records_does_not_matter(case: DefenseCase) -> None:
     """A set has no order: the known records permuted give the same release."""
     mechanism = case.defense.mechanism
-    if case.mechanism is not None and "full_batch" not in case.defense.traits:
+    if isinstance(mechanism, Iterative) and "full_batch" not in case.defense.traits:
         does_not_apply("batches are drawn by row")
     if mechanism is not None and mechanism.noise.at == "example":
         does_not_apply("noise is drawn by row")

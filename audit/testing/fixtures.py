@@ -12,6 +12,7 @@ import numpy as np
 from audit import data
 from audit.config import registry
 from audit.engine import shadow
+from audit.engine.shadow import Learner
 from audit.engine.signals import Shadows, Signals
 from audit.games import attribute, base, reconstruction
 from audit.games.gradient_inversion import exposed_step
@@ -105,12 +106,8 @@ def shown(
 ) -> Shown:
     """Return what the games of an attack's goal can show it.
 
-    Args:
-      threat_model: of the attack on a task.
-      task: what is learnt; None = a tiny one that suits the goal.
-
-    Raises:
-      ValueError: if no defense of the suite has what the attack assumes.
+    `task` is what is learnt, None = a tiny one that suits the goal. ValueError if no
+    defense of the suite has what the attack assumes.
     """
     model = threat_model(task or make().task)
     if task is None and model.goal == "attribute":
@@ -136,11 +133,7 @@ def shown(
 
 
 def _records(
-    known: Shown,
-    model: ThreatModel,
-    world: World,
-    learner: shadow.Learner,
-    table: base.Table,
+    known: Shown, model: ThreatModel, world: World, learner: Learner, table: base.Table
 ) -> Shown:
     """Add one release per target, and what games show beside it."""
     knowledge, targets = known.knowledge, world.splits.targets
@@ -166,12 +159,12 @@ def _records(
         keys = jax.random.split(stream(world.key, "updates"), count)
         updates = [
             exposed.update(
-                keys[i],
+                key,
                 learner.side,
-                jax.tree.map(lambda a, i=i: a[i], observation.params),
-                jax.tree.map(lambda a, i=i: a[i : i + 1], targets),
+                base.take(observation.params, i),
+                base.take(targets, slice(i, i + 1)),
             )
-            for i in range(count)
+            for i, key in enumerate(keys)
         ]
         update = jax.tree.map(lambda *a: np.stack(a), *updates)
         observation = observation._replace(update=update)
@@ -180,17 +173,13 @@ def _records(
     )
 
 
-def _attacked(model: ThreatModel, world: World) -> shadow.Learner:
+def _attacked(model: ThreatModel, world: World) -> Learner:
     wanted = model.assumes | ({"glm"} if model.goal == "attribute" else set())
     for name, given in ATTACKED.items():
         settings = registry.check("defense", name, given, name)
-        learner = shadow.learner(
-            registry.find("defense", name),
-            world.task,
-            settings,
-            key=world.key,
-            public=world.public,
-        )
+        start: Any = {"key": world.key, "public": world.public}
+        factory = registry.find("defense", name)
+        learner = shadow.learner(factory, world.task, settings, **start)
         if wanted <= learner.defense.traits:
             return learner
     raise ValueError(
@@ -211,7 +200,7 @@ def _with_attribute(splits: Splits) -> Splits:
 
 
 def _membership(
-    known: Shown, model: ThreatModel, world: World, learner: shadow.Learner
+    known: Shown, model: ThreatModel, world: World, learner: Learner
 ) -> Shown:
     """Make up signals, transcripts' ratios, or canaries, as the words say."""
     rng, splits = np.random.default_rng(3), world.splits

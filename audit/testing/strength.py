@@ -116,16 +116,11 @@ def judge(cell: Cell, allowed: Band, mean: float) -> Word:
 def play(
     words: Iterable[str], seeds: Iterable[int] = (0,), store: Path | None = None
 ) -> list[Scorecard]:
-    """Run one scenario under several seeds, in memory.
+    """Run one scenario under several seeds, in memory; data and split are the same.
 
-    Args:
-      words: as after `python -m audit run`, without `seed=`.
-      seeds: of the runs; the data and their split are the same for all.
-      store: where releases are kept, so that the next line-up need not train again;
-        None = nowhere.
-
-    Raises:
-      UserError: naming the word that is wrong.
+    `words` are as after `python -m audit run`, without `seed=`; UserError names one
+    that is wrong. `store` is where releases are kept, so that the next line-up need not
+    train again; None = nowhere.
     """
     from audit.config.hydra_app import composed
 

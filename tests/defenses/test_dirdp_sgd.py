@@ -153,8 +153,8 @@ def test_jacobian_of_a_direction_against_vectors(x64, label, trace):
     w = np.sin(1 + 3 * np.arange(6)[:, None] + np.arange(3))
     head = affine.Head(jnp.asarray(w), jnp.array([0.1, -0.2, 0.3]))
     x = jnp.asarray((np.arange(6) + 0.5) / 6)[None]
-    own = {"clip": normalise(), "classes": 3, "mask": None, "offset": None}
-    found = affine.clipped_trace(head, x, jnp.array([label]), **own)
+    to = affine.Treatment(normalise(), classes=3)
+    found = affine.clipped_trace(head, x, jnp.array([label]), to)
     assert float(found[0]) == pytest.approx(trace, rel=1e-9)
 
 
@@ -211,8 +211,9 @@ def test_regularised_information_is_bounded_by_its_value_at_zero():
     for k, kappa in ((3, 2.0), (50, 200.0)):
         for r in (1e-2, 0.3, 1.0):
             x = kappa * r
-            across = vmf.mean_cosine(k, x) / x
-            assert vmf.mean_cosine_slope(k, x) <= across * (1 + 1e-6)
+            a = vmf.mean_cosine(k, x)
+            across, slope = a / x, 1 - a * a - (k - 1) * a / x  # A / x and A'
+            assert slope <= across * (1 + 1e-6)
             assert across <= (1 + 1e-9) / k
 
 

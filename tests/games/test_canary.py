@@ -11,7 +11,7 @@ from attacks.gradient_llr import gradient_llr
 from attacks.one_run import one_run
 from audit.accounting import rdp
 from audit.errors import UserError
-from audit.games import base, canary, epsilon_audit
+from audit.games import base, canary
 from audit.games.canary import Canaries
 from audit.mechanisms import canaries
 from audit.models import networks
@@ -93,7 +93,7 @@ def claim(mu):
     """Return what accountants say of a mu-GDP mechanism."""
     loss = rdp.GaussianPrivacy(mu)
     epsilon = loss.get_epsilon_for_delta(DELTA)
-    return epsilon_audit.EpsilonClaim(DELTA, epsilon, None, loss, True)
+    return canary.EpsilonClaim(DELTA, epsilon, None, loss)
 
 
 def test_the_ratio_has_the_law_of_the_closed_form(two_worlds):
@@ -118,7 +118,7 @@ def test_the_band_can_tell():
     rng = np.random.default_rng(0)
     scores = rng.normal([[[1.0]], [[0.0]]], 1, (2, 1, RUNS))[:, 0]
     for mu, side in ((0.7, "above"), (1.4, "below")):
-        assert epsilon_audit._in_band(*scores, claim(mu))[side]
+        assert canary._in_band(*scores, claim(mu))[side]
 
 
 def test_both_sides_stand_in_order(two_worlds):
@@ -140,7 +140,7 @@ def test_too_little_noise_is_found_out():
     rng = np.random.default_rng(1)
     scores = rng.normal([[[1.0]], [[0.0]]], 1, (2, 1, 4000)).swapaxes(0, 1) - 0.5
     for mu, flags in ((0.5, ["lower-above-upper"]), (1.0, [])):
-        assert names(epsilon_audit.two_worlds(scores, claim(mu))) == flags
+        assert names(canary.proved_by_worlds(scores, claim(mu))) == flags
 
 
 def test_an_audit_that_finds_leaks_where_there_are_none_is_void():
@@ -148,15 +148,15 @@ def test_an_audit_that_finds_leaks_where_there_are_none_is_void():
     rng = np.random.default_rng(2)
     drift = np.repeat([0.5, -0.5], 2000)
     scores = np.stack([rng.normal(size=4000), drift + rng.normal(size=4000)])[None]
-    assert "null-leak" in names(epsilon_audit.two_worlds(scores, claim(1.0)))
+    assert "null-leak" in names(canary.proved_by_worlds(scores, claim(1.0)))
 
 
 def test_gdp_is_left_out_where_the_claim_is_not_gaussian():
     scores = np.random.default_rng(3).normal(size=(1, 2, 500))
     loss = rdp.poisson_gaussian_pld(0.2, 1.0, 10, "add_remove")
     epsilon = loss.get_epsilon_for_delta(DELTA)
-    sampled = epsilon_audit.EpsilonClaim(DELTA, epsilon, None, loss, False)
-    result = epsilon_audit.two_worlds(scores, sampled)
+    sampled = canary.EpsilonClaim(DELTA, epsilon, None, loss)
+    result = canary.proved_by_worlds(scores, sampled)
     assert set(result.numbers["lower"]) == {"clopper_pearson", "bayesian"}
     assert result.numbers["in_band"] is None
     assert (result.arrays["most_loss"] >= result.arrays["fpr"] - 1e-9).all()

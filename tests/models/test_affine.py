@@ -12,11 +12,11 @@ from jax.flatten_util import ravel_pytree
 from audit.clipping import clip_tree, hard_clip, no_clip, soft_clip
 from audit.models.affine import (
     Head,
+    Treatment,
     clipped_score,
     clipped_total,
     clipped_trace,
     residual,
-    spectrum,
 )
 
 C = [0.5, 1.0, 4.0]
@@ -99,11 +99,11 @@ def test_closed_forms_equal_autodiff(x64, clips, shape, biased, masked, offset):
     @jax.jit
     @jax.vmap
     def closed(c):
-        kw = {"clip": clips(c), "classes": classes, "mask": mask, "offset": constant}
+        to = Treatment(clips(c), classes, mask, constant)
         return (
-            clipped_trace(head, x, y, **kw),
-            ravel_pytree(clipped_total(head, x, y, weight, **kw))[0],
-            *clipped_score(head, x, y, update, **kw),
+            clipped_trace(head, x, y, to),
+            ravel_pytree(clipped_total(head, x, y, weight, to))[0],
+            *clipped_score(head, x, y, update, to),
         )
 
     trace, total, inner, square = closed(c)
@@ -112,20 +112,6 @@ def test_closed_forms_equal_autodiff(x64, clips, shape, biased, masked, offset):
     close(total, np.tensordot(g, np.ones(5) if weight is None else weight, (1, 0)))
     close(inner, g @ np.asarray(ravel_pytree(update)[0]))
     close(square, (g**2).sum(2), atol=0)
-
-
-@pytest.mark.parametrize(("shape", "d"), [*zip(SHAPES, [12] * 4), ("softmax 3", 2)])  # noqa: B905
-def test_spectrum_equals_autodiff(x64, shape, d):
-    """With fewer coordinates than logits too."""
-    head, x, y, _, _, update = problem(shape, d=d, m=1)
-    classes, zero = SHAPES[shape][1], jax.tree.map(np.zeros_like, update)
-    whole, c = jax.tree.map(np.ones_like, head), np.array(C)
-    _, jacobian = by_autodiff(head, x, y, whole, zero, c, classes, soft_clip)
-    slow = np.linalg.svd(np.asarray(jacobian[:, 0]), compute_uv=False)[:, ::-1] ** 2
-    one = lambda c: spectrum(head, x[0], y[0], clip=soft_clip(c), classes=classes)  # noqa: E731
-    values = np.asarray(jax.jit(jax.vmap(one))(c))
-    np.testing.assert_allclose(values[:, -slow.shape[1] :], slow, rtol=1e-9)
-    np.testing.assert_allclose(values.sum(1), slow.sum(1), rtol=1e-10)
 
 
 def vectors():
@@ -151,37 +137,16 @@ def test_printed_traces(x64, y):
 
     @jax.jit
     def computed(c):
-        run = lambda c: clipped_trace(head, x, y, clip=soft_clip(c), classes=3)[0]  # noqa: E731
-        kw = {"clip": no_clip(), "classes": 3}
-        square = clipped_score(head, x, y, head, **kw)[1][0]
+        run = lambda c: clipped_trace(head, x, y, Treatment(soft_clip(c), 3))[0]  # noqa: E731
+        plain = Treatment(no_clip(), 3)
+        square = clipped_score(head, x, y, head, plain)[1][0]
         phi, slope = soft_clip(c).scale(norm), soft_clip(c).slope(norm)
         parts = phi**2 * raw + (2 * phi * slope / norm + slope**2) * q
-        return square**0.5, clipped_trace(head, x, y, **kw)[0], jax.vmap(run)(c), parts
+        return square**0.5, clipped_trace(head, x, y, plain)[0], jax.vmap(run)(c), parts
 
     got, wanted = computed(jnp.array(C)), (norm, raw, clipped, clipped)
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
-
-
-SPECTRA = {
-    1.0: (0.14339537, 0.41433981, 0.41433981, 0.41433981, 0.41461805, 0.51848993),
-    4.0: (1.04453059, 1.3304885, 1.3304885, 1.3304885, 1.65378253, 1.87672839),
-}
-
-
-def test_printed_spectra(x64):
-    head, x = vectors()
-
-    @jax.jit
-    @jax.vmap
-    def computed(c):
-        kw = {"clip": soft_clip(c), "classes": 3}
-        y = jnp.array([1])
-        return spectrum(head, x[0], 1, **kw), clipped_trace(head, x, y, **kw)[0]
-
-    values, trace = computed(jnp.array(list(SPECTRA)))
-    np.testing.assert_allclose(values, list(SPECTRA.values()), rtol=0, atol=6e-9)
-    np.testing.assert_allclose(values.sum(1), trace, rtol=1e-12)
 
 
 def fitted(shape, gap):
@@ -206,10 +171,10 @@ def test_fitted_examples_keep_their_relative_precision(shape):
 
     @jax.jit
     def computed(head, x, mask):
-        kw = {"clip": soft_clip(1.0), "classes": classes}
-        total = ravel_pytree(clipped_total(head, x, y, None, **kw))[0]
-        trace = clipped_trace(head, x, y, **kw)[0]
-        masked = clipped_trace(head, x, y, **kw, mask=mask)[0]
+        to = Treatment(soft_clip(1.0), classes)
+        total = ravel_pytree(clipped_total(head, x, y, None, to))[0]
+        trace = clipped_trace(head, x, y, to)[0]
+        masked = clipped_trace(head, x, y, to._replace(mask=mask))[0]
         e, _ = residual(head, x, y, classes)
         return e, jnp.stack([jnp.linalg.norm(total), trace, masked])
 
@@ -225,11 +190,10 @@ def test_perfect_fit_has_no_trace_and_no_nan(clip):
 
     @jax.jit
     def computed(head, x, y):
-        kw = {"clip": clip, "classes": 2}
-        one = spectrum(head, x[0], y[0], **kw)
-        total = clipped_total(head, x, y, None, **kw)
-        score = clipped_score(head, x, y, head, **kw)
-        return clipped_trace(head, x, y, **kw), one, total, score
+        to = Treatment(clip, 2)
+        total = clipped_total(head, x, y, None, to)
+        score = clipped_score(head, x, y, head, to)
+        return clipped_trace(head, x, y, to), total, score
 
     head = Head(np.full((3, 1), 1e4), np.zeros(1))
     got = computed(head, np.ones((1, 3)), np.array([0]))
@@ -251,8 +215,8 @@ def test_lanes_share_two_matrix_products(shape, masked):
     """Under vmap over lanes nothing is larger than the logits [lanes, n, classes]."""
     head, x, y, mask, *_ = problem(shape, masked=masked, d=80, m=30)
     lanes = jax.tree.map(lambda a: jnp.stack([a] * 70), head)
-    kw = {"clip": soft_clip(1.0), "classes": SHAPES[shape][1], "mask": mask}
-    run = jax.vmap(lambda h: clipped_total(h, x, y, None, **kw))
+    to = Treatment(soft_clip(1.0), SHAPES[shape][1], mask)
+    run = jax.vmap(lambda h: clipped_total(h, x, y, None, to))
     program = jax.make_jaxpr(run)(lanes)
     products = str(program).count("dot_general")
     assert products == (3 if masked else 2)  # masked norms are one more, for all lanes

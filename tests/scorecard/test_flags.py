@@ -10,7 +10,7 @@ from audit.scorecard import flags
 from audit.types import Bound
 from tests import ROOT, pages
 
-ELSEWHERE = ("games/epsilon_audit.py", "games/membership_rates.py")  # flags of one game
+ELSEWHERE = ("games/canary.py", "games/membership_rates.py")  # flags of one game
 RNG = np.random.default_rng(0)
 FLOOR = 0.05 + 0.01 * RNG.normal(size=200)
 

@@ -80,9 +80,8 @@ def constant(
         cost = optax.tree.norm(c, squared=True)
         if objective == "replacement":  # a constant has no Jacobian to penalise
             return cost - 2 * optax.tree.vdot(c, shifted.mean)
-        leakage = penalty(
-            objective, clip, measure(on.params, shifted, on.public, c, rows)
-        )
+        norms = measure(on.params, shifted, on.public, c, rows)
+        leakage = penalty(objective, clip, norms)
         return cost + weight * leakage.mean()
 
     def init(key: Any, on: Ground) -> Any:

@@ -112,9 +112,7 @@ def _affine_parts(
         gw = across @ w
     n = len(y)
     bias = None if head.bias is None else e.mean(0)
-    mean = Head(x.T @ e / n, bias)
-    if mask is not None:
-        mean = jax.tree.map(jnp.multiply, mask, mean)
+    mean = affine.masked(mask, Head(x.T @ e / n, bias))
     fixed = {
         "e": e, "cov": cov, "square": (a * e**2).sum(-1), "raw": raw,
         "leak": leak, "h": h, "gw": gw, "across": across, "same": same,
@@ -162,9 +160,7 @@ def _probed(task: Task) -> tuple[Callable, Callable]:
 
             def gradient(x: Any) -> Any:
                 slope = jax.grad(task.loss)(params, example._replace(x=x))
-                if mask is not None:
-                    slope = jax.tree.map(jnp.multiply, mask, slope)
-                return ravel_pytree(slope)[0]
+                return ravel_pytree(affine.masked(mask, slope))[0]
 
             probes = jax.random.normal(key, (PROBES, *example.x.shape), example.x.dtype)
             push = lambda u: jax.jvp(gradient, (example.x,), (u,))[1]  # noqa: E731

@@ -84,7 +84,10 @@ def fitted_glm(
     limits = (task, fits.loss, regularization, intercept, max_norm)
     assert isinstance(built.mechanism, Minimiser)
     mechanism = built.mechanism._replace(
-        objective=fits.objective(loss),
+        objective=Objective(
+            *(fits.gradient, fits.total, fits.ridge, lambda side, z: fits.weights(z)),
+            *(fits.known, fits.refit, loss, intercept),
+        ),
         fil=_information(fits, noise) if noisy else None,
         check=lambda z: solvability.check(z, *limits),
         anatomy=_anatomy(fits, noise) if noisy else None,
@@ -140,19 +143,6 @@ class _Fits(NamedTuple):
     regularization: Any
     intercept: bool
     reweigh: Callable | None
-
-    def objective(self, loss: Literal["linear", "logistic"]) -> Objective:
-        """Return what is minimised, in the words of the contract."""
-        return Objective(
-            self.gradient,
-            self.total,
-            self.ridge,
-            lambda side, z: self.weights(z),
-            self.known,
-            self.refit,
-            loss,
-            self.intercept,
-        )
 
     def ridge(self, n: int) -> Any:
         """Return n lambda."""

@@ -56,14 +56,6 @@ def chosen(at: Fitted, rows: Any) -> Fitted:
     return at._replace(x=x, slope=a, curvature=b, weight=omega)
 
 
-def jacobian(at: Fitted, i: Any, *, label: bool) -> jax.Array:
-    """Return J_i [D, F], or [D, F + 1] with the label's column: for small models."""
-    z, k = at.inverse @ at.x[i], at.features
-    of_x = at.slope[i] * at.inverse[:, :k] + at.curvature[i] * jnp.outer(z, at.w[:k])
-    full = jnp.concatenate([of_x, -z[:, None]], 1) if label else of_x
-    return -at.weight[i] * full
-
-
 def trace(at: Fitted) -> jax.Array:
     """Return ||d w* / d x_i||_F^2 of every record [n]; the label is public.
 

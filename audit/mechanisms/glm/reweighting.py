@@ -35,18 +35,10 @@ def reweigh(
 ) -> Reweighted:
     """Return the weights of Algorithm 1, clamped to `least` and `most` after scaling.
 
-    Args:
-      eta: (weight [n]) -> [n], the loss of every record when fitted with the weights.
-      labels: [n] integers; used by the methods that look at classes.
-      classes: how many there are; 0 = labels are no classes.
-      iterations: how often weights change; 0 leaves them at one.
-      method: `sample`, one weight per record; `class`, the mean over a record's class;
-        `hybrid`, the product of both.
-      least: bound of a weight.
-      most: bound of a weight.
-
-    Raises:
-      ValueError: a method that needs classes where there are none.
+    `eta` is (weight [n]) -> [n], every record's loss when fitted with the weights. They
+    change `iterations` times; 0 leaves them at one. Method `sample` has one weight per
+    record, `class` the mean over a record's class, `hybrid` the product of both: the
+    last two are a ValueError where labels [n] are no classes (`classes` of 0).
     """
     if method != "sample" and classes == 0:
         raise ValueError(f"method={method} needs class labels; sample does not")

@@ -18,11 +18,7 @@ LENGTH_SLACK = 1 + 1e-5  # pixels are float32
 
 
 def check_task(task: Task, loss: str) -> None:
-    """Refuse a task a loss cannot fit.
-
-    Raises:
-      ValueError: naming the number of classes.
-    """
+    """Refuse a task a loss cannot fit; ValueError naming the number of classes."""
     numbers = task.classes == 0 and loss == "linear"
     if task.classes != 2 and not numbers:
         fits = "two classes or numbers" if loss == "linear" else "two classes"

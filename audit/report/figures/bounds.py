@@ -127,7 +127,7 @@ def against_bound(axis: Any, card: Scorecard, name: str, most: int = 10**9) -> N
         axis.axhline(floor, label="floor: ignores the release", **common.FLOOR)
     ends = max(x[0], y[0]), min(x[1], y[1])
     if ends[0] < ends[1]:
-        axis.plot(ends, ends, color=common.INK, linewidth=1, label="MSE = bound")
+        axis.plot(ends, ends, label="MSE = bound", **common.DIAGONAL)
 
 
 def holds_for(card: Scorecard, name: str) -> str:

@@ -20,6 +20,7 @@ MARKERS = "os^Dv*"
 PANELS_A_ROW = 4  # as many as a page shows legibly
 LEGEND = {"frameon": False, "fontsize": 8}
 TITLE = {"fontsize": 9}
+DIAGONAL = {"color": INK, "linewidth": 1}
 FLOOR = {"color": MUTED, "linestyle": "--", "linewidth": 1}
 STYLE: dict[Any, Any] = {
     "axes.grid": True,
@@ -77,13 +78,8 @@ def panels(
 ) -> tuple[Any, Any]:
     """Return a figure and its panels, [count], in the style of the suite.
 
-    Args:
-      count: number of panels, at least 1.
-      size: width and height of one panel, in inches.
-      ylabel: of the first panel of each row.
-      xlabel: of every panel.
-      a_row: largest number of panels side by side.
-      **given: arguments of `Figure.subplots`.
+    A panel is `size` inches; at most `a_row` stand side by side. Every panel has the
+    `xlabel`, the first of each row the `ylabel`. `given` goes to `Figure.subplots`.
     """
     columns = min(count, a_row)
     rows = -(-count // columns)

@@ -25,8 +25,7 @@ def roc(card: Scorecard) -> Any:
         fpr, tpr = card.arrays[f"{name}/fpr"], card.arrays[f"{name}/tpr"]
         limits = {"most_loss": "most: privacy loss", "most_epsilon": "most: (ε, δ)"}
         for (limit, label), style in zip(limits.items(), "-:", strict=True):
-            if f"{name}/{limit}" in card.arrays:
-                most = card.arrays[f"{name}/{limit}"]
+            if (most := card.arrays.get(f"{name}/{limit}")) is not None:
                 axis.plot(fpr, most, style, color=common.INK, label=label)
         positive, line = np.where(tpr > 0, tpr, np.nan), {"color": common.COLOURS[0]}
         axis.step(fpr, positive, where="post", label=t.attack, **line)
@@ -41,7 +40,7 @@ def roc(card: Scorecard) -> Any:
 
 def both_sides(card: Scorecard) -> Any:
     """Draw lower ends against the upper one, every estimator, log-log."""
-    from audit.games.epsilon_audit import NAMES  # imports JAX
+    from audit.games.canary import NAMES  # imports JAX
 
     labels = "ε lower: audit, 95%", "ε upper: accountant"
     figure, (axis,) = common.panels(1, (4.6, 4.2), *labels)
@@ -58,7 +57,7 @@ def both_sides(card: Scorecard) -> Any:
         axis.plot(x, y, label=NAMES[method], markersize=4, **look.points())
     uppers = [x for pairs in points.values() for x, _ in pairs] or [1.0]
     ends = [min(uppers) / 1.5, max(uppers) * 1.5]
-    axis.plot(ends, ends, color=common.INK, linewidth=1, label="lower = upper")
+    axis.plot(ends, ends, label="lower = upper", **common.DIAGONAL)
     axis.set(xscale="log", yscale="log", xlim=ends)
     axis.legend(**common.LEGEND)
     return figure

@@ -41,8 +41,8 @@ def roc(card: Scorecard) -> Any:
                 axis.step(fpr, tpr, where="post", label=label, linewidth=1.1, **line)
         limit = card.arrays.get(f"{defense}/anatomy/tpr_bound")
         if limit is not None:
-            line = {"color": common.INK, "linewidth": 1.6}
-            axis.plot(*limit, label="no attacker above", **line)
+            bound = common.DIAGONAL | {"linewidth": 1.6}
+            axis.plot(*limit, label="no attacker above", **bound)
         axis.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1.05))
         axis.set_title(defense, **common.TITLE)
     common.legend(axes[-1], axes, loc="lower right")

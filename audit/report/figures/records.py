@@ -178,7 +178,6 @@ def mse_vs_bound(card: Scorecard) -> Any:
     """Scatter every record's mean error against its bound; red = below the bound."""
     pairs, labels = _attacked(card), ("mean MSE over releases", "1/dFIL of a record")
     figure, axes = common.panels(len(pairs), (4, 4.6), *labels)
-    line = {"color": common.INK, "linewidth": 1, "scaley": False}
     for axis, (defense, attack) in zip(axes, pairs, strict=True):
         bound = card.arrays[f"{defense}/cramer_rao"]
         mse = card.arrays[f"{defense}/{attack}/mse"]
@@ -186,7 +185,7 @@ def mse_vs_bound(card: Scorecard) -> Any:
         x, y = _limits(bound, 1e-6, 1e4), _limits(mse, floor / 3, floor * 3)
         axis.set(xscale="log", yscale="log", xlim=x, ylim=y)
         counts = _scatter(axis, bound, mse)
-        axis.plot(x, x, label="MSE = bound", **line)
+        axis.plot(x, x, label="MSE = bound", scaley=False, **common.DIAGONAL)
         _mark_any_guess(axis, card)
         if floor > 0:
             axis.axhline(floor, label="floor: ignores the release", **common.FLOOR)

@@ -39,10 +39,6 @@ def _with_steps(card: Scorecard) -> list[str]:
     return [label for label, row in card.defenses.items() if row.get("steps")]
 
 
-def _taken_apart(card: Scorecard) -> bool:
-    return card.scenario.get("game") == "anatomy" and bool(_with_steps(card))
-
-
 def _steps_axis(axis: Any, count: int) -> None:
     axis.set_xticks(range(1, count + 1) if count <= 12 else [1, count // 2, count])
     axis.set_xlabel("step")
@@ -231,7 +227,10 @@ def alignment_of_components(label: str, card: Scorecard) -> Any:
 
 FIGURES = {
     "step_norms.png": (lambda card: _having(card, "base_norm"), norms),
-    "step_progress.png": (_taken_apart, progress),
+    "step_progress.png": (
+        lambda card: card.scenario.get("game") == "anatomy" and _with_steps(card),
+        progress,
+    ),
     "step_cosines.png": (lambda card: _having(card, "cos_base"), alignment),
 }
 OF_EACH = {  # one figure per defense: the array it needs, and what draws it

@@ -97,8 +97,7 @@ def flags(card: Scorecard) -> list[dict[str, str]]:
 def write(folder: Path, out: Path) -> dict[str, str]:
     """Write the page of a run's folder into a file; return rows it lacks, and why.
 
-    Raises:
-      UserError: if the file's folder does not exist, or the run has no scorecard.
+    UserError if the file's folder does not exist, or the run has no scorecard.
     """
     if not out.parent.is_dir():
         raise UserError(f"out={out}: no such folder {out.parent}")

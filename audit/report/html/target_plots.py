@@ -85,12 +85,7 @@ def atlas(card: Scorecard, album: Album) -> dict[str, Any] | None:
 
 
 def _cell(
-    album: Album,
-    label: str,
-    i: int,
-    guess: np.ndarray,
-    mse: np.ndarray | None,
-    bound: np.ndarray | None,
+    album: Album, label: str, i: int, guess: np.ndarray, mse: Any, bound: Any
 ) -> dict[str, Any]:
     """Return a defense's guess of target i, its error and its bound."""
     text = "" if mse is None else f"MSE {number(float(mse[i]))}"
