@@ -27,6 +27,7 @@ from audit.types import (
     Sampler,
     TrainingSet,
 )
+from defenses.dpsgd import dpsgd
 from defenses.noisy_sum import noisy_sum
 from defenses.prune import prune
 from tests.conftest import double, flat, public, records
