@@ -3,11 +3,11 @@
 import os
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
-from audit.types import Attack, Examples, ThreatModel
+from audit.types import Examples
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,6 +76,11 @@ def double(tree):
     return jax.tree.map(cast, tree)
 
 
+def flat(tree):
+    """Return all numbers of a tree as one vector."""
+    return np.asarray(ravel_pytree(tree)[0])
+
+
 def public(task, z=None, key=None):
     """Make the common starting point, on public records or none."""
     from audit.models import pretrain
@@ -83,22 +88,6 @@ def public(task, z=None, key=None):
     nobody = records(0, task.features, task.classes)
     key = jax.random.key(0) if key is None else key
     return pretrain.start(task, key, nobody if z is None else z)
-
-
-def spy(goal, shape, sees=(), knows=()):
-    """Return an attack that guesses zeros, and what it was shown, once it was."""
-    shown = {}
-
-    def fit(key, knowledge):
-        shown["knowledge"] = knowledge
-        return jnp.zeros(()), {"fitted": True}
-
-    def guess(state, key, observation):
-        shown["seen"] = observation
-        return jnp.zeros(shape)
-
-    model = ThreatModel(goal, frozenset(sees), frozenset(knows))
-    return Attack(model, fit, guess), shown
 
 
 @pytest.fixture

@@ -86,12 +86,10 @@ def test_guo_section_7_2(full_data, tmp_path_factory):
 
 
 def test_two_probes_make_the_largest_dfil_of_table_3_1(full_data):
-    """Edmunds (2024) estimates every trace from two Gaussian directions.
+    """Edmunds (2024) estimates every trace from two Gaussian directions: unbiased.
 
-    Unbiased, but where a few directions carry most of a record's trace the estimate
-    spreads by as much as itself: over 30,000 records the largest doubles, and the
-    median of the roots falls. DP-SGD's row, at the pre-trained model: a record is
-    visited once, in one of 59 steps.
+    A few directions carry most of a trace, so that of 30,000 estimates the largest
+    doubles. DP-SGD's row, at the pre-trained model; a record is visited in one step.
     """
     words = ["scenario=mnist_linear_public", "data=mnist"]
     scenario, _ = hydra_app.composed(words)

@@ -187,9 +187,8 @@ def test_each_part_has_its_own_ball():
 
 def test_a_pool_that_is_the_test_part_is_scaled_like_it():
     dataset = data.choose_classes(data.load("digits"), [0, 1])
-    splits = data.split(
-        dataset, public=0, fixed=200, pool=0, targets=0, test=90, pool_from="test"
-    )
+    sizes = {"public": 0, "fixed": 200, "pool": 0, "targets": 0, "test": 90}
+    splits = data.split(dataset, **sizes, pool_from="test")
     done = data.prepare_features(splits, unit_ball=True)
     assert done.fixed.x.shape == (200, 64)
     assert done.public.x.shape == done.targets.x.shape == (0, 64)
@@ -271,10 +270,12 @@ def test_standardised_by_the_fixed_records():
 
 
 def test_what_is_not_asked_for_or_not_a_number_stays_as_it_is():
-    splits = cut(labels=np.int32)
+    """A rare value stays an indicator."""
+    splits = with_column(cut(labels=np.int32), 3, lambda name, x: float(name == "pool"))
     assert data.prepare_features(splits) is splits
     done = data.prepare_features(splits, standardise=True)
     assert done.test.y is splits.test.y
+    assert (set(done.pool.x[:, 3]), set(done.fixed.x[:, 3])) == ({1}, {0})
 
 
 def test_constant_columns_are_named():
@@ -288,13 +289,6 @@ def test_constant_columns_are_named():
     splits = splits._replace(fixed=Examples(splits.fixed.x, labels))
     with pytest.raises(DataError, match="labels of the fixed are constant"):
         data.prepare_features(splits, standardise=True)
-
-
-def test_a_rare_value_stays_an_indicator():
-    splits = with_column(cut(), 3, lambda name, x: float(name == "pool"))
-    done = data.prepare_features(splits, standardise=True)
-    assert set(done.pool.x[:, 3]) == {1}
-    assert set(done.fixed.x[:, 3]) == {0}
 
 
 def test_what_nothing_can_be_learnt_from():

@@ -75,9 +75,8 @@ def test_stages_can_overlap_and_finish_apart():
 def test_a_stage_that_broke_off_can_begin_again(is_plain):
     out = io.StringIO()
     with Progress(out, is_plain) as progress:
-        progress.report("dpsgd", 0, 1_000)
-        progress.report("dpsgd", 800, 1_000)
-        progress.report("dpsgd", 500, 1_000)
+        for done in (0, 800, 500):
+            progress.report("dpsgd", done, 1_000)
         assert progress.bars is None or len(progress.bars.tasks) == 1
         progress.report("dpsgd", 1_000, 1_000)
     assert "dpsgd: 1,000 of 1,000 (500 from the store)" in out.getvalue()

@@ -62,26 +62,22 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_damage_is_told_and_can_be_written_again(store, problems, which, damage):
+    """Half a shard is missing, and no problem."""
     stores.put(store, KEY, "tile", ARRAYS)
     path = files(store)[which]
-    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
     assert stores.get(store, KEY, "tile") is None
-    assert len(problems) == 1
-    assert f"{files(store)[0]} is damaged" in problems[0]
-    assert not any(path.exists() for path in files(store))
+    assert len(problems) == (damage != "missing")
+    assert all(f"{files(store)[0]} is damaged" in text for text in problems)
+    assert damage == "missing" or not any(path.exists() for path in files(store))
     stores.put(store, KEY, "tile", ARRAYS)
     same(stores.get(store, KEY, "tile"))
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_half_a_shard_is_missing_and_no_problem(store, problems, which):
-    stores.put(store, KEY, "tile", ARRAYS)
-    files(store)[which].unlink()
-    assert stores.get(store, KEY, "tile") is None
-    assert not problems
 
 
 def test_killed_between_shard_and_manifest(store, monkeypatch):

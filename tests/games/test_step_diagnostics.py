@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from audit.clipping import clip_tree, soft_clip
 from audit.config import registry
@@ -21,7 +20,7 @@ from audit.report.figures import steps as step_figures
 from audit.rng import stream
 from audit.types import Examples, Lanes, TrainingSet
 from tests import pages
-from tests.conftest import double, public, records
+from tests.conftest import double, flat, public, records
 from tests.games import worlds
 
 SHAPE, N, STEPS = (4, 4, 1), 12, 2
@@ -79,10 +78,6 @@ def dissected():
         limits = step_diagnostics.account(KEY, runs, table)
         each[label] = runs.learner, runs, limits
     return each
-
-
-def flat(tree):
-    return np.asarray(ravel_pytree(tree)[0])
 
 
 def plain_loop(learner):

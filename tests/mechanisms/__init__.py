@@ -1,0 +1,39 @@
+"""Queries, one record at a time and by their closed forms."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from audit.types import Examples
+from tests.conftest import flat
+
+
+@partial(jax.jit, static_argnums=0)
+def per_record(query, side, z):
+    """Return every record's contribution at the side's parameters [n, parameters]."""
+    return jax.vmap(lambda z: ravel_pytree(query.fn(side.params, side, z))[0])(z)
+
+
+def closed_forms_are_of(query, side, z, rows, traced):
+    """Compare sum, score and trace with contributions and their Jacobians."""
+    total, trace, score = query.closed_forms
+    weight, update = jnp.linspace(0, 2, len(rows)), jax.tree.map(jnp.cos, side.params)
+    for weights, share in ((weight, weight), (None, np.ones(len(rows)))):
+        got = jax.jit(total)(side.params, side, z, weights)
+        assert jax.tree.structure(got) == jax.tree.structure(side.params)
+        np.testing.assert_allclose(flat(got), share @ rows, rtol=1e-10, atol=1e-12)
+    inner, square = jax.jit(score)(side.params, side, z, update)
+    np.testing.assert_allclose(inner, rows @ flat(update), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(square, (rows**2).sum(1), rtol=1e-10, atol=1e-14)
+    if not traced:
+        return
+
+    def vector(x, y):
+        return ravel_pytree(query.fn(side.params, side, Examples(x, y)))[0]
+
+    jacobian = np.asarray(jax.jit(jax.vmap(jax.jacfwd(vector)))(z.x, z.y))
+    squares = (jacobian.reshape(len(rows), -1) ** 2).sum(1)
+    np.testing.assert_allclose(trace(side.params, side, z), squares, rtol=1e-10)

@@ -69,19 +69,13 @@ def test_draws_depend_on_the_key_and_the_step_alone(name):
 
 
 def test_fisher_factors():
-    nu = 3.0 / 2.0
+    """Without amplification the factor is a record's weight in the batch."""
+    assert make("full").fisher_factor is make("shuffled").fisher_factor is None
     q = SIZE / N
-
-    def factor(name):
-        return float(make(name).fisher_factor(NOISE, QUERY, N))
-
-    # without amplification the factor is a record's weight in the batch
-    assert make("full").fisher_factor is None
-    assert make("shuffled").fisher_factor is None
-    fixed = q * fisher.subsampling_factor(q, nu)
-    np.testing.assert_allclose(factor("uniform"), fixed, rtol=1e-6)
-    poisson = q * fisher.subsampling_factor(q, nu / 2)
-    np.testing.assert_allclose(factor("poisson"), poisson, rtol=1e-6)
+    for name, nu in (("uniform", 1.5), ("poisson", 0.75)):
+        factor = float(make(name).fisher_factor(NOISE, QUERY, N))
+        want = q * fisher.subsampling_factor(q, nu)
+        np.testing.assert_allclose(factor, want, rtol=1e-6)
 
 
 def curve(name, adjacency, orders=(2.0, 3.0), steps=STEPS):
@@ -99,9 +93,7 @@ def test_curves_are_of_the_sampler_that_draws():
         np.testing.assert_allclose(curve("poisson", adjacency), want)
     want = STEPS * rdp.without_replacement_gaussian(orders, SIZE / N, 1.5)
     np.testing.assert_allclose(curve("uniform", "replace_one"), want)
-
-
-def test_no_theorem_is_none():
+    # what has no theorem is None
     assert curve("uniform", "add_remove") is None
     assert make("uniform").pld(NOISE, QUERY, N, STEPS, "replace_one") is None
 

@@ -1,5 +1,6 @@
 """LPIPS equals the reference package, wherever its weights come from."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -124,47 +125,32 @@ def test_authors_example(weights, full_data):
         assert abs(float(lpips(weights, ref, read(name))) - want) < 1e-4
 
 
-def package_at(monkeypatch, path):
-    monkeypatch.delenv("AUDIT_DATA", raising=False)
-    monkeypatch.setattr(perceptual, "_places", lambda: [path])
-
-
-def test_another_file_is_refused(monkeypatch, tmp_path):
-    path = tmp_path / "alexnet.ckpt"
-    path.write_bytes(pickle.dumps({"AlexNet_0": {}}))
-    package_at(monkeypatch, path)
-    with pytest.raises(WeightsUnavailable, match="not the known one"):
-        load_weights()
-
-
 class Evil:
     def __reduce__(self):
         return os.system, ("echo evil",)
 
 
-def test_pickles_make_arrays_and_nothing_else(monkeypatch, tmp_path):
-    """Even behind the right checksum."""
-    import hashlib
-
-    path = tmp_path / "alexnet.ckpt"
-    path.write_bytes(pickle.dumps(Evil()))
-    package_at(monkeypatch, path)
-    seen = hashlib.sha256(path.read_bytes()).hexdigest()
-    monkeypatch.setattr(perceptual, "CHECKPOINT", seen)
-    with pytest.raises(WeightsUnavailable, match="refused to unpickle"):
-        load_weights()
-
-
-def test_no_weights_says_where_they_were_looked_for(monkeypatch, tmp_path):
-    package_at(monkeypatch, tmp_path / "nothing.ckpt")
-    assert perceptual.weights_source() is None
-    with pytest.raises(WeightsUnavailable, match=r"nothing\.ckpt"):
-        load_weights()
-
-
-def test_damaged_npz(monkeypatch, tmp_path):
-    path = tmp_path / "alex.npz"
-    path.write_bytes(b"PK not a zip")
-    package_at(monkeypatch, path)
-    with pytest.raises(WeightsUnavailable, match="is damaged"):
+@pytest.mark.parametrize("damage", ["another file", "a script", "no zip", "nothing"])
+def test_weights_that_cannot_be_had(damage, monkeypatch, tmp_path):
+    """A pickle makes arrays and nothing else, even behind the right checksum."""
+    name, raw, said = {
+        "another file": (
+            "a.ckpt",
+            pickle.dumps({"AlexNet_0": {}}),
+            "not the known one",
+        ),
+        "a script": ("a.ckpt", pickle.dumps(Evil()), "refused to unpickle"),
+        "no zip": ("a.npz", b"PK not a zip", "is damaged"),
+        "nothing": ("nothing.ckpt", None, r"nothing\.ckpt"),
+    }[damage]
+    path = tmp_path / name
+    if raw is not None:
+        path.write_bytes(raw)
+    monkeypatch.delenv("AUDIT_DATA", raising=False)
+    monkeypatch.setattr(perceptual, "_places", lambda: [path])
+    if damage == "a script":
+        known = hashlib.sha256(raw).hexdigest()
+        monkeypatch.setattr(perceptual, "CHECKPOINT", known)
+    assert (perceptual.weights_source() is None) == (raw is None)
+    with pytest.raises(WeightsUnavailable, match=said):
         load_weights()

@@ -15,50 +15,35 @@ import jax.numpy as jnp
 
 from attacks.glm_attack import glm_attack
 from audit.types import Attack
+from tests.strength import weaken
 from tests.strength.suite import PLAYS, Cell
 from tests.strength.weaken import (
     LABEL_DROPPED,
     LABEL_FLIPPED,
     ONE_BIT,
-    few_halvings,
     fitted,
-    flat_prior,
-    knowing,
-    longer_root,
-    no_ridge,
-    one_forgotten,
-    one_unit,
-    other_attack,
-    quarter_of_weights,
-    right_or_wrong,
     saying,
     seeing,
-    some_pool,
-    some_population,
-    stale,
-    uniform_prior,
-    wrong_label,
-    wrong_smoothness,
 )
 
 
 class Mutant(NamedTuple):
     """One weakened attack."""
 
-    play: str
-    attack: str  # its module
     breaks: str  # defenses of the cells that must turn weaker
-    words: str = ""  # of a command line
     change: Callable | None = None  # Attack -> Attack
+    words: str = ""  # of a command line
     patch: Callable | None = None  # (MonkeyPatch) -> None, for what attacks share
     harmless: str = ""  # why the cells in `breaks` must hold instead
-    label: str = ""  # of the attack in the line-up, if not its module
+    play: str = ""
+    label: str = ""  # of the attack in the line-up
+    attack: str = ""  # its module
 
     def cells(self) -> list[Cell]:
         """Return the cells it is judged on."""
-        pairs = [(self.label or self.attack, d) for d in self.breaks.split()]
+        pairs = {(self.label, d) for d in self.breaks.split()}
         cells = [c for c in PLAYS[self.play].cells if (c.attack, c.defense) in pairs]
-        assert {(c.attack, c.defense) for c in cells} == set(pairs), self
+        assert {(c.attack, c.defense) for c in cells} == pairs, self
         return cells
 
     def apply(self, monkeypatch: Any) -> None:
@@ -75,247 +60,155 @@ class Mutant(NamedTuple):
         monkeypatch.setattr(module, self.attack, weakened)
 
 
-FEW_SHADOWS = "membership.shadows=4"  # a tenth of them, made even
+EPSILONS = "epsilon_4 epsilon_8"
+NO_LABEL = seeing(lambda seen: seen._replace(label=0 * seen.label))
+QUARTER = seeing(weaken.quarter_of_weights)
+TENTH = weaken.some_pool(0.1)
+FEW_SHADOWS = Mutant("sgd", words="membership.shadows=4")  # a tenth of them, made even
+
+# Play -> what the attack is called, and what went wrong
+SLIPS = {
+    "noised_sum": {
+        "reconstructor, half the epochs": Mutant(
+            "noisier", words="attack.reconstructor.epochs=6"
+        ),
+        "reconstructor, a tenth of the shadows": Mutant("noisier", TENTH),
+        "reconstructor, label dropped": Mutant("noisier", LABEL_DROPPED),
+        "reconstructor, stale standardisation": Mutant("noisier", fitted(weaken.stale)),
+        "class_mean, label dropped": Mutant("noisy_sum", LABEL_DROPPED),
+        "nearest_neighbour, a tenth of the pool": Mutant("noisy_sum", TENTH),
+        "sum_inversion, wrong clip": Mutant(
+            "noisy_sum noisier", words="attack.sum_inversion.clip_norm=10.0"
+        ),
+        "sum_inversion, a record forgotten": Mutant(
+            "noisy_sum noisier", weaken.knowing(weaken.one_forgotten)
+        ),
+        "sum_inversion, a sixth of the halvings": Mutant(
+            "noisy_sum", patch=weaken.few_halvings(4)
+        ),
+        "sum_inversion, half of the halvings": Mutant(
+            "noisy_sum noisier",
+            patch=weaken.few_halvings(12),
+            harmless="12 halvings find the norm to .007; noise moves it by .01 and .1",
+        ),
+    },
+    "linear_release": {
+        "matched_filter, a tenth of the shadows": Mutant("noisier", TENTH),
+        "matched_filter, label dropped": Mutant("noisier", LABEL_DROPPED),
+    },
+    "shadow_models": {
+        "reconstructor, half the epochs, trained models": Mutant(
+            "sgd perturbed", words="attack.reconstructor.epochs=3"
+        ),
+        "reconstructor, a tenth of the shadows, trained models": Mutant(
+            "sgd perturbed", TENTH
+        ),
+    },
+    "glm_intercept": {
+        "glm_attack, no ridge, intercept": Mutant("noisier", seeing(weaken.no_ridge)),
+        "glm_attack, label flipped, intercept": Mutant(
+            "noisier",
+            LABEL_FLIPPED,
+            harmless="with an intercept the slope is read off its own coordinate",
+        ),
+        "glm_attack_clamped, label flipped": Mutant("noisier", LABEL_FLIPPED),
+    },
+    "glm_label": {
+        "glm_attack, label flipped": Mutant("noisier", LABEL_FLIPPED),
+        "glm_attack, one root": Mutant("noisier", patch=weaken.longer_root),
+        "glm_attack_clamped, no clamp": Mutant(
+            "noisier", patch=weaken.other_attack(glm_attack, "glm_attack_clamped")
+        ),
+    },
+    "attributes": {
+        "whitebox_inverter, a quarter of the weights": Mutant(
+            "noise high_noise", QUARTER
+        ),
+        "fredrikson, label dropped": Mutant("noise high_noise", NO_LABEL),
+        "fredrikson, prior dropped": Mutant(
+            "noise high_noise", fitted(weaken.uniform_prior)
+        ),
+        "prior_mode, rarest value": Mutant("noise", saying(jnp.negative)),
+        "ideal_imputation, label dropped": Mutant("noise", NO_LABEL),
+    },
+    "attributes_of_classes": {
+        "whitebox_inverter, a quarter of the weights, classes": Mutant(
+            "low_noise", QUARTER
+        ),
+        "fredrikson, label flipped, classes": Mutant("low_noise", LABEL_FLIPPED),
+    },
+    "membership": {
+        "coin, a loaded one": Mutant(
+            "sgd",
+            saying(lambda s: s + jnp.arange(len(s))),
+            harmless="whoever scores records without looking is right half of the time",
+        ),
+        "loss_threshold, right or wrong": Mutant("sgd", seeing(weaken.right_or_wrong)),
+        "attack_p, a population of one": Mutant("sgd", weaken.some_population(1)),
+        "attack_p, a hundredth of the population": Mutant(
+            "sgd", weaken.some_population(5)
+        ),
+        "attack_s, label dropped": Mutant("sgd", LABEL_DROPPED),
+        "attack_r, a tenth of the shadows": FEW_SHADOWS,
+        "lira, a tenth of the shadows": FEW_SHADOWS,
+        "lira offline, a tenth of the shadows": FEW_SHADOWS,
+        "rmia, a tenth of the shadows": FEW_SHADOWS,
+        "rmia offline, a tenth of the shadows": FEW_SHADOWS,
+    },
+    "transcript": {
+        "gradient_llr, one bit": Mutant(f"epsilon_1 {EPSILONS}", ONE_BIT),
+    },
+    "one_run": {
+        "one_run, one bit": Mutant(EPSILONS, ONE_BIT),
+        "one_run, no start": Mutant(
+            EPSILONS,
+            fitted(lambda start: jax.tree.map(jnp.zeros_like, start)),
+            harmless="gradient canaries all start at a loss of 0",
+        ),
+    },
+    "gradient_inversion": {
+        "mean_image, half of the image": Mutant(
+            "dpsgd", saying(lambda x: x.at[: x.shape[0] // 2].set(0))
+        ),
+        "analytic, one unit": Mutant("dpsgd vmf_500", patch=weaken.one_unit),
+        "analytic, no prior": Mutant("dpsgd vmf_500", fitted(weaken.flat_prior)),
+        "iga, half the steps": Mutant("vmf_500", words="attack.smooth.steps=30"),
+        "iga, label dropped": Mutant("vmf_500", LABEL_DROPPED),
+        "iga, wrong sign of the total variation": Mutant(
+            "vmf_500", patch=weaken.wrong_smoothness(-1)
+        ),
+        # named dpsgd and vmf_500 first, which was wrong: noise leaves so little to find
+        # that 10 steps do as well as 20 (.0405 for .0408, .0352 for .0348 +- .0015)
+        "map, half the steps": Mutant("vmf_300k", words="attack.map.steps=10"),
+        "map, label dropped": Mutant("dpsgd vmf_500", LABEL_DROPPED),
+    },
+    "label_and_image": {
+        "dlg, half the steps": Mutant("sgd", words="attack.dlg.steps=10"),
+        "idlg, half the steps": Mutant("sgd", words="attack.idlg.steps=10"),
+        # named vmf_500 too, before it was run and before that cell went: there the
+        # search fits the noise, whatever the label
+        "idlg, wrong label": Mutant("sgd", patch=weaken.wrong_label),
+    },
+}
+LABELS = {
+    "iga": "smooth", "lira offline": "lira_offline", "rmia offline": "rmia_offline",
+}  # fmt: skip
+MODULES = {
+    **dict.fromkeys(("analytic", "smooth", "map", "dlg", "idlg"), "gradient_inversion"),
+    "lira_offline": "lira",
+    "rmia_offline": "rmia",
+}
+
+
+def placed(play: str, name: str, mutant: Mutant) -> Mutant:
+    """Return a mutant with its play and its attack, which its name begins with."""
+    shown = name.split(",")[0]
+    label = LABELS.get(shown, shown)
+    return mutant._replace(play=play, label=label, attack=MODULES.get(label, label))
+
 
 MUTANTS = {
-    # reconstruction
-    "reconstructor, half the epochs": Mutant(
-        "noised_sum", "reconstructor", "noisier", words="attack.reconstructor.epochs=6"
-    ),
-    "reconstructor, a tenth of the shadows": Mutant(
-        "noised_sum", "reconstructor", "noisier", change=some_pool(0.1)
-    ),
-    "reconstructor, label dropped": Mutant(
-        "noised_sum", "reconstructor", "noisier", change=LABEL_DROPPED
-    ),
-    "reconstructor, stale standardisation": Mutant(
-        "noised_sum", "reconstructor", "noisier", change=fitted(stale)
-    ),
-    "reconstructor, half the epochs, trained models": Mutant(
-        "shadow_models",
-        "reconstructor",
-        "sgd perturbed",
-        words="attack.reconstructor.epochs=3",
-    ),
-    "reconstructor, a tenth of the shadows, trained models": Mutant(
-        "shadow_models", "reconstructor", "sgd perturbed", change=some_pool(0.1)
-    ),
-    "matched_filter, a tenth of the shadows": Mutant(
-        "linear_release", "matched_filter", "noisier", change=some_pool(0.1)
-    ),
-    "matched_filter, label dropped": Mutant(
-        "linear_release", "matched_filter", "noisier", change=LABEL_DROPPED
-    ),
-    "class_mean, label dropped": Mutant(
-        "noised_sum", "class_mean", "noisy_sum", change=LABEL_DROPPED
-    ),
-    "mean_image, half of the image": Mutant(
-        "gradient_inversion",
-        "mean_image",
-        "dpsgd",
-        change=saying(lambda x: x.at[: x.shape[0] // 2].set(0)),
-    ),
-    "nearest_neighbour, a tenth of the pool": Mutant(
-        "noised_sum", "nearest_neighbour", "noisy_sum", change=some_pool(0.1)
-    ),
-    "sum_inversion, wrong clip": Mutant(
-        "noised_sum",
-        "sum_inversion",
-        "noisy_sum noisier",
-        words="attack.sum_inversion.clip_norm=10.0",
-    ),
-    "sum_inversion, a record forgotten": Mutant(
-        "noised_sum",
-        "sum_inversion",
-        "noisy_sum noisier",
-        change=knowing(one_forgotten),
-    ),
-    "sum_inversion, a sixth of the halvings": Mutant(
-        "noised_sum", "sum_inversion", "noisy_sum", patch=few_halvings(4)
-    ),
-    "sum_inversion, half of the halvings": Mutant(
-        "noised_sum",
-        "sum_inversion",
-        "noisy_sum noisier",
-        patch=few_halvings(12),
-        harmless="12 halvings find the norm to .007; the noise moves it by .01 and .1",
-    ),
-    "glm_attack, no ridge, intercept": Mutant(
-        "glm_intercept", "glm_attack", "noisier", change=seeing(no_ridge)
-    ),
-    "glm_attack, label flipped": Mutant(
-        "glm_label", "glm_attack", "noisier", change=LABEL_FLIPPED
-    ),
-    "glm_attack, one root": Mutant(
-        "glm_label", "glm_attack", "noisier", patch=longer_root
-    ),
-    "glm_attack, label flipped, intercept": Mutant(
-        "glm_intercept",
-        "glm_attack",
-        "noisier",
-        change=LABEL_FLIPPED,
-        harmless="with an intercept the slope is read off its own coordinate",
-    ),
-    "glm_attack_clamped, no clamp": Mutant(
-        "glm_label",
-        "glm_attack_clamped",
-        "noisier",
-        patch=other_attack(glm_attack, "glm_attack_clamped"),
-    ),
-    "glm_attack_clamped, label flipped": Mutant(
-        "glm_intercept", "glm_attack_clamped", "noisier", change=LABEL_FLIPPED
-    ),
-    # attributes
-    "whitebox_inverter, a quarter of the weights": Mutant(
-        "attributes",
-        "whitebox_inverter",
-        "noise high_noise",
-        change=seeing(quarter_of_weights),
-    ),
-    "whitebox_inverter, a quarter of the weights, classes": Mutant(
-        "attributes_of_classes",
-        "whitebox_inverter",
-        "low_noise",
-        change=seeing(quarter_of_weights),
-    ),
-    "fredrikson, label dropped": Mutant(
-        "attributes",
-        "fredrikson",
-        "noise high_noise",
-        change=seeing(lambda seen: seen._replace(label=0 * seen.label)),
-    ),
-    "fredrikson, prior dropped": Mutant(
-        "attributes", "fredrikson", "noise high_noise", change=fitted(uniform_prior)
-    ),
-    "fredrikson, label flipped, classes": Mutant(
-        "attributes_of_classes", "fredrikson", "low_noise", change=LABEL_FLIPPED
-    ),
-    "prior_mode, rarest value": Mutant(
-        "attributes", "prior_mode", "noise", change=saying(jnp.negative)
-    ),
-    "ideal_imputation, label dropped": Mutant(
-        "attributes",
-        "ideal_imputation",
-        "noise",
-        change=seeing(lambda seen: seen._replace(label=0 * seen.label)),
-    ),
-    # membership
-    "coin, a loaded one": Mutant(
-        "membership",
-        "coin",
-        "sgd",
-        change=saying(lambda s: s + jnp.arange(len(s))),
-        harmless="whoever scores records without looking is right half of the time",
-    ),
-    "loss_threshold, right or wrong": Mutant(
-        "membership", "loss_threshold", "sgd", change=seeing(right_or_wrong)
-    ),
-    "attack_p, a population of one": Mutant(
-        "membership", "attack_p", "sgd", change=some_population(1)
-    ),
-    "attack_p, a hundredth of the population": Mutant(
-        "membership", "attack_p", "sgd", change=some_population(5)
-    ),
-    "attack_s, label dropped": Mutant(
-        "membership", "attack_s", "sgd", change=LABEL_DROPPED
-    ),
-    "attack_r, a tenth of the shadows": Mutant(
-        "membership", "attack_r", "sgd", words=FEW_SHADOWS
-    ),
-    "lira, a tenth of the shadows": Mutant(
-        "membership", "lira", "sgd", words=FEW_SHADOWS
-    ),
-    "lira offline, a tenth of the shadows": Mutant(
-        "membership", "lira", "sgd", label="lira_offline", words=FEW_SHADOWS
-    ),
-    "rmia, a tenth of the shadows": Mutant(
-        "membership", "rmia", "sgd", words=FEW_SHADOWS
-    ),
-    "rmia offline, a tenth of the shadows": Mutant(
-        "membership", "rmia", "sgd", label="rmia_offline", words=FEW_SHADOWS
-    ),
-    "gradient_llr, one bit": Mutant(
-        "transcript", "gradient_llr", "epsilon_1 epsilon_4 epsilon_8", change=ONE_BIT
-    ),
-    "one_run, one bit": Mutant(
-        "one_run", "one_run", "epsilon_4 epsilon_8", change=ONE_BIT
-    ),
-    "one_run, no start": Mutant(
-        "one_run",
-        "one_run",
-        "epsilon_4 epsilon_8",
-        change=fitted(lambda start: jax.tree.map(jnp.zeros_like, start)),
-        harmless="gradient canaries all start at a loss of 0",
-    ),
-    # gradient inversion
-    "analytic, one unit": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        "dpsgd vmf_500",
-        label="analytic",
-        patch=one_unit,
-    ),
-    "analytic, no prior": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        "dpsgd vmf_500",
-        label="analytic",
-        change=fitted(flat_prior),
-    ),
-    "iga, half the steps": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        "vmf_500",
-        label="smooth",
-        words="attack.smooth.steps=30",
-    ),
-    "iga, label dropped": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        "vmf_500",
-        label="smooth",
-        change=LABEL_DROPPED,
-    ),
-    "iga, wrong sign of the total variation": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        "vmf_500",
-        label="smooth",
-        patch=wrong_smoothness(-1),
-    ),
-    # named dpsgd and vmf_500 first, which was wrong: noise leaves so little to find
-    # that 10 steps do as well as 20 (.0405 for .0408, .0352 for .0348 +- .0015)
-    "map, half the steps": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        "vmf_300k",
-        label="map",
-        words="attack.map.steps=10",
-    ),
-    "map, label dropped": Mutant(
-        "gradient_inversion",
-        "gradient_inversion",
-        "dpsgd vmf_500",
-        label="map",
-        change=LABEL_DROPPED,
-    ),
-    "dlg, half the steps": Mutant(
-        "label_and_image",
-        "gradient_inversion",
-        "sgd",
-        label="dlg",
-        words="attack.dlg.steps=10",
-    ),
-    "idlg, half the steps": Mutant(
-        "label_and_image",
-        "gradient_inversion",
-        "sgd",
-        label="idlg",
-        words="attack.idlg.steps=10",
-    ),
-    # named vmf_500 too, before it was run and before that cell went: there the search
-    # fits the noise, whatever the label
-    "idlg, wrong label": Mutant(
-        "label_and_image", "gradient_inversion", "sgd", label="idlg", patch=wrong_label
-    ),
+    name: placed(play, name, mutant)
+    for play, slips in SLIPS.items()
+    for name, mutant in slips.items()
 }

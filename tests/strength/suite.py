@@ -158,16 +158,20 @@ PLAYS = {
 }
 
 
+def line_up(asked: Iterable[Cell]) -> list[str]:
+    """Return the words for the attacks and defenses of some cells."""
+    defenses, attacks = zip(*((c.defense, c.attack) for c in asked), strict=True)
+    both = {"defenses": defenses, "attacks": attacks}
+    return [f"{kind}=[{','.join(dict.fromkeys(n))}]" for kind, n in both.items()]
+
+
 def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
     """Return what runs some of a play's cells; none named: all of them.
 
     Randomness is addressed by name, so that a shorter line-up draws the same bits.
     """
-    asked = list(play.cells if some is None else some)
-    defenses = ",".join(dict.fromkeys(c.defense for c in asked))
-    attacks = ",".join(dict.fromkeys(c.attack for c in asked))
-    line_up = [f"defenses=[{defenses}]", f"attacks=[{attacks}]"]
-    return [f"scenario={play.scenario}", *play.words.split(), *line_up]
+    cells = line_up(play.cells if some is None else some)
+    return [f"scenario={play.scenario}", *play.words.split(), *cells]
 
 
 def golden(name: str) -> Golden:

@@ -5,17 +5,15 @@ widest that `strength` allows, and the same seed is played again.
 """
 
 import shlex
-from pathlib import Path
 
 import pytest
 
 from audit.config import registry
-from audit.scorecard import card as cards
 from audit.testing import strength
 from audit.testing.strength import Band
-from tests.strength.suite import cells
+from tests import pages
+from tests.strength.suite import cells, line_up
 
-RESULTS = Path(__file__).parent.parent.parent / "results"
 OURS = ("out=", "store=", "data=", "defenses=", "attacks=")  # words of the card
 
 # Folder of a committed card -> cells; the data are those the card names
@@ -45,18 +43,14 @@ ATTACKS = {"analytic": "gradient_inversion", "iga": "gradient_inversion"}
 
 
 def committed(folder):
-    text = (RESULTS / folder / "scorecard.json").read_text()
-    return cards.from_json(text)
+    return pages.card(pages.plain(folder))
 
 
 def words(card, wanted):
     given = shlex.split(card.provenance.command)
     assert given[:4] == ["python", "-m", "audit", "run"]
-    defenses = ",".join(dict.fromkeys(c.defense for c in wanted))
-    attacks = ",".join(dict.fromkeys(c.attack for c in wanted))
-    line_up = [f"defenses=[{defenses}]", f"attacks=[{attacks}]"]
     kept = [w for w in given[4:] if not w.startswith((*OURS, "seed="))]
-    return [*kept, f"data={card.data.name}", *line_up]
+    return [*kept, f"data={card.data.name}", *line_up(wanted)]
 
 
 @pytest.mark.full
