@@ -52,7 +52,7 @@ def test_files_are_whole_and_every_planned_trial_is_accounted_for(card, folder):
     assert (folder / "reconstructions.png").read_bytes()[:4] == b"\x89PNG"
     planned = {(d, a) for d in card.scenario.defense for a in card.scenario.attack}
     assert {(t.defense, t.attack) for t in card.trials} == planned
-    assert len(card.trials) == len(planned) == 18
+    assert len(card.trials) == len(planned) == 24
     assert {t.status for t in card.trials} == {"ok"}
 
 
