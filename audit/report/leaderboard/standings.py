@@ -21,7 +21,7 @@ from audit.report.html.template import figures
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
 from audit.scorecard.schema import EpsilonPair
-from audit.scorecard.view import Column, Line, number, with_error
+from audit.scorecard.view import STANDARD_ERRORS, Column, Line, number, with_error
 
 NOBODY = "nobody attacks here"
 NOT_RECORDED, NOT_MEASURED = "not recorded", "not measured"
@@ -81,7 +81,7 @@ class StandingsTable(NamedTuple):
     title: str
     rows: tuple[Standing, ...]
     columns: tuple[Column, ...]
-    front: frozenset[int]  # rows that no row beats in both utility and protection
+    front: frozenset[int]  # rows that no row beats beyond noise
     measure: str | None  # what measures protection, in words; None where nobody attacks
     sign: float  # shown value = sign * protection
 
@@ -155,7 +155,10 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         title=first.scenario.title,
         rows=tuple(rows),
         columns=tuple(_columns(groups)),
-        front=pareto([(r.utility, r.protection) for r in rows]),
+        front=pareto(
+            [(r.utility, r.protection) for r in rows],
+            [((_slack(r) or 0.0) / 2, _protection_se(r)) for r in rows],
+        ),
         measure=text if headlines else None,
         sign=-1.0 if headlines and headlines[0].better == "higher" else 1.0,
     )
@@ -189,13 +192,23 @@ MEASURES = {
 }
 
 
-def pareto(points: list[tuple[float | None, float | None]]) -> frozenset[int]:
-    """Return the points for which no other is as good in both and better in one.
+def pareto(points: list[tuple], errors: list[tuple] | None = None) -> frozenset[int]:
+    """Return the points that no other beats: as good in both and better in one.
 
-    Points are (utility, protection), larger is better; None or nan: left out.
+    Points are (utility, protection), larger is better; None or nan: left out. Numbers
+    that differ by less than two standard errors are equally good.
+
+    Args:
+      points: to be compared.
+      errors: standard errors of both numbers of each point; none = exact.
     """
     each = np.array(points, float).reshape(-1, 2)
-    beaten = [bool(((each >= p).all(1) & (each > p).any(1)).any()) for p in each]
+    se = np.nan_to_num(np.array(errors or np.zeros_like(each), float)).reshape(-1, 2)
+    beaten = [False] * len(each)
+    for i, (p, e) in enumerate(zip(each, se, strict=True)):
+        gap, noise = each - p, STANDARD_ERRORS * np.hypot(se, e)
+        better, worse = gap > noise, gap < -noise
+        beaten[i] = bool((better.any(1) & ~worse.any(1) & ~np.isnan(gap).any(1)).any())
     front = ~np.array(beaten, bool) & ~np.isnan(each).any(1)
     return frozenset(np.flatnonzero(front).tolist())
 
@@ -279,6 +292,11 @@ def _slack(row: Standing) -> float | None:
     share = min(max(float(utility.accuracy), 0.0), 1.0)
     test = share * (1 - share) / max(1.0, float(utility.test))
     return 2 * math.sqrt(test + (over_seeds or 0.0) ** 2)
+
+
+def _protection_se(row: Standing) -> float:
+    result = row.line.result
+    return 0.0 if result is None else float(result.headline.standard_error or 0.0)
 
 
 def protection_text(row: Standing) -> str:

@@ -203,6 +203,21 @@ def test_pareto(points, front):
     assert standings.pareto(points) == front
 
 
+@pytest.mark.parametrize(
+    ("gap", "front"),
+    [
+        ((0, 0.015), {0, 1}),
+        ((0, 0.04), {1}),
+        ((-0.015, 0.04), {1}),
+        ((-0.04, 1), {0, 1}),
+    ],
+)
+def test_a_dot_is_lost_to_a_difference_beyond_noise(gap, front):
+    """Standard errors of .01 each: two of a difference are .028."""
+    points = [(1, 1), (1 + gap[0], 1 + gap[1])]
+    assert standings.pareto(points, [(0.01, 0.01)] * 2) == front
+
+
 def test_comparisons_say_what_is_equal_or_why_there_is_none(data):
     whole = table(data)
     noise, utility = whole.comparisons
