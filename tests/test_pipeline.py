@@ -18,7 +18,8 @@ from tests.commands import refused
 SMALL = [
     "scenario=binary_mnist", "data=digits", "runs=2", "accounting_runs=2",
     "attack.reconstructor.epochs=3", "attack.reconstructor.width=32",
-    "attack.reconstructor.width_last=32", "lanes.tile=128",
+    "attack.reconstructor.width_last=32", "attack.matched_filter.repeats=1",
+    "lanes.tile=128",
 ]  # fmt: skip
 FILES = {
     "scorecard.md", "scorecard.json", "scorecard.npz", "reconstructions.png",

@@ -145,8 +145,8 @@ def test_jacobian_of_a_direction_against_vectors(x64, label, trace):
     w = np.sin(1 + 3 * np.arange(6)[:, None] + np.arange(3))
     head = affine.Head(jnp.asarray(w), jnp.array([0.1, -0.2, 0.3]))
     x = jnp.asarray((np.arange(6) + 0.5) / 6)[None]
-    own = {"clip": normalise(), "classes": 3, "mask": None, "offset": None}
-    found = affine.clipped_trace(head, x, jnp.array([label]), **own)
+    treatment = affine.Treatment(normalise(), classes=3)
+    found = affine.clipped_trace(head, x, jnp.array([label]), treatment)
     assert float(found[0]) == pytest.approx(trace, rel=1e-9)
 
 

@@ -288,8 +288,8 @@ def test_one_iteration_is_algorithm_one_by_hand():
         loss, y = losses.LOSSES["logistic"], np.asarray(FIXED.y, float)
         x, ones = losses.design(FIXED.x.astype(float), False), np.ones(N)
         w = losses.minimise(loss, x, y, ones, N * 1e-2)
-        inverse = jnp.linalg.inv(losses.hessian(loss, x, y, ones, N * 1e-2, w))
-        fit = information_loss.fitted(loss, w, inverse, x, y, ones, 16)
+        curved = losses.hessian(loss, x, y, ones, N * 1e-2, w)
+        fit = information_loss.fitted(loss, w, curved, x, y, ones, 16)
         eta = np.sqrt(np.asarray(information_loss.example(fit, label=False)))
         sample = (1 / eta) / (1 / eta).mean()
         means = np.array([sample[y == c].mean() for c in (0, 1)])[y.astype(int)]

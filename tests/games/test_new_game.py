@@ -48,7 +48,7 @@ def test_a_new_game_prints(out, installed, capsys):
     with plugins.only(folders):
         files = markdown.write(out.parent)
         assert main(["report", str(out)]) == 0
-    table = files[0].read_text()
+    table = files[0][0].read_text()
     assert "pair_mean" in table
     assert ("| both |" in table) == installed
     assert ("value ± s.e." in table) != installed

@@ -22,6 +22,7 @@ PUBLISHED = {
         *cells("mse", "class_mean nearest_neighbour reconstructor", "sgd"),
         *cells("mse", "reconstructor", "dpsgd"),
     ),
+    "binary_mnist-mnist5k": cells("mse", "matched_filter", "dpsgd"),
     "calibration-mnist5k": cells("mse", "sum_inversion", "noisy_sum"),
     "glm_reconstruction-mnist": (
         *cells("mse_typical", "glm_attack", "perturbed"),
@@ -38,6 +39,8 @@ PUBLISHED = {
     "epsilon_one_run-digits": cells("auc", "one_run", "epsilon_4"),
     "dirdp_mnist5k-mnist5k": cells("mse", "mean_image analytic iga map", "dpsgd"),
 }
+# At the floor on both embedded tables, so that no card of theirs plays it
+UNPUBLISHED = {"fredrikson"}
 # Presets are settings of one attack, whatever their labels
 ATTACKS = {"analytic": "gradient_inversion", "iga": "gradient_inversion"}
 
@@ -77,4 +80,4 @@ def test_every_attack_has_a_published_cell():
         for cell in wanted:
             strength.value(card, cell)
             seen.add(ATTACKS.get(cell.attack, cell.attack))
-    assert set(registry.names("attack")) <= seen
+    assert set(registry.names("attack")) - UNPUBLISHED <= seen
