@@ -11,7 +11,7 @@ from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
 def pair_grey(task: Task) -> Attack:
-    """Know nothing."""
+    """Look at the release, and make nothing of it."""
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Any, dict]:
         return jnp.full((2, *task.features), 0.5), {}
@@ -19,4 +19,4 @@ def pair_grey(task: Task) -> Attack:
     def guess(grey: Any, key: Array, shown: Observation) -> Array:
         return grey
 
-    return Attack(ThreatModel("pair"), fit, guess)
+    return Attack(ThreatModel("pair", sees=frozenset({"params"})), fit, guess)
