@@ -20,7 +20,11 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=SMALL)
+# Poisson batches are accounted for by a privacy-loss distribution: half a minute
+SLOW = pytest.param("epsilon_one_run", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=["epsilon_audit", SLOW])
 def run(request, tmp_path_factory):
     name, out = request.param, tmp_path_factory.mktemp("run") / "out"
     words = [f"scenario={name}", "training.steps=3", *SMALL[name], f"out={out}"]
