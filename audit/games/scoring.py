@@ -150,7 +150,8 @@ REBUILT = (
     Column("LPIPS", of_best(_lpips)),
     Column("floor", lambda line: number(line.card.floor.mse)),
 )
-BOUNDS = tuple(view.bound_column(n, narrow=n != "van_trees") for n in view.SHORT)
+NARROW = ("cramer_rao", "finite_prior")
+BOUNDS = tuple(view.bound_column(n, narrow=n in NARROW) for n in view.SHORT)
 TRIAL = {
     "MSE ± s.e.": lambda r: with_error(r.mse, r.mse_se),
     "median": lambda r: number(r["mse_median"]),

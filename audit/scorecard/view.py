@@ -127,7 +127,10 @@ def bound_text(bound: schema.BoundSummary, statistic: str = "mean") -> str:
     A mean that is estimated has its standard error beside it.
     """
     if bound.standard_error is not None and statistic == "mean":
-        return with_error(bound.mean, bound.standard_error)
+        values = float(bound.mean), float(bound.standard_error)
+        if values[1] < 5e-5:
+            return with_error(*values)
+        return " ± ".join(f"{v:.4f}".removeprefix("0") for v in values)
     log10 = None if bound.log10 is None else float(bound.log10)
     return format_bound(float(bound[statistic]), log10)
 
