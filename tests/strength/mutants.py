@@ -6,7 +6,6 @@ in its code would be. One that breaks nothing says so, and why (`harmless`).
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -50,7 +49,7 @@ class Mutant(NamedTuple):
         """Put the weakened attack in place of the real one."""
         if self.patch is not None:
             self.patch(monkeypatch)
-        module = importlib.import_module(f"attacks.{self.attack}")
+        module = weaken.module_of(self.attack)
         factory, change = getattr(module, self.attack), self.change or (lambda a: a)
 
         def weakened(task: Any, **settings: Any) -> Attack:

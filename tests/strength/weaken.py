@@ -6,6 +6,7 @@ Either a change of the attack (Attack -> Attack), or a patch of what attacks sha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from audit.config import registry
 from audit.mechanisms import gradient_search
 from audit.mechanisms.glm import stationarity
 from audit.types import Attack, Examples
+
+
+def module_of(attack):
+    """Return the module that plays an attack: loaded by its file, not `attacks.NAME`."""
+    return sys.modules[registry.find("attack", attack).__module__]
 
 
 def weakened(known=None, state=None, seen=None, guess=None) -> Callable:
@@ -120,7 +127,7 @@ def right_or_wrong(seen: Any) -> Any:
 def other_attack(factory: Callable, name: str) -> Callable:
     """Put another attack's method behind the name."""
     plain = lambda task, **settings: factory(task)  # noqa: E731
-    return lambda monkeypatch: monkeypatch.setattr(f"attacks.{name}.{name}", plain)
+    return lambda monkeypatch: monkeypatch.setattr(module_of(name), name, plain)
 
 
 def longer_root(monkeypatch: Any) -> None:
@@ -131,7 +138,7 @@ def longer_root(monkeypatch: Any) -> None:
 
 
 def few_halvings(number: int) -> Callable:
-    return lambda m: m.setattr("attacks.sum_inversion.HALVINGS", number)
+    return lambda m: m.setattr(module_of("sum_inversion"), "HALVINGS", number)
 
 
 def wrong_smoothness(sign: float) -> Callable:
