@@ -104,10 +104,13 @@ def matched_filter(
             )
             classes.append(fitted)
             info |= {f"{name}_{label}": value for name, value in numbers.items()}
-        most = max(len(c.penalty) for c in classes)
+        most = [
+            max(len(a) for a in each)
+            for each in zip(*[(c.penalty, c.basis) for c in classes], strict=True)
+        ]
         return jax.tree.map(
             lambda *a: jnp.asarray(np.stack(a), jnp.float32),
-            *[_padded(c, most) for c in classes],
+            *[_padded(c, *most) for c in classes],
         ), info
 
     def guess(fitted: Filter, key: Array, observation: Observation) -> Array:
@@ -197,10 +200,18 @@ def _principal(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     return vectors[:, :count].T.astype(np.float32), values[:count]
 
 
-def _padded(fitted: Filter, most: int) -> Filter:
-    """Return a class's filter with `most` kernels, those added without weight."""
-    missing = most - len(fitted.penalty)
+def _padded(fitted: Filter, kernels: int, components: int) -> Filter:
+    """Return a class's filter with more kernels and components, all without weight."""
+    m = kernels - len(fitted.penalty)
+    k = components - len(fitted.basis)
+    square = {
+        name: np.pad(getattr(fitted, name), (0, k))
+        for name in ("posterior", "information", "whiten")
+    }
     return fitted._replace(
-        kernels=np.pad(fitted.kernels, ((0, missing), (0, 0))),
-        penalty=np.pad(fitted.penalty, (0, missing), constant_values=np.inf),
+        basis=np.pad(fitted.basis, ((0, k), (0, 0))),
+        project=np.pad(fitted.project, ((0, k), (0, 0))),
+        kernels=np.pad(fitted.kernels, ((0, m), (0, k))),
+        penalty=np.pad(fitted.penalty, (0, m), constant_values=np.inf),
+        **square,
     )

@@ -75,3 +75,11 @@ def test_it_falls_back_to_the_floor_where_nothing_leaks():
     floor = ((targets.x - means[targets.y]) ** 2).mean()
     assert errors.mean() < 1.02 * floor
     assert info["shadows"] == 1200
+
+
+def test_classes_may_have_fewer_images_than_components():
+    """The second class has four images, the first forty."""
+    x = images(80, 6).x[:44]
+    pool = Examples(x, (np.arange(44) >= 40).astype(np.int32))
+    errors, _ = error(pool, images(20, 7), 0.1, repeats=2, held_out=0.25)
+    assert np.isfinite(errors).all()

@@ -21,7 +21,7 @@ from audit.types import Attack, Examples
 
 
 def module_of(attack):
-    """Return the module that plays an attack: loaded by its file, not `attacks.NAME`."""
+    """Return the module of an attack as it is played: by its file, not by name."""
     return sys.modules[registry.find("attack", attack).__module__]
 
 
