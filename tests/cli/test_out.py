@@ -62,7 +62,7 @@ def test_a_card_that_finds_no_room_is_kept_elsewhere(tmp_path, monkeypatch, caps
         f"error: cannot write {out}/scorecard.json: No space left on device; "
         f"the results are in {spare}\n"
     )
-    assert "reconstructor" in printed
+    assert "matched_filter" in printed
     assert f"{spare}/scorecard.json" in printed
     kept = schema.load(spare / "scorecard.json")
     assert kept.trials == pages.card().trials
@@ -74,7 +74,7 @@ def test_a_card_that_finds_no_room_anywhere_is_printed(tmp_path, monkeypatch, ca
     monkeypatch.setattr(cli.tempfile, "mkdtemp", lambda **_: full())
     assert call(*RUN, f"out={tmp_path}") == 2
     printed, line = capsys.readouterr()
-    assert "reconstructor" in printed
+    assert "matched_filter" in printed
     assert line.count("\n") == 1
     assert f"cannot write {tmp_path}/scorecard.json: No space left" in line
 

@@ -167,7 +167,7 @@ def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
     np.testing.assert_allclose(standings.utility_se(row.group, "dpsgd"), spread)
     first = next(
         t for t in data["trials"]
-        if (t["defense"], t["attack"]) == ("dpsgd", "reconstructor")
+        if (t["defense"], t["attack"]) == ("dpsgd", "matched_filter")
     )["result"]  # fmt: skip
     best = row.line.result
     np.testing.assert_allclose(best.mse, first["mse"] + 0.003)
