@@ -19,6 +19,7 @@ SMALL = [
     "scenario=binary_mnist", "data=digits", "runs=2", "accounting_runs=2",
     "attack.reconstructor.epochs=3", "attack.reconstructor.width=32",
     "attack.reconstructor.width_last=32", "attack.matched_filter.repeats=1",
+    "attack.matched_filter.components=8",
     "lanes.tile=128",
 ]  # fmt: skip
 FILES = {
