@@ -47,9 +47,9 @@ class Mutant(NamedTuple):
 
     def apply(self, monkeypatch: Any) -> None:
         """Put the weakened attack in place of the real one."""
+        module = weaken.module_of(self.attack)  # a patch may put another's in its place
         if self.patch is not None:
             self.patch(monkeypatch)
-        module = weaken.module_of(self.attack)
         factory, change = getattr(module, self.attack), self.change or (lambda a: a)
 
         def weakened(task: Any, **settings: Any) -> Attack:
