@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import stream
+from audit.mechanisms import hold_out, regressor, stream
 from audit.types import (
     Attack,
     Count,
@@ -82,12 +82,8 @@ def matched_filter(
         shadows = knowledge.train(
             stream(key, "shadow"), TrainingSet(knowledge.fixed, repeated)
         )
-        leaves = jax.tree.leaves(shadows.params)
-        releases = np.concatenate([np.reshape(a, (len(rows), -1)) for a in leaves], 1)
-        images = np.unique(np.asarray(knowledge.pool_source))
-        order = np.asarray(jax.random.permutation(stream(key, "held"), len(images)))
-        chosen = images[order[: max(1, int(held_out * len(images)))]]
-        left_out = np.isin(knowledge.pool_source, chosen)
+        releases = regressor.matrix(shadows.params)
+        left_out = hold_out(stream(key, "held"), knowledge.pool_source, held_out)
         original = knowledge.pool_source == np.arange(len(left_out))
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
         classes: list[Filter] = []
@@ -145,12 +141,12 @@ def _fit_class(
     ridge: float,
 ) -> tuple[Filter, dict]:
     """Fit one class: images [m, d], releases [m, R, p], who is held out [m]."""
-    seen = ~left_out
-    mean = x[original & seen].mean(0)
-    basis, variances = _principal(x[seen] - mean, components)
+    fitted = ~left_out
+    mean = x[original & fitted].mean(0)
+    basis, variances = _principal(x[fitted] - mean, components)
     s = (x - mean) @ basis.T
-    flat = releases[seen].reshape(-1, releases.shape[2]).astype(np.float64)
-    inputs = np.repeat(s[seen].astype(np.float64), releases.shape[1], 0)
+    flat = releases[fitted].reshape(-1, releases.shape[2]).astype(np.float64)
+    inputs = np.repeat(s[fitted].astype(np.float64), releases.shape[1], 0)
     centre, offset = flat.mean(0), inputs.mean(0)
     slope = np.linalg.lstsq(inputs - offset, flat - centre, rcond=None)[0]
     residual = flat - centre - (inputs - offset) @ slope
@@ -161,12 +157,12 @@ def _fit_class(
     information = project @ slope.T
     centre -= offset @ slope
     best: tuple[float, Filter, dict] | None = None
-    held = releases[left_out].reshape(-1, releases.shape[2])
+    others = releases[left_out].reshape(-1, releases.shape[2])
     truth = np.repeat(x[left_out], releases.shape[1], 0)
     for width in WIDTHS:
         precision = np.diag(1 / (variances * width))
         posterior = np.linalg.inv(information + precision)
-        kernels = np.sqrt(1 - width) * s[seen] if width < 1 else np.zeros_like(s[:1])
+        kernels = np.sqrt(1 - width) * s[fitted] if width < 1 else np.zeros_like(s[:1])
         spread = information @ posterior @ precision
         candidate = Filter(
             mean,
@@ -181,7 +177,7 @@ def _fit_class(
             np.ones(()),
         )
         single = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), candidate)
-        moved = np.asarray(_guesses(single, held)) - mean
+        moved = np.asarray(_guesses(single, others)) - mean
         target = truth - mean
         shrink = float(np.clip((moved * target).sum() / (moved**2).sum(), 0, 1))
         error = float(((shrink * moved - target) ** 2).mean())

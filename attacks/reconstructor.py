@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import regressor, stream
+from audit.mechanisms import hold_out, regressor, stream
 from audit.types import (
     Attack,
     Count,
@@ -86,9 +86,8 @@ def reconstructor(
         shadows = knowledge.train(
             stream(key, "shadow"), TrainingSet(knowledge.fixed, pool)
         )
-        leaves = jax.tree.leaves(shadows.params)
-        params = np.concatenate([a.reshape(len(a), -1) for a in leaves], 1)
-        left_out = _held_out(stream(key, "held"), knowledge.pool_source, held_out)
+        params = regressor.matrix(shadows.params)
+        left_out = hold_out(stream(key, "held"), knowledge.pool_source, held_out)
         scaler = regressor.fit_scaler(
             params[~left_out], limit=clip_features, least=least_scale
         )
@@ -122,12 +121,3 @@ def reconstructor(
         return jnp.clip(image, *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
-
-
-def _held_out(key: Array, source: np.ndarray, share: float) -> np.ndarray:
-    """Return which rows are held out [m]; copies of one image go together."""
-    images = np.unique(np.asarray(source))
-    chosen = jax.random.permutation(key, len(images))[
-        : max(1, int(share * len(images)))
-    ]
-    return np.isin(source, images[np.asarray(chosen)])

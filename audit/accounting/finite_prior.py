@@ -14,20 +14,20 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from audit.types import Bound
 
 BLOCKS = 10  # of candidates, deleted in turn for the error that the pool brings
-LEVEL = 0.01  # at which `needed` counts targets
-POWER = 0.9  # for an attacker at half of the bound
+LEVEL = 0.01  # of every test of a row: the chance of a flag on a sound one, at most
+POWER = 0.9  # with which `needed` targets show an attacker at half of a bound
 
 
 class Posterior(NamedTuple):
     """What the genie knows of each target after its run; errors are per coordinate."""
 
     risk: np.ndarray  # [T] posterior variance: its expected squared error
-    genie: np.ndarray  # [T] squared error of the posterior mean at the target
+    error: np.ndarray  # [T] squared error of the posterior mean at the target
     floor: np.ndarray  # [T] squared error of the candidates' class mean at the target
     prior: np.ndarray  # [T] what the floor's error is expected to be, from candidates
     expected_floor: np.ndarray  # [T] the floor's error, posterior mean
@@ -50,14 +50,16 @@ def posterior(
         candidate set.
       candidates: [M, d] pool images.
       targets: [T, d].
-      same_label: [T, M] whether a candidate has the target's class, which is known.
+      same_label: [T, M] whether a candidate has the target's class, which is genie.
     """
-    z, x, own = (np.asarray(a, float) for a in (candidates, targets, target_likelihood))
+    z, x, last = (
+        np.asarray(a, float) for a in (candidates, targets, target_likelihood)
+    )
     same_label = np.asarray(same_label, bool)
     centre, d = z.mean(0), z.shape[1]  # the squares below cancel less around the mean
     z, x = z - centre, x - centre
     scores = np.where(same_label, np.asarray(log_likelihood, float), -np.inf)
-    weight = special.softmax(np.concatenate([scores, own[:, None]], 1), 1)
+    weight = special.softmax(np.concatenate([scores, last[:, None]], 1), 1)
     count = same_label.sum(1)
     mean = same_label @ z / np.maximum(count, 1)[:, None]
     error = _squared(weight[:, :-1] @ z + weight[:, -1:] * x, z, x) / d
@@ -84,8 +86,8 @@ def posterior(
 def _squared(guess: np.ndarray, z: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return ||z_k - guess_t||^2, and in the last column ||x_t - guess_t||^2."""
     across = (guess**2).sum(1)[:, None] - 2 * guess @ z.T + (z**2).sum(1)
-    own = ((x - guess) ** 2).sum(1)
-    return np.maximum(np.concatenate([across, own[:, None]], 1), 0)
+    last = ((x - guess) ** 2).sum(1)[:, None]
+    return np.maximum(np.concatenate([across, last], 1), 0)
 
 
 def finite_prior(
@@ -117,21 +119,21 @@ def finite_prior(
     """
     same_label = np.asarray(same_label, bool)
     arguments = target_likelihood, candidates, targets
-    known = posterior(log_likelihood, *arguments, same_label)
-    share = _share(known)
+    genie = posterior(log_likelihood, *arguments, same_label)
+    share = _share(genie)
     pool_error = _pool_error(log_likelihood, arguments, same_label, share)
-    surprise = known.floor - known.prior
-    spread = _spread(known, share)
+    surprise = genie.floor - genie.prior
+    spread = _spread(genie, share)
     n = len(surprise)
-    value = known.risk.mean() + share * surprise.mean()
+    value = genie.risk.mean() + share * surprise.mean()
 
     def excess(errors: np.ndarray) -> float:
         """Return by how many s.e. the errors [T] of a row exceed the bound."""
-        gaps = np.asarray(errors, float) - known.risk - share * surprise
+        gaps = np.asarray(errors, float) - genie.risk - share * surprise
         variance = max(spread, gaps.var(ddof=1) if n > 1 else 0.0) / n + pool_error**2
         return float(gaps.mean() / np.sqrt(variance)) if variance else 0.0
 
-    quantiles = stats.norm.isf(LEVEL) + stats.norm.ppf(POWER)
+    quantiles = special.ndtri(POWER) - special.ndtri(LEVEL)
     smallest = (quantiles / (value / 2)) ** 2 * spread if value > 0 else np.inf
     return Bound(
         "finite_prior",
@@ -140,37 +142,37 @@ def finite_prior(
         f"{same_label.sum(1).min() + 1}+ pool images of the target's class; estimated",
         "exact Bayes risk, derived in docs/",
         standard_error=float(np.hypot(np.sqrt(spread / n), pool_error)),
-        genie=known.genie,
+        genie=genie.error,
         excess=excess,
         needed=int(np.ceil(smallest)) if smallest < 1e9 else None,
     )
 
 
-def _share(known: Posterior) -> float:
+def _share(genie: Posterior) -> float:
     """Return the share of the prior's variance that is left: 1 where nothing leaks."""
-    prior = known.prior.mean()
-    return float(known.risk.mean() / prior) if prior > 0 else 0.0
+    prior = genie.prior.mean()
+    return float(genie.risk.mean() / prior) if prior > 0 else 0.0
 
 
-def _spread(known: Posterior, share: float) -> float:
+def _spread(genie: Posterior, share: float) -> float:
     """Return the variance, per target, of the genie's corrected error less its risk.
 
     Given a run it is that of the posterior; the run of the accounting is another one
     than the run that is attacked, so that the risk's own variance comes twice.
     """
-    error, floor, both = known.variances.mean(1)
+    error, floor, both = genie.variances.mean(1)
     given = error - 2 * share * both + share**2 * floor
-    if len(known.risk) < 2:
+    if len(genie.risk) < 2:
         return max(given, 0.0)
-    corrected = known.risk - share * known.expected_floor
-    return max(given, 0.0) + corrected.var(ddof=1) + known.risk.var(ddof=1)
+    corrected = genie.risk - share * genie.expected_floor
+    return max(given, 0.0) + corrected.var(ddof=1) + genie.risk.var(ddof=1)
 
 
 def _pool_error(
     log_likelihood: Any, arguments: tuple, same_label: np.ndarray, share: float
 ) -> float:
     """Return the s.e. that all targets share by sharing one pool: a block jackknife."""
-    own, candidates, targets = arguments
+    target_likelihood, candidates, targets = arguments
     log_likelihood, candidates = np.asarray(log_likelihood), np.asarray(candidates)
     blocks = np.arange(len(candidates)) % BLOCKS
     if len(candidates) < 2 * BLOCKS:
@@ -179,7 +181,11 @@ def _pool_error(
     for block in range(BLOCKS):
         kept = blocks != block
         part = posterior(
-            log_likelihood[:, kept], own, candidates[kept], targets, same_label[:, kept]
+            log_likelihood[:, kept],
+            target_likelihood,
+            candidates[kept],
+            targets,
+            same_label[:, kept],
         )
         values.append(part.risk.mean() - share * part.prior.mean())
     deviations = np.asarray(values) - np.mean(values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -29,6 +30,16 @@ def class_norms(knowledge: Knowledge, classes: int) -> Array:
     x, y = originals(knowledge)
     norms = jnp.linalg.norm(jnp.asarray(x).reshape(len(y), -1), axis=1)
     return jnp.stack([norms[y == label].mean() for label in range(classes)])
+
+
+def hold_out(key: Array, source: Any, share: float) -> np.ndarray:
+    """Choose a share of the images to hold out; return which rows those are [m].
+
+    `source` [m] is the image of each row: copies of one image go together.
+    """
+    images = np.unique(np.asarray(source))
+    order = np.asarray(jax.random.permutation(key, len(images)))
+    return np.isin(source, images[order[: max(1, int(share * len(images)))]])
 
 
 def attribute_counts(knowledge: Knowledge) -> Array:

@@ -193,12 +193,12 @@ def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bo
     bound = None
     for label in np.unique(records.y):
         chosen = np.asarray(records.y == label)
-        x, own = pool[pool_labels == label], np.asarray(records.x)[chosen]
-        x, own = (a.reshape(len(a), -1).astype(np.float64) for a in (x, own))
+        x, scored = pool[pool_labels == label], np.asarray(records.x)[chosen]
+        x, scored = (a.reshape(len(a), -1).astype(np.float64) for a in (x, scored))
         variances = np.linalg.eigvalsh(np.cov(x, rowvar=False))
         bound = bounds.van_trees(traces[chosen].mean(), np.maximum(variances, 0))
         total += chosen.mean() * float(bound.value)
-        floor += chosen.mean() * ((own - x.mean(0)) ** 2).mean()
+        floor += chosen.mean() * ((scored - x.mean(0)) ** 2).mean()
         # a fresh record is further from the mean than those the mean was taken of
         expected += chosen.mean() * variances.mean() * (1 + 1 / len(x))
     assert bound is not None

@@ -16,7 +16,6 @@ from audit.games import controls
 from audit.games.base import Result, Table, headline
 from audit.games.guarantees import Guarantees
 from audit.scorecard import view
-from audit.scorecard.flags import STANDARD_ERRORS
 from audit.scorecard.schema import AttackResult
 from audit.scorecard.view import Column, number, of_best, rounded_share, with_error
 from audit.statistics import lpips as perceptual
@@ -124,7 +123,7 @@ def against(
         value, below = np.asarray(bound.value, float), None
         mean = float(value.mean())
         if value.ndim and se is not None and bound.name == "cramer_rao":
-            below = float((mse + STANDARD_ERRORS * se < value).mean())
+            below = float((mse + view.STANDARD_ERRORS * se < value).mean())
         tightness = float(mse.mean()) / mean if mean > 0 else None
         standing[bound.name] = {"tightness": tightness, "share_below": below}
     return standing
@@ -228,7 +227,11 @@ def _told_apart(line: view.Line, mse: float, ground: float, se: float) -> bool:
     floor = line.card.arrays.get("floor")
     if errors is not None and floor is not None and len(errors) > 1:
         gap = np.asarray(floor) - np.asarray(errors)
-        return bool(gap.mean() > STANDARD_ERRORS * gap.std(ddof=1) / len(gap) ** 0.5)
-    half = 0.5 + STANDARD_ERRORS * math.sqrt(0.25 / max(1, line.result.targets or 1))
+        return bool(
+            gap.mean() > view.STANDARD_ERRORS * gap.std(ddof=1) / len(gap) ** 0.5
+        )
+    half = 0.5 + view.STANDARD_ERRORS * math.sqrt(
+        0.25 / max(1, line.result.targets or 1)
+    )
     beaten = float(line.result.get("beats_floor") or 0)
-    return ground - mse > STANDARD_ERRORS * se or beaten > half
+    return ground - mse > view.STANDARD_ERRORS * se or beaten > half

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from scipy import stats
+from scipy import special
 
 from audit.engine.program import Recipe
 from audit.engine.shadow import Learner
@@ -127,8 +127,8 @@ def between(gaps: np.ndarray) -> float | None:
         return None
     cosine = (first * second).sum(1) / norms
     t = cosine.mean() / max(cosine.std(ddof=1), 1e-9) * math.sqrt(len(cosine))
-    chance = max(stats.t.sf(t, len(cosine) - 1), 0.5 ** len(cosine))
-    return float(max(0.0, stats.norm.isf(chance)))
+    chance = max(special.stdtr(len(cosine) - 1, -t), 0.5 ** len(cosine))
+    return float(max(0.0, -special.ndtri(chance)))
 
 
 def correlation(draws: np.ndarray) -> float | None:

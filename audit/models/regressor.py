@@ -27,6 +27,12 @@ class Regressor(NamedTuple):
     shrink: Any  # [] in [0, 1], multiplies the output
 
 
+def matrix(params: Any) -> np.ndarray:
+    """Return one row per release [m, p]; `params` is a pytree with a leading axis m."""
+    leaves = jax.tree.leaves(params)
+    return np.concatenate([np.reshape(a, (len(a), -1)) for a in leaves], 1)
+
+
 def fit_scaler(features: Any, *, limit: float, least: float) -> Scaler:
     """Standardise columns by their mean and standard deviation over features [m, p].
 

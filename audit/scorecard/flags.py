@@ -12,15 +12,14 @@ import functools
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats takes half a second to import
 
-STANDARD_ERRORS = 2.0
-LEVEL = 0.01  # of every test below: the chance of a flag on a sound row, at most
-POWER = 0.9  # with which `needed` targets show an attacker at half of a bound
+from audit.accounting.finite_prior import LEVEL, POWER
+
 # The share of a squared Gaussian error's draws that lie below its own mean is largest,
 # .683, with one degree of freedom; an attacker that attains a bound shows no more.
-BELOW_MEAN = float(stats.chi2.cdf(1.0, 1))
-BELOW_TWICE = float(stats.chi2.cdf(2.0, 1))  # the same of an attacker at half of it
+BELOW_MEAN = float(special.chdtr(1, 1.0))
+BELOW_TWICE = float(special.chdtr(1, 2.0))  # the same of an attacker at half of it
 SURE = 5.0  # standard errors, of a check that every run makes many times
 SLACK = 0.02  # relative, of measured noise: rounding and nothing else
 LONGEST = 1.001  # contribution over its bound, float32 rounding allowed
@@ -117,7 +116,7 @@ def mostly_below(values: np.ndarray, limit: Any, share: float = 0.5) -> bool:
     limit = np.broadcast_to(limit, values.shape)
     differs = int((values != limit).sum())
     count = int((values < limit).sum())
-    return bool(stats.binom.sf(count - 1, differs, share) <= LEVEL)
+    return bool(special.bdtrc(count - 1, differs, share) <= LEVEL)
 
 
 def below(values: np.ndarray, limit: Any) -> bool:
@@ -129,7 +128,7 @@ def below(values: np.ndarray, limit: Any) -> bool:
     if len(gap) < 2 or not np.isfinite(gap).all():
         return mostly_below(values, limit)
     z = gap.mean() / max(gap.std(ddof=1) / np.sqrt(len(gap)), np.finfo(float).tiny)
-    quantile = stats.t.isf(LEVEL, len(gap) - 1)
+    quantile = -special.stdtrit(len(gap) - 1, LEVEL)
     return bool(z > quantile or (mostly_below(values, limit) and z > -quantile))
 
 
@@ -145,7 +144,7 @@ def exceeds(bound: Any, errors: np.ndarray) -> bool:
     A bound on the average brings its own test; one on each target gets a sign test.
     """
     if bound.excess is not None:
-        return bool(bound.excess(errors) < -stats.norm.isf(LEVEL))
+        return bool(bound.excess(errors) < special.ndtri(LEVEL))
     return mostly_below(errors, np.asarray(bound.value), BELOW_MEAN)
 
 
@@ -157,8 +156,9 @@ def needed(bound: Any) -> int | None:
 @functools.cache
 def _needed_by_signs() -> int:
     for n in range(1, 1000):
-        critical = stats.binom.isf(LEVEL, n, BELOW_MEAN) + 1
-        if stats.binom.sf(critical - 1, n, BELOW_TWICE) >= POWER:
+        # the least number of targets below their bounds that raises a flag
+        critical = int((special.bdtrc(np.arange(-1, n), n, BELOW_MEAN) > LEVEL).sum())
+        if special.bdtrc(critical - 1, n, BELOW_TWICE) >= POWER:
             return n
     raise AssertionError("the two shares differ, so that some number suffices")
 

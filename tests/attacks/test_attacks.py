@@ -7,9 +7,10 @@ import pytest
 
 from attacks.class_mean import class_mean
 from attacks.nearest_neighbour import nearest_neighbour
-from attacks.reconstructor import _held_out, reconstructor
+from attacks.reconstructor import reconstructor
 from attacks.sum_inversion import sum_inversion
 from audit.clipping import clip_tree, soft_clip
+from audit.mechanisms import hold_out
 from audit.models import networks, regressor
 from audit.types import Knowledge, Observation, Release
 from tests.conftest import records
@@ -61,7 +62,7 @@ def test_sum_inversion_undoes_the_clip(size):
 
 def test_augmented_siblings_are_held_out_together():
     source = np.arange(300) % 40
-    held = _held_out(KEY, source, 0.25)
+    held = hold_out(KEY, source, 0.25)
     assert len(np.unique(source[held])) == 10
     for image in range(40):
         assert len(set(held[source == image])) == 1

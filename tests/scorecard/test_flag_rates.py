@@ -34,7 +34,7 @@ def world(seed, level, targets=100, runs=2):
     _, *weights = likelihoods(rng, x, pool, noise)
     bayes = finite_prior(*weights, pool, x, everyone)
     _, *weights = likelihoods(rng, x, pool, noise)
-    genie = posterior(*weights, pool, x, everyone).genie
+    genie = posterior(*weights, pool, x, everyone).error
     guesses = np.stack([likelihoods(rng, x, pool, noise)[0] for _ in range(runs)], 1)
     error = ((guesses - x[:, None]) ** 2).mean(2)
     variance = guesses.var(1, ddof=1).mean(1)
