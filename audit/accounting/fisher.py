@@ -120,14 +120,3 @@ def subsampling_factor(q: Any, nu: Any) -> jax.Array:
         fixed size; may be traced, may be inf.
     """
     return jnp.minimum(1.0, jnp.maximum(*mixture_moments(q, nu)))
-
-
-def poisson_trace(q: Any, square: Any, along: Any, nu: Any) -> jax.Array:
-    """Return the trace of a Poisson step for one record times the noise's variance.
-
-    q (a (||J||_F^2 - ||u^T J||^2) + b ||u^T J||^2), u the contribution's own direction:
-    an upper bound like `subsampling_factor`'s, at the record's own shift nu instead of
-    the largest. `square` is ||J||_F^2 of the clipped contribution, `along` ||u^T J||^2.
-    """
-    a, b = mixture_moments(q, nu)
-    return q * (a * square + (b - a) * along)

@@ -80,12 +80,9 @@ def names(kind: str) -> list[str]:
 
 def place(kind: str, name: str) -> plugins.Place:
     """Return where a plug-in is. Raises UserError if there is none, or two."""
-    return plugins.single(kind, name, _all_places(kind, name), lambda: names(kind))
-
-
-def _all_places(kind: str, name: str) -> list[plugins.Place]:
     every = (*built_in(kind).items(), *plugins.places(kind))
-    return [at for other, at in every if other == name]
+    here = [at for other, at in every if other == name]
+    return plugins.single(kind, name, here, lambda: names(kind))
 
 
 def source(kind: str, name: str) -> Path:

@@ -138,10 +138,8 @@ def _game(
     )
 
 
-@functools.lru_cache(maxsize=32)
-def planted_task(task: Task, count: int, norm: float) -> Task:
-    """Return a task with canaries; once, so that other seeds find their programs."""
-    return planting.plant(task, count, norm)
+# one object per task with canaries, so that other seeds find their programs
+planted_task = functools.lru_cache(maxsize=32)(planting.plant)
 
 
 def records(canaries: Canaries, splits: Splits) -> int:

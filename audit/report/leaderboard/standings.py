@@ -263,11 +263,8 @@ def _of_equal_utility(rows: tuple[Standing, ...]) -> Comparison:
     that over seeds where there are several. R^2 has none with one seed.
     """
     what = "equal utility"
-    ranked = [
-        (r, r.utility)
-        for r in rows
-        if r.utility is not None and r.protection is not None
-    ]
+    shown = (row for row in rows if row.protection is not None)
+    ranked = [(row, row.utility) for row in shown if row.utility is not None]
     if not ranked:
         return Comparison(what, "no release here is a model")
     best, most = max(ranked, key=lambda pair: pair[1])
@@ -283,10 +280,7 @@ def _of_equal_utility(rows: tuple[Standing, ...]) -> Comparison:
 
 
 def _slack(row: Standing) -> float | None:
-    utility, over_seeds = (
-        row.line.defense.utility,
-        utility_se(row.group, row.label),
-    )
+    utility, over_seeds = row.line.defense.utility, utility_se(row.group, row.label)
     if utility is None or utility.accuracy is None:
         return None if over_seeds is None else 2 * over_seeds
     share = min(max(float(utility.accuracy), 0.0), 1.0)
