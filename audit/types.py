@@ -250,9 +250,7 @@ class Sampler(NamedTuple):
     # is its weight in the batch
     rdp: SampledRenyi
     pld: SampledLoss
-    schedule: BatchSchedule | None = (
-        None  # where drawing one batch costs as much as all
-    )
+    schedule: BatchSchedule | None = None  # where one batch costs as much as all
     everybody: bool = False  # all records take part in every step
 
 

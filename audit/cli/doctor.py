@@ -67,9 +67,8 @@ def _devices() -> Iterator[Finding]:
         text = f"{device.platform}: {device.device_kind}{memory}"
         yield Finding(f"device {device.id}", "ok", text)
     if jax.default_backend() == "cpu":
-        yield Finding(
-            "accelerator", "note", "none; pip install -e '.[cuda12]' for CUDA"
-        )
+        text = "none; pip install -e '.[cuda12]' for CUDA"
+        yield Finding("accelerator", "note", text)
 
 
 def _memory() -> Iterator[Finding]:
@@ -138,10 +137,10 @@ def _extras() -> Iterator[Finding]:
                 spec = importlib.util.find_spec(module)
             absent += [module] if spec is None else []
         text = f"no {', '.join(absent)}; pip install -e '.[{extra}]'"
-        here = not absent
-        yield Finding(
-            f"extra {extra}", "ok" if here else "note", "installed" if here else text
-        )
+        if absent:
+            yield Finding(f"extra {extra}", "note", text)
+        else:
+            yield Finding(f"extra {extra}", "ok", "installed")
 
 
 EXTRAS = {

@@ -191,12 +191,7 @@ def _halved(models: Models) -> Shadows:
 def render(rating: Rating) -> str:
     """Return the rows as two terminal tables and what must be known of them."""
     rows = rating.attacks
-    first = [
-        "attack",
-        "AUC [95%]",
-        "over loss_threshold",
-        "balanced accuracy",
-    ]
+    first = ["attack", "AUC [95%]", "over loss_threshold", "balanced accuracy"]
     second = ["attack", "threshold from", "FPR", "realised", "TPR [95%]"]
     rates, points = [], []
     for row in rows:

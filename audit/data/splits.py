@@ -163,10 +163,7 @@ def _augmented(pool: Examples, size: int, seed: int) -> tuple[Examples, np.ndarr
 
 
 def check(
-    splits: Splits,
-    domain: tuple[float, float] = (0.0, 1.0),
-    *,
-    in_turn: bool = False,
+    splits: Splits, domain: tuple[float, float] = (0.0, 1.0), *, in_turn: bool = False
 ) -> None:
     """Refuse values that are not finite or outside the domain, and empty splits.
 

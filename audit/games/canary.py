@@ -35,7 +35,7 @@ from audit.scorecard.flags import Flag
 from audit.scorecard.schema import AttackResult, Scorecard
 from audit.scorecard.view import Cell, Column, Line, View, attack_name, number, of_best
 from audit.statistics import epsilon_lower, epsilon_lower_one_run, roc
-from audit.types import Attack, Count, Examples, Positive, Splits, Task, TrainingSet
+from audit.types import Attack, Count, Examples, Positive, Splits, TrainingSet
 
 MODELS = 16  # trained whole, for the utility
 TOGETHER = 100_000  # runs of one sweep

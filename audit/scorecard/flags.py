@@ -96,9 +96,7 @@ class FlagInputs(NamedTuple):
     label_leaked: bool = False  # the attack is shown a label that is private
     in_pool: tuple[int, int] = (0, 0)  # targets in the attacker's records; all targets
     stale: str = ""  # the stored runs that this code does not reproduce, or ""
-    late_gain: float | None = (
-        None  # share of held-out error that the last epochs gained
-    )
+    late_gain: float | None = None  # share of held-out error, by the last epochs
     picked: str = ""  # how settings were picked on these targets, or ""
 
 
@@ -224,11 +222,8 @@ def few_targets(row: FlagInputs) -> Flag | None:
     ]
     if not short:
         return None
-    text = (
-        f"{len(row.mse)} targets; to show an attack at half of a bound takes "
-        + ", ".join(short)
-    )
-    return Flag("few-targets", "note", text)
+    text = f"{len(row.mse)} targets; to show an attack at half of a bound takes "
+    return Flag("few-targets", "note", text + ", ".join(short))
 
 
 def no_bound(row: FlagInputs) -> Flag | None:
@@ -242,9 +237,8 @@ def few_runs(row: FlagInputs) -> Flag | None:
     """One run per target: bias and variance cannot be measured."""
     if row.runs > 1:
         return None
-    return Flag(
-        "few-runs", "note", "one run per target: bias and variance not measured"
-    )
+    text = "one run per target: bias and variance not measured"
+    return Flag("few-runs", "note", text)
 
 
 def data_stand_in(row: FlagInputs) -> Flag | None:
@@ -337,9 +331,8 @@ def target_in_pool(row: FlagInputs) -> Flag | None:
     if not count:
         return None
     text = f"{count} of {targets} targets are among the records the attacker holds"
-    return Flag(
-        "target-in-pool", "error" if count > FEW_IN_POOL * targets else "warning", text
-    )
+    level: Any = "error" if count > FEW_IN_POOL * targets else "warning"
+    return Flag("target-in-pool", level, text)
 
 
 def shuffled_targets(row: FlagInputs) -> Flag | None:
