@@ -6,9 +6,9 @@ are named below. No sentence says more than the numbers beside it.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
+from audit.accounting import tradeoff
 from audit.config import registry
 from audit.errors import UserError
 from audit.report import columns
@@ -99,18 +99,6 @@ def _attacker(line: Line) -> str:
 # Guarantees ---------------------------------------------------------------------------
 
 
-def balanced_accuracy(epsilon: float, delta: float) -> float:
-    """Return how often anyone can be right who must tell two neighbours apart.
-
-    (epsilon, delta)-DP leaves (e^epsilon + delta) / (1 + e^epsilon), from the largest
-    advantage (e^epsilon - 1 + 2 delta) / (e^epsilon + 1) (Kairouz et al. 2015).
-    """
-    if epsilon > 700:
-        return 1.0
-    odds = math.exp(epsilon)
-    return min(1.0, (odds + delta) / (1 + odds))
-
-
 def _from_epsilon(line: Line) -> tuple[list[str], list[str]]:
     """Return what epsilon promises about telling two neighbours apart, and what not."""
     epsilon, promised, void, most = line.defense.epsilon, [], [], 0.0
@@ -121,7 +109,8 @@ def _from_epsilon(line: Line) -> tuple[list[str], list[str]]:
         value = None if pair is None else pair.least
         if value is None:
             continue
-        share = balanced_accuracy(float(value), epsilon.delta)
+        advantage = tradeoff.advantage_from_epsilon(float(value), epsilon.delta)
+        share = (1 + float(advantage)) / 2  # of the time that anyone can be right
         text = f"ε = {number(value, 2)} ({adjacency_name(line.defense, adjacency)})"
         if share > VACUOUS:
             void.append(text)

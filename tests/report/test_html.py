@@ -1,6 +1,5 @@
 """The report of one run: plain words that say no more than the numbers, one page."""
 
-import math
 import re
 
 import numpy as np
@@ -38,24 +37,11 @@ def verdicts(data, arrays=None):
 # Words --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (1.0, 0.0), (8.0, 1e-9)]
-)
-def test_how_often_an_attacker_is_right_is_the_largest_advantage(epsilon, delta):
-    """(1 + advantage) / 2, the advantage (e^eps - 1 + 2 delta) / (e^eps + 1)."""
-    odds = math.exp(epsilon)
-    advantage = (odds - 1 + 2 * delta) / (odds + 1)
-    np.testing.assert_allclose(
-        summary.balanced_accuracy(epsilon, delta), (1 + advantage) / 2, rtol=1e-12
-    )
-
-
 def test_the_words_say_no_more_than_the_numbers(data):
     """A large epsilon and no bound promise nothing; unbiased bounds bind few.
 
     DP-SGD's means overlap with the floor's, and four of five targets are closer.
     """
-    assert summary.balanced_accuracy(1e7, 1e-9) == 1.0
     words = verdicts(data)
     assert any("Differential privacy" in t for t in words["dpsgd"].not_guaranteed)
     assert not any("ε" in text for text in words["dpsgd"].guaranteed)
