@@ -50,6 +50,7 @@ words of run and show:
   attack.NAME.SETTING=VALUE            a setting of one attack
   features.pca=20  attribute=sex       what is learnt from, what is inferred
   seed=3  runs=8  out=DIR  store=DIR  lanes.tile=256
+  estimate=ignored                     run what seems to need a day, or more memory
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own
   --plugins DIR                        defenses, attacks, bounds and scenarios of your

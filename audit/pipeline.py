@@ -25,7 +25,7 @@ from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
 from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
-from audit.games import base, rows, self_checks
+from audit.games import base, finished, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
 from audit.games.guarantees import Guarantees
 from audit.games.rows import Audited, SelfChecks
@@ -77,6 +77,9 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
     table = table._replace(floor=floor)
 
+    # of everything that can change what an attack gets
+    made_of = scenario.resolved(), code, data.splits_digest(splits), store.versions()
+    table = table._replace(digest=store.digest(*made_of, jax.default_backend()))
     guarantees, defenses, trials = {}, {}, []
     for entry, learner in zip(scenario.defenses, learners, strict=True):
         label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
@@ -221,7 +224,8 @@ def check_plays(entry: Entry, attack: Attack, game: Game, learners: list) -> Non
     """Refuse an attack that could play against no defense, with those that could.
 
     Raises:
-      UserError: with the reason it would be skipped for.
+      UserError: with the reason it would be skipped for, or with the word of its threat
+        model that no game can grant.
     """
 
     def reason(attack: Attack) -> str | None:
@@ -229,7 +233,11 @@ def check_plays(entry: Entry, attack: Attack, game: Game, learners: list) -> Non
         reasons = [base.mismatch(model, each.defense, game) for each in learners]
         return None if None in reasons else reasons[0]
 
-    if (why := reason(attack)) is None:
+    try:
+        why = reason(attack)
+    except ValueError as error:
+        raise UserError(f"attack {entry.label!r}: {error}") from None
+    if why is None:
         return
     able = []
     for name in registry.names("attack"):
@@ -278,7 +286,11 @@ def play(
     reason = base.mismatch(model, learner.defense, game)
     if reason is not None:
         return trial._replace(reason=reason)
-    began = time.perf_counter()
+    began, shelf = time.perf_counter(), table.engine.results
+    place = store.digest(table.digest, learner.label, entry.label)
+    kept = None if shelf is None else finished.get(shelf, place)
+    if kept is not None:
+        return trial._replace(status="ok", result=kept)
     try:
         key = stream(key, f"attack {entry.name}")
         result: Result = game.play(key, attack, runs, guarantees, table)
@@ -287,7 +299,10 @@ def play(
         trace = traceback.format_exc(limit=-3)
         return trial._replace(status="failed", reason=reason, trace=trace)
     numbers = result.numbers | {"seconds": round(time.perf_counter() - began, 2)}
-    return trial._replace(status="ok", result=result._replace(numbers=numbers))
+    result = result._replace(numbers=numbers)
+    if shelf is not None:
+        finished.put(shelf, place, result)
+    return trial._replace(status="ok", result=result)
 
 
 def _provenance(

@@ -3,6 +3,7 @@
 import os
 
 import jax
+import jaxlib
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
@@ -20,6 +21,18 @@ def compiled_once(tmp_path_factory):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
+def compile_quickly():
+    """Let XLA optimise nothing: the default tests compile more than they compute.
+
+    Commands that tests start inherit it. An unknown flag of XLA is fatal.
+    """
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    jax.config.update("jax_disable_most_optimizations", True)
+    if jaxlib.version.__version_info__ < (0, 11):
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("strength of attacks (docs/strength.md)")
     group.addoption(
@@ -31,6 +44,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if "not strength" in config.option.markexpr:
+        compile_quickly()
     update, reason = (config.getoption(o) for o in ("--update-golden", "--reason"))
     if update and not reason:
         raise pytest.UsageError('--update-golden needs --reason "why"')

@@ -88,7 +88,8 @@ def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> 
     spec = scenario.spec
     place = Path(spec.store) if spec.store else (folder if spec.out else runs) / "store"
     once = functools.cache(progress.note)  # a full disk is told of by every shard
-    return Engine(scenario.lanes, stores.open_store(place, once), progress.report)
+    store = stores.open_store(place, once)
+    return Engine(scenario.lanes, store, progress.report, results=store)
 
 
 def prepare_jax() -> None:

@@ -36,6 +36,7 @@ class Engine(NamedTuple):
     shrink: bool = False  # cut a tile over the memory budget; changes rounding only
     doubt: Callable[[str, str], None] | None = None  # called with (label, text) if a
     # stored run differs from the same run computed now; None = stored runs are trusted
+    results: stores.Store | None = None  # of finished attacks; None = all are played
 
 
 class Learner(NamedTuple):

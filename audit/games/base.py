@@ -108,6 +108,7 @@ class Table(NamedTuple):
     trajectories: int = 1  # that are accounted for, per target
     delta: float = 0.0  # at which epsilon is given
     floor: np.ndarray | None = None  # [targets] error of who ignores the release
+    digest: str = ""  # of all that can change what an attack gets, but for the attack
 
 
 class Trial(NamedTuple):
