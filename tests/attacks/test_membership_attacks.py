@@ -23,10 +23,22 @@ MODELS, RECORDS, POOL, CLASSES = 6, 8, 11, 3
 TASK = Task("test", None, None, None, (2,), CLASSES)
 
 
-def softmax(logits):
+def p(logits, label):
+    """Return the label's softmax probability at one query."""
     high = max(logits)
     each = [math.exp(v - high) for v in logits]
-    return [v / sum(each) for v in each]
+    return each[label] / sum(each)
+
+
+def phi(logits, label):
+    chance = p(logits, label)
+    others = sum(p(logits, other) for other in range(CLASSES) if other != label)
+    return math.log(chance) - math.log(others)
+
+
+def loss(logits, label):
+    """Return the mean over queries."""
+    return statistics.mean(-math.log(p(q, label)) for q in logits)
 
 
 def half_in(rng, models, records):
@@ -51,19 +63,7 @@ class Fixed:
         self.member = half_in(rng, MODELS, RECORDS)
         self.shadow, self.shadow_pool = draw(MODELS, RECORDS), draw(MODELS, POOL)
         self.target, self.target_pool = draw(RECORDS), draw(POOL)
-        self.losses = list(map(self.loss, self.target, self.label))
-
-    def p(self, logits, label):
-        """The label's softmax probability, one query."""
-        return softmax(logits.tolist())[label]
-
-    def phi(self, logits, label):
-        p = softmax(logits.tolist())
-        return math.log(p[label]) - math.log(sum(p) - p[label])
-
-    def loss(self, logits, label):
-        """Averaged over queries."""
-        return statistics.mean(-math.log(self.p(q, label)) for q in logits)
+        self.losses = list(map(loss, self.target, self.label))
 
     def split(self, i, q, signal):
         """Return a signal of record i at query q on models with it, and without."""
@@ -102,13 +102,12 @@ def fixed(request, x64):
 
 
 def test_log_odds_are_those_of_the_softmax(fixed):
-    for i in range(RECORDS):
-        for q in range(fixed.queries):
-            ours = signals.log_odds(fixed.target[i, q], fixed.label[i])
-            want = fixed.phi(fixed.target[i, q], fixed.label[i])
-            assert ours == pytest.approx(want, rel=1e-10)
-            p = fixed.p(fixed.target[i, q], fixed.label[i])
-            assert signals.loss(ours) == pytest.approx(-math.log(p), rel=1e-10)
+    for queries, label in zip(fixed.target, fixed.label, strict=True):
+        for logits in queries:
+            ours = signals.log_odds(logits, label)
+            assert ours == pytest.approx(phi(logits, label), rel=1e-10)
+            entropy = -math.log(p(logits, label))
+            assert signals.loss(ours) == pytest.approx(entropy, rel=1e-10)
 
 
 @pytest.mark.parametrize("location", ["median", "mean"])
@@ -118,7 +117,7 @@ def test_lira(fixed, mode, variance, location):
     centre = getattr(statistics, location)
     queries = range(fixed.queries)
     laws = [
-        [[(centre(s), statistics.pvariance(s)) for s in fixed.split(i, q, fixed.phi)]
+        [[(centre(s), statistics.pvariance(s)) for s in fixed.split(i, q, phi)]
          for q in queries]
         for i in range(RECORDS)
     ]  # fmt: skip
@@ -132,13 +131,13 @@ def test_lira(fixed, mode, variance, location):
     for i in range(RECORDS):
         total = 0.0
         for q in queries:
-            phi = fixed.phi(fixed.target[i, q], fixed.label[i])
+            odds = phi(fixed.target[i, q], fixed.label[i])
             (m_in, v_in), (m_out, v_out) = laws[i][q]
             if mode == "online":
-                total += norm.logpdf(phi, m_in, v_in**0.5)
-                total -= norm.logpdf(phi, m_out, v_out**0.5)
+                total += norm.logpdf(odds, m_in, v_in**0.5)
+                total -= norm.logpdf(odds, m_out, v_out**0.5)
             else:  # one-sided, and never the density: far below is not suspicious
-                total -= norm.logsf(phi, m_out, v_out**0.5)
+                total -= norm.logsf(odds, m_out, v_out**0.5)
         want.append(total)
     ours = fixed.scores(lira(TASK, mode=mode, variance=variance, location=location))
     np.testing.assert_allclose(ours, want, rtol=1e-6, atol=1e-9)
@@ -152,16 +151,16 @@ def test_rmia(fixed, mode, gamma):
     for i in range(RECORDS):
         shares = []
         for q in range(fixed.queries):
-            inside, outside = fixed.split(i, q, fixed.p)
+            inside, outside = fixed.split(i, q, p)
             prior = statistics.mean([statistics.mean(inside), statistics.mean(outside)])
             if mode == "offline":
                 prior = ((1 + a) * statistics.mean(outside) + (1 - a)) / 2
-            x = fixed.p(fixed.target[i, q], fixed.label[i]) / prior
+            x = p(fixed.target[i, q], fixed.label[i]) / prior
             beaten = 0
             for z in range(POOL):
                 y = fixed.pool_label[z]
-                out = statistics.mean(fixed.p(m[z, q], y) for m in fixed.shadow_pool)
-                ratio = fixed.p(fixed.target_pool[z, q], y)
+                out = statistics.mean(p(m[z, q], y) for m in fixed.shadow_pool)
+                ratio = p(fixed.target_pool[z, q], y)
                 ratio /= ((1 + a) * out + (1 - a)) / 2
                 beaten += x / ratio >= gamma
             shares.append(beaten / POOL)
@@ -178,32 +177,23 @@ def test_loss_threshold(fixed):
 @pytest.mark.parametrize("per_class", [False, True])
 def test_attack_p(fixed, per_class):
     want = []
-    for loss, label in zip(fixed.losses, fixed.label, strict=True):
+    for value, label in zip(fixed.losses, fixed.label, strict=True):
         others = [
-            fixed.loss(logits, y)
+            loss(logits, y)
             for logits, y in zip(fixed.target_pool, fixed.pool_label, strict=True)
             if not per_class or y == label
         ]
-        want.append(-share_up_to(loss, others))
+        want.append(-share_up_to(value, others))
     ours = fixed.scores(attack_p(TASK, per_class=per_class))
     np.testing.assert_allclose(ours, want, atol=1e-6)
 
 
 def test_attack_s(fixed):
     want = []
-    for loss, label in zip(fixed.losses, fixed.label, strict=True):
-        others = [
-            fixed.loss(fixed.shadow[m, j], label)
-            for m, j in np.argwhere(~fixed.member & (fixed.label == label))
-        ]
-        want.append(-share_up_to(loss, others))
+    for value, label in zip(fixed.losses, fixed.label, strict=True):
+        outside = fixed.shadow[~fixed.member & (fixed.label == label)]
+        want.append(-share_up_to(value, [loss(logits, label) for logits in outside]))
     np.testing.assert_allclose(fixed.scores(attack_s(TASK)), want, atol=1e-6)
-
-
-def linear_rank(loss, losses):
-    """Interpolate the share between losses sorted with dummies 0 and 1000."""
-    knots = [0.0, *sorted(losses), 1000.0]
-    return np.interp(loss, knots, np.linspace(0, 1, len(knots)))
 
 
 @pytest.mark.parametrize(
@@ -211,16 +201,20 @@ def linear_rank(loss, losses):
 )
 def test_attack_r(fixed, smoothing):
     want = []
-    for i, (y, loss) in enumerate(zip(fixed.label, fixed.losses, strict=True)):
-        out = fixed.shadow[~fixed.member[:, i], i]
-        losses = [fixed.loss(logits, y) for logits in out]
-        odds = [statistics.mean(fixed.phi(v, y) for v in logits) for logits in out]
-        phi = statistics.mean(fixed.phi(v, y) for v in fixed.target[i])
-        linear = linear_rank(loss, losses)
-        logit = norm.sf(phi, statistics.mean(odds), statistics.pstdev(odds))
-        gaussian = norm.cdf(loss, statistics.mean(losses), statistics.pstdev(losses))
+    for i, (y, value) in enumerate(zip(fixed.label, fixed.losses, strict=True)):
+        models = fixed.shadow[~fixed.member[:, i], i]
+        losses = [loss(logits, y) for logits in models]
+        *odds, ours = (
+            statistics.mean(phi(v, y) for v in logits)
+            for logits in (*models, fixed.target[i])
+        )
+        # the share, interpolated between losses sorted with dummies 0 and 1000
+        knots = [0.0, *sorted(losses), 1000.0]
+        linear = np.interp(value, knots, np.linspace(0, 1, len(knots)))
+        logit = norm.sf(ours, statistics.mean(odds), statistics.pstdev(odds))
+        gaussian = norm.cdf(value, statistics.mean(losses), statistics.pstdev(losses))
         alpha = {
-            "none": share_up_to(loss, losses),
+            "none": share_up_to(value, losses),
             "linear": linear,
             "logit": logit,
             "gaussian": gaussian,
