@@ -46,10 +46,9 @@ def test_sum_score_and_trace_are_those_of_per_example_gradients(
 
 def test_who_takes_no_short_cut():
     """A perturbation that sees the example; wide layers leave the trace to probes."""
-    task = networks.mlp(SHAPE, 3, hidden=4)
-    query = gradient(task, soft_clip(1.0), lambda params, side, z, base: base)
+    narrow, broad = (networks.mlp(SHAPE, 3, hidden=h) for h in (4, NARROW + 1))
+    query = gradient(narrow, soft_clip(1.0), lambda params, side, z, base: base)
     assert set(query.closed_forms) == {None}
-    wide = networks.mlp(SHAPE, 3, hidden=NARROW + 1)
-    query = gradient(wide, soft_clip(1.0))
+    query = gradient(broad, soft_clip(1.0))
     assert query.closed_forms.trace is None
     assert query.closed_forms.total is not None
