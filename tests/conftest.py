@@ -3,6 +3,7 @@
 import os
 
 import jax
+import jax.numpy as jnp
 import jaxlib
 import numpy as np
 import pytest
@@ -87,8 +88,13 @@ def records(n, features=(6,), classes=3, seed=0):
 
 def double(tree):
     """Cast every float of a tree to float64, as the accounting does."""
-    cast = lambda a: np.asarray(a, float) if np.asarray(a).dtype.kind == "f" else a  # noqa: E731
-    return jax.tree.map(cast, tree)
+    cast = lambda a: a.astype(float) if a.dtype.kind == "f" else a  # noqa: E731
+    return jax.tree.map(cast, jax.tree.map(np.asarray, tree))
+
+
+def wide(n, features, classes, seed=0):
+    """Make n random records as float64 arrays of the device; needs x64."""
+    return jax.tree.map(jnp.asarray, double(records(n, features, classes, seed)))
 
 
 def flat(tree):

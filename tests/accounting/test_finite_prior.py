@@ -10,25 +10,18 @@ from audit.accounting.finite_prior import finite_prior, posterior
 from tests.accounting.test_bounds import B_OF_MU
 
 
-def brute_force(log_ratio, own, candidates, targets, allowed):
-    risks = []
-    for t, x in enumerate(targets):
-        z = np.concatenate([candidates[allowed[t]], x[None]])
-        score = np.append(log_ratio[t][allowed[t]], own[t])
-        w = np.exp(score - score.max())
-        w /= w.sum()
-        risks.append(w @ ((z - w @ z) ** 2).sum(1) / x.size)
-    return np.array(risks)
-
-
 def test_finite_prior_against_a_plain_loop():
     rng = np.random.default_rng(1)
     candidates, targets = rng.uniform(size=(7, 4)), rng.uniform(size=(3, 4))
-    log_ratio, own = rng.normal(size=(3, 7)), rng.normal(size=3)
+    log_ratio, of_target = rng.normal(size=(3, 7)), rng.normal(size=3)
     allowed = rng.uniform(size=(3, 7)) < 0.6
-    arguments = (log_ratio, own, candidates, targets, allowed)
-    got = posterior(*arguments)
-    np.testing.assert_allclose(got.risk, brute_force(*arguments), rtol=1e-10)
+    got = posterior(log_ratio, of_target, candidates, targets, allowed)
+    for t, x in enumerate(targets):
+        z = np.concatenate([candidates[allowed[t]], x[None]])
+        weight = np.exp(np.append(log_ratio[t][allowed[t]], of_target[t]))
+        weight /= weight.sum()
+        risk = weight @ ((z - weight @ z) ** 2).sum(1) / x.size
+        np.testing.assert_allclose(got.risk[t], risk, rtol=1e-10)
 
 
 def test_finite_prior_of_a_certain_attacker_is_zero_and_of_a_blind_one_the_variance():
@@ -77,8 +70,8 @@ def test_bound_and_genie_have_one_expectation():
         pool, x = rng.normal(size=(30, 3)), rng.normal(size=(20, 3))
         release = x + rng.normal(size=x.shape)
         under = -((release[:, None] - pool) ** 2).sum(2) / 2
-        own = -((release - x) ** 2).sum(1) / 2
-        bound = finite_prior(under, own, pool, x, np.ones((20, 30), bool))
+        truth = -((release - x) ** 2).sum(1) / 2
+        bound = finite_prior(under, truth, pool, x, np.ones((20, 30), bool))
         gaps.append(float(bound.value) - bound.genie.mean())
     assert abs(np.mean(gaps)) < 4 * np.std(gaps) / np.sqrt(len(gaps))
     assert bound.standard_error > 0

@@ -62,7 +62,6 @@ def test_poisson_against_adaptive_quadrature(order, adjacency):
 @pytest.mark.parametrize("q", [1e-4, 0.01, 0.5])
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_poisson_equals_dp_accounting_at_whole_orders(q, shift):
-
     orders = [2, 3, 8, 63, 500]
     reference = dp.rdp.RdpAccountant(orders)  # add-or-remove by default
     reference.compose(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(1 / shift)))
@@ -199,7 +198,6 @@ def test_gaussian_epsilon_against_dp_accounting(sigma):
 
 def test_dp_accounting_doubles_a_replace_one_shift_in_one_accountant_only():
     """The trap: the same event, replace-one, by its two accountants."""
-
     event, relation = dp.GaussianDpEvent(1.0), dp.NeighboringRelation.REPLACE_ONE
     renyi = dp.rdp.RdpAccountant([2.0], relation).compose(event)
     np.testing.assert_allclose(renyi.rdp, rdp.gaussian([2.0], 1.0))
@@ -268,8 +266,8 @@ def test_epsilons_of_edmunds_appendix_a(steps):
     got = rdp.epsilon(rdp.EDMUNDS_ORDERS, curve, 1e-9)
     assert abs(got - EDMUNDS[steps]) < 1e-3
     exact = GaussianPrivacy(np.sqrt(steps) * 1.115 / 0.05).get_epsilon_for_delta(1e-9)
-    finer = steps * rdp.gaussian(rdp.ORDERS, 1.115 / 0.05)
-    finer = rdp.epsilon(rdp.ORDERS, finer, 1e-9)
+    curve = steps * rdp.gaussian(rdp.ORDERS, 1.115 / 0.05)
+    finer = rdp.epsilon(rdp.ORDERS, curve, 1e-9)
     assert exact < finer < got
     if steps == 5:
         assert abs(exact - 1541.4) < 0.1
@@ -289,9 +287,7 @@ def test_epsilons_of_edmunds_appendix_a(steps):
 )
 def test_epsilons_of_edmunds_sampled_runs(n, sigma, want):
     """One epoch read as Poisson batches of 512, the last short batch counted."""
-    batch = 512
-    steps = -(-n // batch)
-    shift = 1.115 / sigma
-    curve = rdp.poisson_gaussian(rdp.EDMUNDS_ORDERS, batch / n, shift, "add_remove")
-    got = rdp.epsilon(rdp.EDMUNDS_ORDERS, steps * curve, 1e-9)
+    orders, shift = rdp.EDMUNDS_ORDERS, 1.115 / sigma
+    curve = rdp.poisson_gaussian(orders, 512 / n, shift, "add_remove")
+    got = rdp.epsilon(orders, -(-n // 512) * curve, 1e-9)
     np.testing.assert_allclose(got, want, atol=1e-4)

@@ -128,11 +128,12 @@ def test_three_dimensions_against_scipy():
     mean = np.array([0.6, 0.0, 0.8], np.float32)
     theirs = stats.vonmises_fisher(mean, 4.0).rvs(2000, random_state=0)
     keys = jax.random.split(jax.random.key(2), 2000)
-    ours = np.asarray(jax.vmap(lambda q: vmf.sample(q, mean, 4.0))(keys))
+    sample = jax.jit(vmf.sample)
+    ours = np.asarray(jax.vmap(sample, (0, None, None))(keys, mean, 4.0))
     for i in range(3):
         assert stats.ks_2samp(ours[:, i], theirs[:, i]).pvalue > 1e-3
     with jax.enable_x64(True):
-        y = vmf.sample(jax.random.key(0), jnp.ones(4) / 2, 3.0)
+        y = sample(jax.random.key(0), jnp.ones(4) / 2, 3.0)
         assert y.dtype == jnp.float64
         assert float(jnp.linalg.norm(y)) == pytest.approx(1, abs=1e-14)
 
@@ -174,8 +175,8 @@ def test_fisher_precision_is_the_limit_of_the_divergence():
     ],
 )
 def test_delta_against_vectors(k, kappa, epsilon, delta, rel):
-    found = VmfPrivacy(k, float(kappa)).get_delta_for_epsilon(epsilon)
-    assert found == pytest.approx(delta, rel=rel)
+    ours = VmfPrivacy(k, float(kappa)).get_delta_for_epsilon(epsilon)
+    assert ours == pytest.approx(delta, rel=rel)
 
 
 def test_delta_by_adaptive_quadrature():
@@ -191,8 +192,8 @@ def test_delta_by_adaptive_quadrature():
     start = epsilon / (2 * kappa)
     top = integrate.quad(lost, start, start + 0.12, epsabs=0, epsrel=1e-11)[0]
     total = integrate.quad(height, -0.15, 0.15, epsabs=0, epsrel=1e-11, limit=200)[0]
-    found = VmfPrivacy(k, kappa).get_delta_for_epsilon(epsilon)
-    assert found == pytest.approx(top / total, rel=1e-9)
+    ours = VmfPrivacy(k, kappa).get_delta_for_epsilon(epsilon)
+    assert ours == pytest.approx(top / total, rel=1e-9)
 
 
 @pytest.mark.parametrize(("k", "kappa"), [(2, 1.0), (10, 5.0), (1000, 60.0)])
@@ -227,14 +228,14 @@ def test_antipodes_are_worst():
     keys = jax.random.split(jax.random.key(3), 50_000)
     mean = np.eye(k, dtype=np.float32)[0]
     y = np.asarray(jax.jit(jax.vmap(lambda q: vmf.sample(q, mean, kappa)))(keys))
-    found = []
+    ours = []
     for angle in np.linspace(0.2, np.pi, 6):
         other = np.cos(angle) * np.eye(k)[0] + np.sin(angle) * np.eye(k)[1]
         loss = kappa * (y @ (mean - other))
-        found.append(np.maximum(-np.expm1(0.4 - loss), 0).mean())
-    assert (np.diff(found) > 0).all()
+        ours.append(np.maximum(-np.expm1(0.4 - loss), 0).mean())
+    assert (np.diff(ours) > 0).all()
     exact = VmfPrivacy(k, kappa).get_delta_for_epsilon(0.4)
-    assert found[-1] == pytest.approx(exact, rel=0.02)
+    assert ours[-1] == pytest.approx(exact, rel=0.02)
 
 
 # Composition --------------------------------------------------------------------------
@@ -243,11 +244,11 @@ def test_antipodes_are_worst():
 def test_composition_is_tight_and_never_below():
     """1.47727, next to the Gaussian limit. The sheet's 1.4818 rounds losses up at 1e-4,
     which adds half a cell to each of 90."""
-    found = vmf_privacy.composed([(61706, 5.0)], 90).get_epsilon_for_delta(1e-5)
-    assert found == pytest.approx(1.47727, abs=2e-5)
+    ours = vmf_privacy.composed([(61706, 5.0)], 90).get_epsilon_for_delta(1e-5)
+    assert ours == pytest.approx(1.47727, abs=2e-5)
     limit = rdp.GaussianPrivacy(2 * np.sqrt(90 * vmf_privacy.precision(61706, 5.0)))
-    assert found == pytest.approx(limit.get_epsilon_for_delta(1e-5), rel=1e-4)
-    assert found + 90 * 1e-4 / 2 == pytest.approx(1.4818, abs=1e-4)
+    assert ours == pytest.approx(limit.get_epsilon_for_delta(1e-5), rel=1e-4)
+    assert ours + 90 * 1e-4 / 2 == pytest.approx(1.4818, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +256,9 @@ def test_composition_is_tight_and_never_below():
 )
 def test_composition_against_vectors(times, sheet):
     """The sheet's cells are 1e-3 here: its values are half a cell a release above."""
-    found = vmf_privacy.composed([(7850, 25.0)], times).get_epsilon_for_delta(1e-5)
-    assert found < sheet
-    assert found + times * 1e-3 / 2 == pytest.approx(sheet, rel=3e-5)
+    ours = vmf_privacy.composed([(7850, 25.0)], times).get_epsilon_for_delta(1e-5)
+    assert ours < sheet
+    assert ours + times * 1e-3 / 2 == pytest.approx(sheet, rel=3e-5)
 
 
 def test_one_release_on_the_grid_is_the_exact_one():
@@ -266,8 +267,8 @@ def test_one_release_on_the_grid_is_the_exact_one():
         half = vmf_privacy.composed([(k, kappa)], 1, share=0.5)
         for epsilon in (0.0, kappa / 5, kappa):
             delta = exact.get_delta_for_epsilon(epsilon)
-            found = half.get_delta_for_epsilon(epsilon)
-            assert delta / 2 - 1e-12 <= found <= delta / 2 * 1.001 + 2e-4
+            ours = half.get_delta_for_epsilon(epsilon)
+            assert delta / 2 - 1e-12 <= ours <= delta / 2 * 1.001 + 2e-4
 
 
 def test_pure_epsilon_composes_to_its_sum():
@@ -278,10 +279,10 @@ def test_pure_epsilon_composes_to_its_sum():
         delta = two.get_delta_for_epsilon(epsilon)
         assert one.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-4)
     kappa, up = 0.5, 1 / (1 + np.exp(-1.0))
-    found = vmf_privacy.composed([(1, kappa)], 2)
+    ours = vmf_privacy.composed([(1, kappa)], 2)
     for epsilon in (0.0, 0.5, 1.5):
         losses = np.array([2.0, 0.0, -2.0])
         mass = np.array([up**2, 2 * up * (1 - up), (1 - up) ** 2])
         delta = mass @ np.maximum(-np.expm1(epsilon - losses), 0)
-        assert found.get_delta_for_epsilon(epsilon) == pytest.approx(delta, abs=2e-3)
-    assert found.get_epsilon_for_delta(1e-9) <= 2.002
+        assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, abs=2e-3)
+    assert ours.get_epsilon_for_delta(1e-9) <= 2.002

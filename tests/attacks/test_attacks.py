@@ -52,48 +52,42 @@ def test_sum_inversion_undoes_the_clip(size):
     x = records(1, SHAPE, seed=3).x[0]
     x = x / np.linalg.norm(x) * size
     clip = soft_clip(1.0)
-    known = sum(np.asarray(clip_tree(clip, v)) for v in fixed.x)
+    others = sum(np.asarray(clip_tree(clip, v)) for v in fixed.x)
     attack = sum_inversion(TASK, clip_norm=1.0)
     state, _ = attack.fit(KEY, Knowledge(TASK, fixed, np.arange(5), fixed=fixed))
-    release = known + clip_tree(clip, jnp.asarray(x))
+    release = others + clip_tree(clip, jnp.asarray(x))
     got = attack.guess(state, KEY, Observation(params=release))
     np.testing.assert_allclose(got, x, atol=2e-5)
 
 
 def test_augmented_siblings_are_held_out_together():
     source = np.arange(300) % 40
-    held = hold_out(KEY, source, 0.25)
-    assert len(np.unique(source[held])) == 10
+    held_out = hold_out(KEY, source, 0.25)
+    assert len(np.unique(source[held_out])) == 10
     for image in range(40):
-        assert len(set(held[source == image])) == 1
+        assert len(set(held_out[source == image])) == 1
 
 
-def identity_game(leak, m=400):
-    """A 'defense' whose release is `leak` times the target, plus a dead weight."""
-    pool = records(m, SHAPE, 2)
+def released(leak, x):
+    """Return `leak` times the target, and a dead weight."""
+    dead = np.tile(np.array([0.3, 0.0], np.float32), (len(x), 1))
+    return {"w": leak * np.asarray(x).reshape(len(x), -1), "z": dead}
+
+
+def fitted(leak):
+    pool, targets = records(400, SHAPE, 2), records(50, SHAPE, 2, seed=5)
 
     def train(key, data):
-        x = np.asarray(data.target.x).reshape(len(data.target.y), -1)
-        # one weight moves for a single shadow only, by next to nothing
-        fixed = np.tile(np.array([0.3, 0.0], np.float32), (len(x), 1))
-        fixed[7, 1] = 1e-4
-        return Release({"w": leak * x, "z": fixed})
+        params = released(leak, data.target.x)
+        params["z"][7, 1] = 1e-4  # it moves for a single shadow, by next to nothing
+        return Release(params)
 
-    return pool, Knowledge(TASK, pool, np.arange(m), fixed=pool, train=train)
-
-
-SMALL = {"width": 64, "width_last": 64, "epochs": 60, "weight_decay": 0.0}
-
-
-def fitted(leak, **settings):
-    pool, knowledge = identity_game(leak)
-    attack = reconstructor(TASK, **SMALL | settings)
+    small = {"width": 64, "width_last": 64, "epochs": 60, "weight_decay": 0.0}
+    attack = reconstructor(TASK, **small)
+    knowledge = Knowledge(TASK, pool, np.arange(400), fixed=pool, train=train)
     state, info = attack.fit(KEY, knowledge)
-    targets = records(50, SHAPE, 2, seed=5)
-    x = targets.x.reshape(50, -1)
-    release = {"w": leak * x, "z": np.tile([0.3, 0.0], (50, 1)).astype(np.float32)}
     guess = jax.vmap(attack.guess, (None, None, 0))
-    return pool, targets, release, state, info, guess
+    return pool, targets, released(leak, targets.x), state, info, guess
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +141,11 @@ def test_scaler_standardises_and_limits():
 def test_early_stopping_keeps_the_best_epoch():
     rng = np.random.default_rng(0)
     # pure noise: overfits at once
-    x, y, held_x, held_y = rng.normal(size=(4, 64, 8)).astype(np.float32)
+    x, y, other_x, other_y = rng.normal(size=(4, 64, 8)).astype(np.float32)
     settings = {"hidden": (32,), "learning_rate": 1e-2, "weight_decay": 0.0}
     settings |= {"batch_size": 16, "epochs": 50, "patience": 5}
-    network, info = regressor.fit(KEY, x, y, held_x, held_y, **settings)
+    network, info = regressor.fit(KEY, x, y, other_x, other_y, **settings)
     assert info["epochs"] == info["epoch"] + 5 < 50
-    held = ((np.asarray(regressor.predict(network, held_x)) - held_y) ** 2).mean()
-    np.testing.assert_allclose(held, info["held_mse"], rtol=1e-5)
-    assert info["held_mse"] <= (held_y**2).mean() * (1 + 1e-6)
+    mse = ((np.asarray(regressor.predict(network, other_x)) - other_y) ** 2).mean()
+    np.testing.assert_allclose(mse, info["held_mse"], rtol=1e-5)
+    assert info["held_mse"] <= (other_y**2).mean() * (1 + 1e-6)

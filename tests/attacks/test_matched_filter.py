@@ -36,11 +36,9 @@ def error(pool, targets, noise, **settings):
     def train(key, data):
         return Release({"w": release(data.target, noise, next(seeds))})
 
-    source = np.arange(len(pool.y))
-    attack = matched_filter(TASK, **settings)
-    state, info = attack.fit(
-        KEY, Knowledge(TASK, pool, source, fixed=pool, train=train)
-    )
+    attack, source = matched_filter(TASK, **settings), np.arange(len(pool.y))
+    knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train)
+    state, info = attack.fit(KEY, knowledge)
     observed = Observation(params={"w": release(targets, noise, 7)}, label=targets.y)
     guess = jax.vmap(attack.guess, (None, None, 0))(state, KEY, observed)
     return ((guess - targets.x) ** 2).mean((1, 2, 3)), info
@@ -51,9 +49,8 @@ def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
     """Within 5% of Tr (L^-1 + F)^-1 / d, and not below it by four standard errors."""
     errors, _ = error(images(6000, 1), images(1000, 2), noise, repeats=2)
     prior = np.linalg.inv(SPREAD @ SPREAD.T)
-    risk = np.mean(
-        [np.trace(np.linalg.inv(prior + b @ b.T / noise**2)) / D for b in EFFECT]
-    )
+    posteriors = [np.linalg.inv(prior + b @ b.T / noise**2) for b in EFFECT]
+    risk = np.mean([np.trace(posterior) for posterior in posteriors]) / D
     assert errors.mean() < 1.05 * risk
     assert errors.mean() > risk - 4 * errors.std() / np.sqrt(len(errors))
 

@@ -1,12 +1,12 @@
 """Membership attacks against plain-Python renderings of their formulas."""
 
-import itertools
 import math
 import statistics
 
 import jax
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from attacks.attack_p import attack_p
 from attacks.attack_r import attack_r
@@ -23,14 +23,36 @@ MODELS, RECORDS, POOL, CLASSES = 6, 8, 11, 3
 TASK = Task("test", None, None, None, (2,), CLASSES)
 
 
-def softmax(logits):
+def p(logits, label):
+    """Return the label's softmax probability at one query."""
     high = max(logits)
     each = [math.exp(v - high) for v in logits]
-    return [v / sum(each) for v in each]
+    return each[label] / sum(each)
+
+
+def phi(logits, label):
+    chance = p(logits, label)
+    others = sum(p(logits, other) for other in range(CLASSES) if other != label)
+    return math.log(chance) - math.log(others)
+
+
+def loss(logits, label):
+    """Return the mean over queries."""
+    return statistics.mean(-math.log(p(q, label)) for q in logits)
+
+
+def half_in(rng, models, records):
+    """Return who is in which model, every record in half of them."""
+    half = np.arange(models)[:, None] < models // 2
+    return rng.permuted(np.broadcast_to(half, (models, records)), axis=0)
+
+
+def share_up_to(value, others):
+    return sum(v <= value for v in others) / len(others)
 
 
 class Fixed:
-    """Logits of reference models and of one target model, as plain lists."""
+    """Logits of reference models and of one target model, and of what follows."""
 
     def __init__(self, queries):
         rng = np.random.default_rng(queries)
@@ -38,29 +60,16 @@ class Fixed:
         self.queries = queries
         self.label = rng.integers(0, CLASSES, RECORDS)
         self.pool_label = rng.integers(0, CLASSES, POOL)
-        half = np.arange(MODELS)[:, None] < MODELS // 2
-        self.member = rng.permuted(np.broadcast_to(half, (MODELS, RECORDS)), axis=0)
+        self.member = half_in(rng, MODELS, RECORDS)
         self.shadow, self.shadow_pool = draw(MODELS, RECORDS), draw(MODELS, POOL)
         self.target, self.target_pool = draw(RECORDS), draw(POOL)
+        self.losses = list(map(loss, self.target, self.label))
 
-    def p(self, logits, label):
-        """The label's softmax probability, one query."""
-        return softmax(logits.tolist())[label]
-
-    def phi(self, logits, label):
-        p = softmax(logits.tolist())
-        return math.log(p[label]) - math.log(sum(p) - p[label])
-
-    def loss(self, logits, label):
-        """Averaged over queries."""
-        each = [-math.log(self.p(q, label)) for q in logits]
-        return sum(each) / len(each)
-
-    def split(self, i, q, of):
-        """Return `of` of record i at query q on models with it, and without."""
+    def split(self, i, q, signal):
+        """Return a signal of record i at query q on models with it, and without."""
         both = [], []
         for m in range(MODELS):
-            value = of(self.shadow[m, i, q], self.label[i])
+            value = signal(self.shadow[m, i, q], self.label[i])
             both[0 if self.member[m, i] else 1].append(value)
         return both
 
@@ -70,22 +79,21 @@ class Fixed:
         def odds(a, y):
             return signals.log_odds(a, np.broadcast_to(y[:, None], a.shape[:-1]))
 
-        both = Signals(
-            odds(self.shadow, self.label), odds(self.shadow_pool, self.pool_label)
-        )
-        shadows = Shadows(self.member, self.label, jax.tree.map(np.asarray, both))
+        def both(records, pool):
+            return Signals(odds(records, self.label), odds(pool, self.pool_label))
+
+        references = jax.tree.map(np.asarray, both(self.shadow, self.shadow_pool))
+        knows, sees = attack.threat_model.knows, attack.threat_model.sees
+        shadows = Shadows(self.member, self.label, references)
         pool = Examples(np.zeros((POOL, 2)), self.pool_label)
-        known = attack.threat_model.knows
-        held = Knowledge(TASK, pool, np.arange(POOL))
-        held = held._replace(shadows=shadows if "shadows" in known else None)
-        state, _ = attack.fit(jax.random.key(0), held)
-        own = Signals(
-            odds(self.target, self.label), odds(self.target_pool, self.pool_label)
+        knowledge = Knowledge(TASK, pool, np.arange(POOL))
+        knowledge = knowledge._replace(shadows=shadows if "shadows" in knows else None)
+        state, _ = attack.fit(jax.random.key(0), knowledge)
+        shown = Observation(
+            label=self.label if "label" in knows else None,
+            signals=both(self.target, self.target_pool) if "signals" in sees else None,
         )
-        label = self.label if "label" in known else None
-        sees = "signals" in attack.threat_model.sees
-        seen = Observation(label=label, signals=own if sees else None)
-        return np.asarray(attack.guess(state, jax.random.key(1), seen))
+        return np.asarray(attack.guess(state, jax.random.key(1), shown))
 
 
 @pytest.fixture(params=[1, 3], ids=["one query", "three queries"])
@@ -93,22 +101,13 @@ def fixed(request, x64):
     return Fixed(request.param)
 
 
-def log_normal(v, mean, sd):
-    return -((v - mean) ** 2) / (2 * sd**2) - math.log(sd * math.sqrt(2 * math.pi))
-
-
-def above(z):
-    return math.erfc(z / math.sqrt(2)) / 2
-
-
 def test_log_odds_are_those_of_the_softmax(fixed):
-    for i in range(RECORDS):
-        for q in range(fixed.queries):
-            ours = signals.log_odds(fixed.target[i, q], fixed.label[i])
-            want = fixed.phi(fixed.target[i, q], fixed.label[i])
-            assert ours == pytest.approx(want, rel=1e-10)
-            p = fixed.p(fixed.target[i, q], fixed.label[i])
-            assert signals.loss(ours) == pytest.approx(-math.log(p), rel=1e-10)
+    for queries, label in zip(fixed.target, fixed.label, strict=True):
+        for logits in queries:
+            ours = signals.log_odds(logits, label)
+            assert ours == pytest.approx(phi(logits, label), rel=1e-10)
+            entropy = -math.log(p(logits, label))
+            assert signals.loss(ours) == pytest.approx(entropy, rel=1e-10)
 
 
 @pytest.mark.parametrize("location", ["median", "mean"])
@@ -118,7 +117,7 @@ def test_lira(fixed, mode, variance, location):
     centre = getattr(statistics, location)
     queries = range(fixed.queries)
     laws = [
-        [[(centre(s), statistics.pvariance(s)) for s in fixed.split(i, q, fixed.phi)]
+        [[(centre(s), statistics.pvariance(s)) for s in fixed.split(i, q, phi)]
          for q in queries]
         for i in range(RECORDS)
     ]  # fmt: skip
@@ -132,13 +131,13 @@ def test_lira(fixed, mode, variance, location):
     for i in range(RECORDS):
         total = 0.0
         for q in queries:
-            phi = fixed.phi(fixed.target[i, q], fixed.label[i])
+            odds = phi(fixed.target[i, q], fixed.label[i])
             (m_in, v_in), (m_out, v_out) = laws[i][q]
             if mode == "online":
-                total += log_normal(phi, m_in, v_in**0.5)
-                total -= log_normal(phi, m_out, v_out**0.5)
+                total += norm.logpdf(odds, m_in, v_in**0.5)
+                total -= norm.logpdf(odds, m_out, v_out**0.5)
             else:  # one-sided, and never the density: far below is not suspicious
-                total -= math.log(above((phi - m_out) / v_out**0.5))
+                total -= norm.logsf(odds, m_out, v_out**0.5)
         want.append(total)
     ours = fixed.scores(lira(TASK, mode=mode, variance=variance, location=location))
     np.testing.assert_allclose(ours, want, rtol=1e-6, atol=1e-9)
@@ -152,16 +151,16 @@ def test_rmia(fixed, mode, gamma):
     for i in range(RECORDS):
         shares = []
         for q in range(fixed.queries):
-            inside, outside = fixed.split(i, q, fixed.p)
-            known = statistics.mean([statistics.mean(inside), statistics.mean(outside)])
+            inside, outside = fixed.split(i, q, p)
+            prior = statistics.mean([statistics.mean(inside), statistics.mean(outside)])
             if mode == "offline":
-                known = ((1 + a) * statistics.mean(outside) + (1 - a)) / 2
-            x = fixed.p(fixed.target[i, q], fixed.label[i]) / known
+                prior = ((1 + a) * statistics.mean(outside) + (1 - a)) / 2
+            x = p(fixed.target[i, q], fixed.label[i]) / prior
             beaten = 0
             for z in range(POOL):
                 y = fixed.pool_label[z]
-                out = statistics.mean(fixed.p(m[z, q], y) for m in fixed.shadow_pool)
-                ratio = fixed.p(fixed.target_pool[z, q], y)
+                out = statistics.mean(p(m[z, q], y) for m in fixed.shadow_pool)
+                ratio = p(fixed.target_pool[z, q], y)
                 ratio /= ((1 + a) * out + (1 - a)) / 2
                 beaten += x / ratio >= gamma
             shares.append(beaten / POOL)
@@ -171,46 +170,30 @@ def test_rmia(fixed, mode, gamma):
 
 
 def test_loss_threshold(fixed):
-    want = [-fixed.loss(fixed.target[i], fixed.label[i]) for i in range(RECORDS)]
-    np.testing.assert_allclose(fixed.scores(loss_threshold(TASK)), want, rtol=1e-9)
+    scores = fixed.scores(loss_threshold(TASK))
+    np.testing.assert_allclose(scores, np.negative(fixed.losses), rtol=1e-9)
 
 
 @pytest.mark.parametrize("per_class", [False, True])
 def test_attack_p(fixed, per_class):
     want = []
-    for i in range(RECORDS):
-        own = fixed.loss(fixed.target[i], fixed.label[i])
+    for value, label in zip(fixed.losses, fixed.label, strict=True):
         others = [
-            fixed.loss(fixed.target_pool[z], fixed.pool_label[z])
-            for z in range(POOL)
-            if not per_class or fixed.pool_label[z] == fixed.label[i]
+            loss(logits, y)
+            for logits, y in zip(fixed.target_pool, fixed.pool_label, strict=True)
+            if not per_class or y == label
         ]
-        want.append(-sum(v <= own for v in others) / len(others))
+        want.append(-share_up_to(value, others))
     ours = fixed.scores(attack_p(TASK, per_class=per_class))
     np.testing.assert_allclose(ours, want, atol=1e-6)
 
 
 def test_attack_s(fixed):
     want = []
-    for i in range(RECORDS):
-        own = fixed.loss(fixed.target[i], fixed.label[i])
-        others = [
-            fixed.loss(fixed.shadow[m, j], fixed.label[j])
-            for m in range(MODELS)
-            for j in range(RECORDS)
-            if fixed.label[j] == fixed.label[i] and not fixed.member[m, j]
-        ]
-        want.append(-sum(v <= own for v in others) / len(others))
+    for value, label in zip(fixed.losses, fixed.label, strict=True):
+        outside = fixed.shadow[~fixed.member & (fixed.label == label)]
+        want.append(-share_up_to(value, [loss(logits, label) for logits in outside]))
     np.testing.assert_allclose(fixed.scores(attack_s(TASK)), want, atol=1e-6)
-
-
-def linear_rank(own, losses):
-    """Interpolate the share between losses sorted with dummies 0 and 1000."""
-    knots = [0.0, *sorted(losses), 1000.0]
-    for k, (low, high) in enumerate(itertools.pairwise(knots)):
-        if low <= own < high:
-            return (k + (own - low) / (high - low)) / (len(knots) - 1)
-    return 1.0
 
 
 @pytest.mark.parametrize(
@@ -218,19 +201,20 @@ def linear_rank(own, losses):
 )
 def test_attack_r(fixed, smoothing):
     want = []
-    for i in range(RECORDS):
-        out = [m for m in range(MODELS) if not fixed.member[m, i]]
-        y, own = fixed.label[i], fixed.loss(fixed.target[i], fixed.label[i])
-        losses = [fixed.loss(fixed.shadow[m, i], y) for m in out]
-        odds = [
-            statistics.mean(fixed.phi(v, y) for v in fixed.shadow[m, i]) for m in out
-        ]
-        phi = statistics.mean(fixed.phi(v, y) for v in fixed.target[i])
-        linear = linear_rank(own, losses)
-        logit = above((phi - statistics.mean(odds)) / statistics.pstdev(odds))
-        gaussian = above((statistics.mean(losses) - own) / statistics.pstdev(losses))
+    for i, (y, value) in enumerate(zip(fixed.label, fixed.losses, strict=True)):
+        models = fixed.shadow[~fixed.member[:, i], i]
+        losses = [loss(logits, y) for logits in models]
+        *odds, ours = (
+            statistics.mean(phi(v, y) for v in logits)
+            for logits in (*models, fixed.target[i])
+        )
+        # the share, interpolated between losses sorted with dummies 0 and 1000
+        knots = [0.0, *sorted(losses), 1000.0]
+        linear = np.interp(value, knots, np.linspace(0, 1, len(knots)))
+        logit = norm.sf(ours, statistics.mean(odds), statistics.pstdev(odds))
+        gaussian = norm.cdf(value, statistics.mean(losses), statistics.pstdev(losses))
         alpha = {
-            "none": sum(v <= own for v in losses) / len(losses),
+            "none": share_up_to(value, losses),
             "linear": linear,
             "logit": logit,
             "gaussian": gaussian,
@@ -250,19 +234,18 @@ def test_a_high_score_always_says_member():
     """Where members are fitted better, every attack's AUC is above one half."""
     rng = np.random.default_rng(0)
     models, records = 20, 300
-    half = np.arange(models)[:, None] < models // 2
-    member = rng.permuted(np.broadcast_to(half, (models, records)), axis=0)
+    member = half_in(rng, models, records)
     ease = rng.normal(size=(1, records))
     odds = (2 + ease + 2 * member + rng.normal(size=member.shape))[..., None]
     population = (2 + rng.normal(size=(models, 200)))[..., None]
     label = rng.integers(0, CLASSES, records)
     pool = Examples(np.zeros((200, 2)), rng.integers(0, CLASSES, 200))
     shadows = Shadows(member, label, Signals(odds, population))
-    seen = Observation(label=label, signals=Signals(odds[0], population[0]))
+    shown = Observation(label=label, signals=Signals(odds[0], population[0]))
     for factory in (loss_threshold, attack_p, attack_s, attack_r, lira, rmia):
         attack = factory(TASK)
-        known = Knowledge(TASK, pool, np.arange(200), shadows=shadows)
-        state, _ = attack.fit(jax.random.key(0), known)
-        score = np.asarray(attack.guess(state, jax.random.key(1), seen))
+        knowledge = Knowledge(TASK, pool, np.arange(200), shadows=shadows)
+        state, _ = attack.fit(jax.random.key(0), knowledge)
+        score = np.asarray(attack.guess(state, jax.random.key(1), shown))
         inside, outside = score[member[0]], score[~member[0]]
         assert (inside[:, None] > outside).mean() > 0.6, factory.__name__

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import os
 import struct
 from pathlib import Path
 
@@ -36,14 +35,13 @@ def test_user_folder_then_cache(tmp_path, monkeypatch):
     assert data.where("mnist") is None
     tiny_mnist(tmp_path / "cache")
     assert data.where("mnist") == "cache"
-    tiny_mnist(tmp_path / "own", n=8)
-    monkeypatch.setenv("AUDIT_DATA", str(tmp_path / "own"))
+    tiny_mnist(tmp_path / "ours", n=8)
+    monkeypatch.setenv("AUDIT_DATA", str(tmp_path / "ours"))
     assert data.where("mnist") == "AUDIT_DATA"
-    found = data.load("mnist")
-    assert found.x_train.shape == (8, 3, 3, 1)
-    assert found.x_test.shape == (4, 3, 3, 1)
-    np.testing.assert_allclose(found.x_train[0].ravel(), np.arange(9) * 2 / 255)
-    assert found.origin == "AUDIT_DATA"
+    mnist = data.load("mnist")
+    assert (mnist.x_train.shape, mnist.x_test.shape) == ((8, 3, 3, 1), (4, 3, 3, 1))
+    np.testing.assert_allclose(mnist.x_train[0].ravel(), np.arange(9) * 2 / 255)
+    assert mnist.origin == "AUDIT_DATA"
 
 
 def test_auto_takes_the_first_that_is_here(tmp_path):
@@ -95,15 +93,15 @@ def test_images_and_labels_must_agree(tmp_path, monkeypatch):
 
 
 def officially(monkeypatch, folder):
-    """Declare the four files in this folder the official ones."""
+    """Make four files in this folder and declare them the official ones."""
+    tiny_mnist(folder)
     for name in files.idx_files("mnist"):
-        seen = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        monkeypatch.setitem(files.SHA256, name, seen)
+        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        monkeypatch.setitem(files.SHA256, name, digest)
 
 
 @pytest.mark.parametrize("name", files.idx_files("mnist"))
 def test_a_cached_file_must_be_the_official_one(name, tmp_path, monkeypatch):
-    tiny_mnist(tmp_path / "cache")
     officially(monkeypatch, tmp_path / "cache")
     assert data.load("mnist").origin == "cache"
     path = tmp_path / "cache" / name
@@ -129,7 +127,6 @@ def downloading(monkeypatch, folder):
 
 
 def test_a_download_is_checked_and_says_nothing(tmp_path, monkeypatch, caplog):
-    tiny_mnist(tmp_path / "there")
     officially(monkeypatch, tmp_path / "there")
     downloading(monkeypatch, tmp_path / "there")
     logger = pooch.get_logger()  # under no root: its own handler writes to stderr
@@ -180,14 +177,13 @@ def odd_caches():
     yield whole | {"x": np.array([None])}  # a pickle
 
 
-@pytest.mark.parametrize("held", [*odd_caches()], ids=lambda held: "-".join(held))
-def test_an_odd_cache_is_rebuilt(held, tmp_path, monkeypatch):
+@pytest.mark.parametrize("arrays", [*odd_caches()], ids=lambda arrays: "-".join(arrays))
+def test_an_odd_cache_is_rebuilt(arrays, tmp_path, monkeypatch):
     again = {"x": np.ones((2, 28, 28), np.uint8), "y": np.ones(2, np.uint8)}
     again["digest"] = np.asarray(digest(again["x"], again["y"]))
     monkeypatch.setattr(embedded, "_parse_mnist5k", lambda: again)
     (tmp_path / "cache").mkdir()
-    cached = tmp_path / "cache/mnist5k.npz"
-    np.savez(cached, **held)
+    np.savez(tmp_path / "cache/mnist5k.npz", **arrays)
     assert len(data.load("mnist5k").y_train) == 2
     monkeypatch.setattr(embedded, "_parse_mnist5k", None)  # kept: not made again
     assert len(data.load("mnist5k").y_train) == 2
@@ -223,6 +219,11 @@ def test_classes_are_relabelled_in_the_order_given():
 SIZES = {"public": 5, "fixed": 40, "pool": 60, "targets": 20, "test": 30}
 
 
+def parts(**given):
+    """Split the digits one and three, by these sizes unless others are given."""
+    return data.split(binary(), **SIZES | given)
+
+
 def rows(examples):
     return [x.tobytes() for x in examples.x]
 
@@ -238,25 +239,24 @@ def test_splits_are_disjoint_and_complete(order):
     if order == "file":
         np.testing.assert_array_equal(splits.public.x, dataset.x_train[:5])
         np.testing.assert_array_equal(splits.targets.x, dataset.x_train[105:125])
-    again, other = (data.split(dataset, **SIZES, order=order, seed=s) for s in (0, 1))
+    again, other = (parts(order=order, seed=s) for s in (0, 1))
     assert data.splits_digest(splits) == data.splits_digest(again)
     same = data.splits_digest(splits) == data.splits_digest(other)
     assert same == (order == "file")
 
 
 def test_more_than_the_data_hold():
-    with pytest.raises(
-        DataError, match=r"targets=2000 .*records asked, digits holds 365"
-    ):
-        data.split(binary(), **SIZES | {"targets": 2000})
+    message = r"targets=2000 .*records asked, digits holds 365"
+    with pytest.raises(DataError, match=message):
+        parts(targets=2000)
     with pytest.raises(DataError, match="no official test part"):
-        data.split(binary(), **SIZES | {"test": None})
+        parts(test=None)
 
 
 @pytest.mark.parametrize("name", [*SIZES, "augment"])
 def test_a_negative_size_is_named(name):
     with pytest.raises(DataError, match=f"{name}=-1"):
-        data.split(binary(), **SIZES | {name: -1})
+        parts(**{name: -1})
 
 
 def test_official_test_part(tmp_path, monkeypatch):
@@ -270,8 +270,8 @@ def test_official_test_part(tmp_path, monkeypatch):
 
 
 def test_the_pool_may_be_the_test_part():
-    sizes = SIZES | {"pool": 0, "targets": 0}
-    splits = data.split(binary(), **sizes, pool_from="test")
+    how = {"pool": 0, "targets": 0, "pool_from": "test"}
+    splits = parts(**how)
     assert len(splits.pool.y) == len(splits.test.y) == 30
     np.testing.assert_array_equal(splits.pool.x, splits.test.x)
     np.testing.assert_array_equal(splits.pool_source, np.arange(30))
@@ -281,12 +281,12 @@ def test_the_pool_may_be_the_test_part():
     data.check(splits, in_turn=True)
     for wrong in ({"pool": 60}, {"augment": 90}):
         with pytest.raises(DataError, match="both must be 0"):
-            data.split(binary(), **sizes | wrong, pool_from="test")
+            parts(**how | wrong)
 
 
 def test_augmentation_moves_pool_images_only():
-    plain = data.split(binary(), **SIZES, order="shuffled")
-    more = data.split(binary(), **SIZES, order="shuffled", augment=200)
+    plain = parts(order="shuffled")
+    more, again = (parts(order="shuffled", augment=200) for _ in range(2))
     for name in ("public", "fixed", "targets", "test"):
         assert rows(getattr(plain, name)) == rows(getattr(more, name))
     np.testing.assert_array_equal(more.pool.x[:60], plain.pool.x)
@@ -302,11 +302,11 @@ def test_augmentation_moves_pool_images_only():
     again = data.split(binary(), **SIZES, order="shuffled", augment=200)
     assert data.splits_digest(more) == data.splits_digest(again)
     with pytest.raises(DataError, match="pool is empty"):
-        data.check(data.split(binary(), **SIZES | {"pool": 0}, augment=10))
+        data.check(parts(pool=0, augment=10))
 
 
 def test_classes_of_targets_must_be_in_the_pool():
-    splits = data.split(binary(), **SIZES)
+    splits = parts()
     pool = splits.pool._replace(y=np.zeros_like(splits.pool.y))
     with pytest.raises(DataError, match="pool holds no record of class 1"):
         data.check(splits._replace(pool=pool))
@@ -315,11 +315,11 @@ def test_classes_of_targets_must_be_in_the_pool():
 
 
 def test_labels_are_numbers_and_values_lie_in_the_domain():
-    splits = data.split(binary(), **SIZES)
-    for value, said in ((np.nan, "that are not finite"), (1.5, "outside")):
+    splits = parts()
+    for value, message in ((np.nan, "that are not finite"), (1.5, "outside")):
         x = splits.targets.x.copy()
         x[3, 2, 2, 0] = value
-        with pytest.raises(DataError, match=f"targets holds 1 values {said}"):
+        with pytest.raises(DataError, match=f"targets holds 1 values {message}"):
             data.check(splits._replace(targets=splits.targets._replace(x=x)))
     y = np.where(np.arange(40) < 2, np.nan, splits.fixed.y).astype(np.float32)
     with pytest.raises(DataError, match="fixed holds 2 labels that are not finite"):
@@ -331,7 +331,7 @@ def test_labels_are_numbers_and_values_lie_in_the_domain():
 
 
 def test_duplicates_are_counted():
-    splits = data.split(binary(), **SIZES)
+    splits = parts()
     in_turn = splits._replace(targets=Examples(splits.targets.x[:0], np.zeros(0, int)))
     assert data.duplicates(splits) == data.duplicates(in_turn) == 0
     twin = splits.fixed.x.copy()
@@ -351,7 +351,6 @@ def test_full_sets_are_the_official_ones(monkeypatch, full_data):
     counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert np.bincount(mnist.y_train).tolist() == counts
     for name in files.SHA256:
-        path = os.path.join(full_data, name)
-        with open(path, "rb") as file:
-            assert hashlib.sha256(file.read()).hexdigest() == files.SHA256[name]
+        raw = Path(full_data, name).read_bytes()
+        assert hashlib.sha256(raw).hexdigest() == files.SHA256[name]
     assert np.bincount(data.load("cifar10").y_train).tolist() == [5000] * 10

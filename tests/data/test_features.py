@@ -22,31 +22,28 @@ def splits(channels=3):
 
 
 def test_channels_by_public_statistics():
-    held = splits()
-    done = data.prepare_features(held, channels=True)
+    raw = splits()
+    done = data.prepare_features(raw, channels=True)
     np.testing.assert_allclose(done.public.x.mean((0, 1, 2)), 0, atol=1e-6)
     np.testing.assert_allclose(done.public.x.std((0, 1, 2)), 1, atol=1e-6)
-    mean, sd = held.public.x.mean((0, 1, 2)), held.public.x.std((0, 1, 2))
-    np.testing.assert_allclose(done.targets.x, (held.targets.x - mean) / sd, atol=1e-5)
+    mean, sd = raw.public.x.mean((0, 1, 2)), raw.public.x.std((0, 1, 2))
+    np.testing.assert_allclose(done.targets.x, (raw.targets.x - mean) / sd, atol=1e-5)
 
 
 def test_channels_as_is_usual():
-    held = splits()
-    done = data.prepare_features(held, channels="cifar10")
-    want = (held.fixed.x - [0.4914, 0.4822, 0.4465]) / [0.2023, 0.1994, 0.2010]
+    raw = splits()
+    done = data.prepare_features(raw, channels="cifar10")
+    want = (raw.fixed.x - [0.4914, 0.4822, 0.4465]) / [0.2023, 0.1994, 0.2010]
     np.testing.assert_allclose(done.fixed.x, want, rtol=1e-5, atol=1e-6)
     with pytest.raises(DataError, match=r"is of 3 channels, .* shape \(4, 4, 1\)"):
         data.prepare_features(splits(1), channels="cifar10")
 
 
-@pytest.mark.parametrize(
-    ("words", "channels"),
-    [
-        (["data=mnist5k"], True),  # what the stand-in brings
-        (["data=mnist5k", "features.channels=false"], False),  # what is typed wins
-    ],
-)
-def test_a_data_set_may_bring_its_own_features(words, channels):
-    scenario, _ = hydra_app.composed(["scenario=cifar10_linear_public", *words])
+@pytest.mark.parametrize("channels", [True, False])
+def test_a_data_set_may_bring_its_own_features(channels):
+    """The stand-in brings normalised channels; what is typed wins."""
+    words = ["scenario=cifar10_linear_public", "data=mnist5k"]
+    words += [] if channels else ["features.channels=false"]
+    scenario, _ = hydra_app.composed(words)
     assert scenario.spec.features.channels is channels
     assert scenario.resolved()["features"]["channels"] is channels

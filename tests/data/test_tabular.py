@@ -19,29 +19,29 @@ def column(dataset, name):
 
 
 def test_diabetes():
-    found = data.load("diabetes")
-    assert found.x_train.shape == (442, 10)
-    assert found.x_train.dtype == found.y_train.dtype == np.float32
-    assert (found.y_train.min(), found.y_train.max()) == (25, 346)
-    assert found.x_test is None
-    assert set(column(found, "sex")) == {0, 1}
-    assert (column(found, "age").min(), column(found, "age").max()) == (19, 79)
+    table = data.load("diabetes")
+    assert table.x_train.shape == (442, 10)
+    assert table.x_train.dtype == table.y_train.dtype == np.float32
+    assert (table.y_train.min(), table.y_train.max()) == (25, 346)
+    assert table.x_test is None
+    assert set(column(table, "sex")) == {0, 1}
+    assert (column(table, "age").min(), column(table, "age").max()) == (19, 79)
     assert data.where("diabetes") == "embedded"
 
 
 def test_breast_cancer_tells_the_size_by_one_column_only():
-    found = data.load("breast_cancer")
-    assert found.x_train.shape == (569, len(found.columns)) == (569, 22)
-    assert found.y_train.dtype == np.int32
-    assert np.bincount(found.y_train).tolist() == [212, 357]
-    words = {word for name in found.columns for word in name.split()}
+    table = data.load("breast_cancer")
+    assert table.x_train.shape == (569, len(table.columns)) == (569, 22)
+    assert table.y_train.dtype == np.int32
+    assert np.bincount(table.y_train).tolist() == [212, 357]
+    words = {word for name in table.columns for word in name.split()}
     assert not words & {"radius", "perimeter", "area"}
-    assert {"mean texture", "worst symmetry"} <= set(found.columns)
-    large = column(found, "large")
+    assert {"mean texture", "worst symmetry"} <= set(table.columns)
+    large = column(table, "large")
     assert set(large) == {0, 1}
     assert large.sum() == 284  # of 569: the median itself is not above the median
-    assert all(word in found.note for word in ("large", "radius", "perimeter", "area"))
-    others = np.corrcoef(found.x_train.T)[found.columns.index("large")]
+    assert all(word in table.note for word in ("large", "radius", "perimeter", "area"))
+    others = np.corrcoef(table.x_train.T)[table.columns.index("large")]
     assert np.sort(np.abs(others))[-2] < 0.8  # genuinely missing
 
 
@@ -61,7 +61,7 @@ TEST = """\
 
 @pytest.fixture
 def adult(tmp_path, monkeypatch):
-    folder = tmp_path / "own/adult"
+    folder = tmp_path / "ours/adult"
     folder.mkdir(parents=True)
     (folder / "adult.data").write_text(TRAIN)
     (folder / "adult.test").write_text(TEST)
@@ -70,36 +70,30 @@ def adult(tmp_path, monkeypatch):
 
 
 def test_adult(adult):
-    found = data.load("adult")
-    assert found.columns == (
+    table = data.load("adult")
+    assert table.columns == (
         "age", "fnlwgt", "education-num", "capital-gain", "capital-loss",
         "hours-per-week", "workclass=Private", "education=11th", "education=Bachelors",
         "occupation=Adm-clerical", "occupation=Exec-managerial", "race=Black",
         "sex=Female", "native-country=Cuba", "married",
     )  # fmt: skip
-    np.testing.assert_array_equal(
-        found.x_train,
-        [
-            [39, 77516, 13, 2174, 0, 40, 0, 0, 1, 1, 0, 0, 0, 0, 0],
-            [50, 83311, 13, 0, 0, 13, 1, 0, 1, 0, 1, 0, 0, 0, 1],
-            [28, 338409, 14, 0, 1902, 40, 1, 0, 0, 0, 0, 1, 1, 1, 1],
-        ],
-    )
-    np.testing.assert_array_equal(
-        found.x_test,
-        [
-            [25, 226802, 7, 0, 0, 40, 1, 1, 0, 0, 0, 1, 0, 0, 1],
-            [44, 160323, 10, 7688, 0, 40, 1, 0, 0, 0, 0, 1, 0, 1, 0],
-        ],
-    )
-    assert found.y_train.tolist() == [0, 1, 0]
-    assert found.y_test.tolist() == [0, 1]
-    assert found.x_train.dtype == found.x_test.dtype == np.float32
-    assert found.origin == data.where("adult") == "AUDIT_DATA"
+    assert table.x_train.tolist() == [
+        [39, 77516, 13, 2174, 0, 40, 0, 0, 1, 1, 0, 0, 0, 0, 0],
+        [50, 83311, 13, 0, 0, 13, 1, 0, 1, 0, 1, 0, 0, 0, 1],
+        [28, 338409, 14, 0, 1902, 40, 1, 0, 0, 0, 0, 1, 1, 1, 1],
+    ]
+    assert table.x_test.tolist() == [
+        [25, 226802, 7, 0, 0, 40, 1, 1, 0, 0, 0, 1, 0, 0, 1],
+        [44, 160323, 10, 7688, 0, 40, 1, 0, 0, 0, 0, 1, 0, 1, 0],
+    ]
+    assert table.y_train.tolist() == [0, 1, 0]
+    assert table.y_test.tolist() == [0, 1]
+    assert table.x_train.dtype == table.x_test.dtype == np.float32
+    assert table.origin == data.where("adult") == "AUDIT_DATA"
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         ("25, Private", "2 fields, 15 expected"),
         (TEST.splitlines()[1].replace("25", "young", 1), "age 'young'"),
@@ -107,40 +101,40 @@ def test_adult(adult):
         (TEST.splitlines()[1].replace("<=50K.", "50K."), "income '50K'"),
     ],
 )
-def test_a_malformed_line_of_adult_is_named(adult, damage, said):
+def test_a_malformed_line_of_adult_is_named(adult, damage, message):
     (adult / "adult.test").write_text(TEST + "\n" + damage)
-    with pytest.raises(DataError, match=f"adult.test, line 5: {said}"):
+    with pytest.raises(DataError, match=f"adult.test, line 5: {message}"):
         data.load("adult")
 
 
 def test_files_of_adult_that_hold_nothing(adult):
-    for nothing, said in ((b"", "no complete record"), (b"\xff", "cannot be read")):
-        (adult / "adult.data").write_bytes(nothing)
-        with pytest.raises(DataError, match=rf"adult\.data.*{said}"):
+    for raw, message in ((b"", "no complete record"), (b"\xff", "cannot be read")):
+        (adult / "adult.data").write_bytes(raw)
+        with pytest.raises(DataError, match=rf"adult\.data.*{message}"):
             data.load("adult")
 
 
 def test_adult_says_where_to_put_its_files(monkeypatch, tmp_path):
     assert data.where("adult") is None
-    said = r"put adult/adult\.data, adult/adult\.test into the folder AUDIT_DATA"
-    for folder in (None, str(tmp_path)):
-        if folder:
-            monkeypatch.setenv("AUDIT_DATA", folder)
-        with pytest.raises(DataError, match=said):
-            data.load("adult")
+    message = r"put adult/adult\.data, adult/adult\.test into the folder AUDIT_DATA"
+    with pytest.raises(DataError, match=message):
+        data.load("adult")
+    monkeypatch.setenv("AUDIT_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=message):
+        data.load("adult")
 
 
 def test_numbers_have_no_classes():
-    found = data.load("diabetes")
-    assert data.choose_classes(found, []) is found
+    table = data.load("diabetes")
+    assert data.choose_classes(table, []) is table
     for wrong in ([25], [0, 1]):
         with pytest.raises(DataError, match="labels of diabetes are numbers"):
-            data.choose_classes(found, wrong)
+            data.choose_classes(table, wrong)
 
 
 def test_tables_are_split_and_not_augmented():
-    found = data.load("diabetes")
-    splits = data.split(found, **SIZES, order="shuffled")
+    table = data.load("diabetes")
+    splits = data.split(table, **SIZES, order="shuffled")
     assert splits.fixed.x.shape == (200, 10)
     assert splits.fixed.y.dtype == np.float32
     every = [x.tobytes() for s in splits[:-1] for x in s.x]
@@ -149,7 +143,7 @@ def test_tables_are_split_and_not_augmented():
     with pytest.raises(DataError, match="outside"):
         data.check(splits)
     with pytest.raises(DataError, match="augment=200: diabetes holds no images"):
-        data.split(found, **SIZES, augment=200)
+        data.split(table, **SIZES, augment=200)
 
 
 def cut(d=6, seed=0, labels=float, **sizes):
@@ -164,6 +158,9 @@ def cut(d=6, seed=0, labels=float, **sizes):
     return data.split(made, **sizes)
 
 
+TRAINING = ("public", "fixed", "targets", "pool")
+
+
 def longest_of(*parts):
     return max(np.linalg.norm(np.float64(z.x), axis=1).max() for z in parts)
 
@@ -174,9 +171,8 @@ def test_each_part_has_its_own_ball():
     far[0] *= 100  # the longest record of the training side
     splits = splits._replace(targets=Examples(far, splits.targets.y))
     done = data.prepare_features(splits, unit_ball=True)
-    training = ("public", "fixed", "targets", "pool")
-    longest = longest_of(*(getattr(splits, name) for name in training))
-    for name in training:
+    longest = longest_of(*(getattr(splits, name) for name in TRAINING))
+    for name in TRAINING:
         expected = getattr(splits, name).x / longest
         np.testing.assert_allclose(getattr(done, name).x, expected, rtol=1e-6)
     expected = splits.test.x / longest_of(splits.test)
@@ -211,11 +207,8 @@ def test_a_projection_keeps_the_directions_of_most_variance():
     # not whitened: all directions together are a rotation, of every part
     for name in ("public", "targets", "pool", "test"):
         moved = np.float64(getattr(splits, name).x) - fixed.mean(0)
-        np.testing.assert_allclose(
-            np.linalg.norm(getattr(done, name).x, axis=1),
-            np.linalg.norm(moved, axis=1),
-            rtol=1e-5,
-        )
+        pair = (np.linalg.norm(x, axis=1) for x in (getattr(done, name).x, moved))
+        np.testing.assert_allclose(*pair, rtol=1e-5)
     # an eigenvector or its opposite: the larger entries are the positive ones
     basis = np.linalg.lstsq(centred, scores, rcond=None)[0]
     assert (basis.max(0) > -basis.min(0)).all()
@@ -259,7 +252,7 @@ def test_standardised_by_the_fixed_records():
     fixed = np.float64(splits.fixed.x)
     free = [0, 1, 3, 4, 5]
     mean, sd = fixed[:, free].mean(0), fixed[:, free].std(0)
-    for name in ("public", "fixed", "targets", "pool", "test"):
+    for name in (*TRAINING, "test"):
         before, after = getattr(splits, name), getattr(done, name)
         expected = (before.x[:, free] - mean) / sd
         np.testing.assert_allclose(after.x[:, free], expected, atol=1e-5)

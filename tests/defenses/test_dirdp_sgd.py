@@ -20,7 +20,8 @@ from audit.models import affine, networks
 from audit.rng import stream
 from audit.scorecard.claims import published_claims
 from audit.types import Examples, TrainingSet
-from tests.conftest import double, flat, public, records
+from tests.conftest import double, flat, public, wide
+from tests.models.test_affine import vectors
 
 SHAPE, CLASSES = (6,), 3
 LINEAR = networks.linear(SHAPE, CLASSES)
@@ -42,8 +43,7 @@ def start_of(defense, task=LINEAR):
 
 
 def data(n=9):
-    z = double(records(n, SHAPE, CLASSES))
-    return TrainingSet(jax.tree.map(jnp.asarray, z), None)
+    return TrainingSet(wide(n, SHAPE, CLASSES), None)
 
 
 # What is drawn ------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_a_record_without_a_gradient_draws_uniformly():
 def test_a_step_is_the_mean_of_draws_written_out(x64):
     """One draw a record, by a key of its own row; then divided and descended."""
     settings = {"concentration": 4.0, "steps": 2, "learning_rate": 0.5}
-    defense, held, key = build(**settings), data(), jax.random.key(3)
+    defense, train, key = build(**settings), data(), jax.random.key(3)
     side = start_of(defense)
     noise = von_mises_fisher(4.0, sum(modules(LINEAR).values()))
     query, params = gradient(LINEAR, normalise()), side.params
@@ -84,10 +84,10 @@ def test_a_step_is_the_mean_of_draws_written_out(x64):
         step_key = stream(jax.random.fold_in(key, t), "noise")
         total = np.zeros_like(flat(params))
         for i in range(9):
-            z = jax.tree.map(lambda a, i=i: a[i], held.fixed)
-            total += np.asarray(draw(jax.random.fold_in(step_key, i), params, z))
+            row_key = jax.random.fold_in(step_key, i)
+            total += np.asarray(draw(row_key, params, take(train.fixed, i)))
         params = ravel_pytree(params)[1](flat(params) - 0.5 * total / 9)
-    got = jax.jit(defense.train)(key, side, held).params
+    got = jax.jit(defense.train)(key, side, train).params
     np.testing.assert_allclose(flat(got), flat(params), rtol=1e-9, atol=1e-12)
 
 
@@ -115,9 +115,8 @@ def test_mean_field_has_the_moments_of_the_sum():
         return each.sum(0)
 
     keys = jax.random.split(jax.random.key(0), draws)
-    a = np.asarray(jax.jit(jax.vmap(summed))(keys))
-    b = jax.vmap(lambda q: fast.sample(q, means.sum(0), many))
-    b = np.asarray(jax.jit(b)(keys))
+    at_once = lambda key: fast.sample(key, means.sum(0), many)  # noqa: E731
+    a, b = (np.asarray(jax.jit(jax.vmap(draw))(keys)) for draw in (summed, at_once))
     se = np.sqrt((a.var(0) + b.var(0)) / draws)
     assert (abs(a.mean(0) - b.mean(0)) < 4.5 * se).all()
     # total variance: within 4 s.e. of the exact many (1 - A^2)
@@ -142,12 +141,9 @@ def test_the_batch_variant_draws_around_the_sum():
 
 @pytest.mark.parametrize(("label", "trace"), [(0, 1.9050409337), (1, 1.8732617558)])
 def test_jacobian_of_a_direction_against_vectors(x64, label, trace):
-    w = np.sin(1 + 3 * np.arange(6)[:, None] + np.arange(3))
-    head = affine.Head(jnp.asarray(w), jnp.array([0.1, -0.2, 0.3]))
-    x = jnp.asarray((np.arange(6) + 0.5) / 6)[None]
     treatment = affine.Treatment(normalise(), classes=3)
-    found = affine.clipped_trace(head, x, jnp.array([label]), treatment)
-    assert float(found[0]) == pytest.approx(trace, rel=1e-9)
+    ours = affine.clipped_trace(*vectors(), jnp.array([label]), treatment)
+    assert float(ours[0]) == pytest.approx(trace, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +159,7 @@ def test_fisher_of_a_run_is_precision_times_jacobian(x64, task, variant):
     """Dense Jacobians, module by module; probes are unbiased, closed forms exact."""
     kappa, steps = 6.0, 2
     defense = build(task, concentration=kappa, variant=variant, steps=steps)
-    side, held, key = start_of(defense, task), data(), jax.random.key(2)
-    rows = jnp.arange(9)
+    side, train, key = start_of(defense, task), data(), jax.random.key(2)
     margin = 0.01 if variant == "regularised" else 0.0
     sizes = modules(task)
     state, want = defense.mechanism.init(key, side), np.zeros(9)
@@ -172,30 +167,24 @@ def test_fisher_of_a_run_is_precision_times_jacobian(x64, task, variant):
     for _ in range(steps):
         params = state.params
 
-        def contribution(z, params=params):
-            own = jax.grad(task.loss)(params, z)
+        def contribution(x, y, params=params):
+            g = jax.grad(task.loss)(params, Examples(x, y))
             if variant != "layers":
-                return {"": clip_tree(normalise(margin), own)}
-            return {name: clip_tree(normalise(), own[name]) for name in own}
+                return {"": clip_tree(normalise(margin), g)}
+            return {name: clip_tree(normalise(), g[name]) for name in g}
 
-        def about(x, y):
-            return contribution(Examples(x, y))
-
-        jacobian = jax.jit(jax.vmap(jax.jacfwd(about)))(*held.fixed)
+        jacobian = jax.jit(jax.vmap(jax.jacfwd(contribution)))(*train.fixed)
         for name, block in jacobian.items():
             k = sizes.get(name, sum(sizes.values()))
-            own = sum(
-                (np.asarray(a) ** 2).reshape(9, -1).sum(1)
-                for a in jax.tree.leaves(block)
-            )
+            leaves = [np.reshape(a, (9, -1)) for a in jax.tree.leaves(block)]
             leak = kappa**2 / k if margin else vmf_privacy.precision(k, kappa)
-            want += leak * own
-        state, _ = step(key, state, held)
-    found = np.asarray(jax.jit(defense.fisher)(key, side, held, rows))
+            want += leak * (np.concatenate(leaves, 1) ** 2).sum(1)
+        state, _ = step(key, state, train)
+    ours = np.asarray(jax.jit(defense.fisher)(key, side, train, jnp.arange(9)))
     if task is LINEAR:
-        np.testing.assert_allclose(found, want, rtol=1e-8)
+        np.testing.assert_allclose(ours, want, rtol=1e-8)
     # 8 Rademacher probes of 6 coordinates: an s.d. of at most .5 a record and step
-    assert abs(found / want - 1).mean() < 0.5
+    assert abs(ours / want - 1).mean() < 0.5
 
 
 def test_regularised_information_is_bounded_by_its_value_at_zero():
@@ -219,10 +208,9 @@ def test_curves_add_over_steps_visits_and_modules():
         ({"steps": 7, "variant": "batch"}, 7),
         ({"steps": 20, "sampling": "shuffled", "batch_size": 10}, 2),
     ):
-        found = build(MLP, concentration=kappa, **settings).rdp(
-            n, orders, "replace_one"
-        )
-        np.testing.assert_allclose(found, times * one, rtol=1e-12)
+        defense = build(MLP, concentration=kappa, **settings)
+        curve = defense.rdp(n, orders, "replace_one")
+        np.testing.assert_allclose(curve, times * one, rtol=1e-12)
     layers = build(MLP, concentration=kappa, variant="layers", steps=1)
     each = sum(vmf_privacy.renyi(orders, k, kappa) for k in modules(MLP).values())
     np.testing.assert_allclose(layers.rdp(n, orders, "replace_one"), each, rtol=1e-12)
@@ -233,8 +221,8 @@ def test_a_sampled_record_costs_a_mixture(sampling):
     """Between q^2 and 1 times the whole, and exact for order 2 of a hidden coin."""
     defense = build(concentration=5.0, steps=1, sampling=sampling, batch_size=10)
     whole = vmf_privacy.renyi([2.0], sum(modules(LINEAR).values()), 5.0)
-    found = defense.rdp(100, np.array([2.0]), "replace_one")
-    np.testing.assert_allclose(found, np.log1p(0.1 * np.expm1(whole)), rtol=1e-12)
+    ours = defense.rdp(100, np.array([2.0]), "replace_one")
+    np.testing.assert_allclose(ours, np.log1p(0.1 * np.expm1(whole)), rtol=1e-12)
     loss = defense.pld(100, "replace_one")
     exact = vmf_privacy.VmfPrivacy(sum(modules(LINEAR).values()), 5.0)
     for epsilon in (0.0, 1.0):
@@ -267,19 +255,21 @@ def test_what_has_no_theorem_claims_nothing():
 
 def test_the_card_says_what_the_paper_leaves_out():
     n, kappa = 100, 5.0
-    own = {"concentration": kappa, "sampling": "shuffled", "batch_size": 10}
-    said = {c.quantity: c for c in claims(MLP, n, steps=90, **own)}
-    assert said["pure epsilon, replace-one, one record and step"].value == 10
-    assert said["pure epsilon, one epoch"].value == 10
-    assert said["pure epsilon, whole run, composed"].value == 90
-    paper = said["epsilon as published, 2 kappa"]
-    assert paper.value == 10
-    assert "9 steps" in paper.void
+    settings = {"concentration": kappa, "sampling": "shuffled", "batch_size": 10}
+    joint = {c.quantity: c for c in claims(MLP, n, steps=90, **settings)}
     whole = sum(modules(MLP).values())
-    multiplier = said["equivalent noise multiplier sqrt(L K) / kappa"].value
+    for quantity, value in (
+        ("pure epsilon, replace-one, one record and step", 10),
+        ("pure epsilon, one epoch", 10),
+        ("pure epsilon, whole run, composed", 90),
+        ("epsilon as published, 2 kappa", 10),
+        (f"mean cosine A_K, K = {whole}", vmf.mean_cosine(whole, kappa)),
+    ):
+        assert joint[quantity].value == value
+    assert "9 steps" in joint["epsilon as published, 2 kappa"].void
+    multiplier = joint["equivalent noise multiplier sqrt(L K) / kappa"].value
     assert multiplier == pytest.approx(math.sqrt(10 * whole) / kappa)
-    assert said[f"mean cosine A_K, K = {whole}"].value == vmf.mean_cosine(whole, kappa)
-    layers = {c.quantity: c for c in claims(MLP, n, variant="layers", **own)}
+    layers = {c.quantity: c for c in claims(MLP, n, variant="layers", **settings)}
     assert layers["pure epsilon, replace-one, one record and step"].value == 20
     assert "not sqrt(2)" in layers["epsilon as published, 2 kappa sqrt(m)"].void
 
@@ -306,10 +296,9 @@ def test_an_exposed_update_is_a_noised_mean(x64):
     k = sum(modules(LINEAR).values())
     np.testing.assert_allclose(curve, vmf_privacy.renyi([2.0], k, 1e7))
     trace = jax.jit(exposed.trace)(key, side, side.params, z)
-    want = vmf_privacy.precision(k, 1e7) * jax.jit(query.closed_forms.trace)(
-        side.params, side, z
-    )
-    np.testing.assert_allclose(trace, want, rtol=1e-9)
+    squares = jax.jit(query.closed_forms.trace)(side.params, side, z)
+    precision = vmf_privacy.precision(k, 1e7)
+    np.testing.assert_allclose(trace, precision * squares, rtol=1e-9)
     bare = exposed_step(registry.find("defense", "sgd")(LINEAR))
     assert bare.trace is None
     assert bare.rdp is None

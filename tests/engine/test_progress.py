@@ -7,17 +7,17 @@ import pytest
 from audit.engine.progress import Progress, quiet
 
 
-def plain():
+def lines_of(*counts, total=1_000):
+    """Return what is printed of these counts off a terminal."""
     out = io.StringIO()
-    return out, Progress(out)
+    with Progress(out) as progress:
+        for done in counts:
+            progress.report("dpsgd", done, total)
+    return out.getvalue().splitlines()
 
 
 def test_one_line_at_the_end_of_each_stage_of_one_name():
-    out, progress = plain()
-    with progress:
-        for done in (0, 500, 1_000, 0, 1_000):
-            progress.report("dpsgd", done, 1_000)
-    lines = out.getvalue().splitlines()
+    lines = lines_of(0, 500, 1_000, 0, 1_000)
     assert len(lines) == 2
     assert all(line.startswith("dpsgd: 1,000 of 1,000, ") for line in lines)
     assert all(line.endswith(" models/s") for line in lines)
@@ -32,22 +32,16 @@ def clock(monkeypatch):
 
 
 def test_slow_stages_speak_in_between(clock):
-    out, progress = plain()
     clock += [0, 11, 22, 33]
-    for done in (0, 250, 500, 1_000):
-        progress.report("dpsgd", done, 1_000)
-    lines = out.getvalue().splitlines()
+    lines = lines_of(0, 250, 500, 1_000)
     assert len(lines) == 3
     assert "s left" in lines[0]
 
 
 def test_what_the_store_had_is_said_and_not_counted_as_speed(clock):
-    out, progress = plain()
     clock += [0, 5]
-    progress.report("dpsgd", 900, 1_000)
-    progress.report("dpsgd", 1_000, 1_000)
-    want = "dpsgd: 1,000 of 1,000 (900 from the store), 20 models/s\n"
-    assert out.getvalue() == want
+    want = "dpsgd: 1,000 of 1,000 (900 from the store), 20 models/s"
+    assert lines_of(900, 1_000) == [want]
 
 
 @pytest.mark.parametrize("total", [0, 10])
@@ -118,7 +112,8 @@ def test_bars_are_for_terminals(stream, term, is_plain, monkeypatch):
 
 
 def test_notes_and_units(capsys):
-    out, progress = plain()
+    out = io.StringIO()
+    progress = Progress(out)
     progress.note("one shard was damaged")
     progress.report("dpsgd: guesses", 0, 3)
     progress.report("dpsgd: guesses", 3, 3)

@@ -1,5 +1,7 @@
 """The engine: same bits whatever the chunk, order, device count or interruption."""
 
+import functools
+import os
 import subprocess
 import sys
 
@@ -14,41 +16,30 @@ from audit.errors import UserError
 from audit.models import networks
 from audit.types import Examples, Lanes, TrainingSet
 from defenses.dpsgd import dpsgd
-from tests.conftest import public, records
+from tests.conftest import double, public, records
+from tests.games import worlds
 
 SHAPE = (5, 4, 1)
 TASK = networks.binary_linear(SHAPE, 2)
-SETTINGS = {
-    "clip_norm": 1.0, "clip": "soft", "noise_multiplier": 0.3, "learning_rate": 0.1,
-    "optimizer": "adam", "steps": 3, "sampling": "full", "batch_size": None,
-    "weight_decay": 0.0,
-}  # fmt: skip
+SETTINGS = {"noise_multiplier": 0.3, "optimizer": "adam", "steps": 3}
 M = 23
 DATA = TrainingSet(records(11, SHAPE, 2), records(M, SHAPE, 2, seed=1))
 KEY = jax.random.key(3)
 
 
 def learner(**changed):
-    settings = SETTINGS | changed
-    return shadow.learner(
-        dpsgd, TASK, settings, key=KEY, public=public(TASK), label="dpsgd"
-    )
+    return worlds.learner(TASK, "dpsgd", **SETTINGS | changed)
 
 
-def run(tile=4, of=None, **engine):
+def run(tile=4, trained=None, data=DATA, **engine):
     engine = shadow.Engine(Lanes(tile, engine.pop("memory_gib", 2.0)), **engine)
-    out = shadow.sweep("train", of or learner(), KEY, DATA, engine=engine)
-    return np.concatenate([a.reshape(M, -1) for a in jax.tree.leaves(out)], 1)
+    out = shadow.sweep("train", trained or learner(), KEY, data, engine=engine)
+    lanes = len(data.target.y)
+    return np.concatenate([a.reshape(lanes, -1) for a in jax.tree.leaves(out)], 1)
 
 
-def test_lane_i_is_one_run_with_the_ith_key():
-    of, got = learner(), run()
-    for i in (0, 3, 22):
-        target = jax.tree.map(lambda a, i=i: a[i], DATA.target)
-        data = TrainingSet(DATA.fixed, target)
-        one = of.defense.train(jax.random.fold_in(KEY, i), of.side, data)
-        flat = np.concatenate([np.ravel(a) for a in jax.tree.leaves(one)])
-        np.testing.assert_allclose(got[i], flat, atol=1e-5)
+def shards(folder):
+    return sorted(folder.rglob("*.npz"))
 
 
 @pytest.mark.parametrize("memory_gib", [1e-9, 10.0])
@@ -63,14 +54,12 @@ def test_tile_size_changes_rounding_only(tile):
 
 def test_more_targets_do_not_change_the_first_ones():
     fewer = DATA._replace(target=jax.tree.map(lambda a: a[:9], DATA.target))
-    out = shadow.sweep("train", learner(), KEY, fewer, engine=shadow.Engine(Lanes(4)))
-    got = np.concatenate([a.reshape(9, -1) for a in jax.tree.leaves(out)], 1)
-    np.testing.assert_array_equal(got, run()[:9])
+    np.testing.assert_array_equal(run(data=fewer), run()[:9])
 
 
 def test_three_noise_levels_compile_once():
     shadow._program.cache_clear()
-    outs = [run(of=learner(noise_multiplier=s)) for s in (0.1, 0.2, 0.4)]
+    outs = [run(trained=learner(noise_multiplier=s)) for s in (0.1, 0.2, 0.4)]
     assert len({out.tobytes() for out in outs}) == 3
     program = shadow._program("train", learner().recipe, 1, None)
     assert shadow._program.cache_info().misses == 1
@@ -91,10 +80,8 @@ class Killed(Exception):
 
 def test_a_killed_run_resumes_bit_identical(tmp_path):
     store = stores.open_store(tmp_path)
-    seen = []
 
     def die(what, done, total):
-        seen.append(done)
         if done >= 12:
             raise Killed
 
@@ -110,13 +97,13 @@ def test_a_killed_run_resumes_bit_identical(tmp_path):
 def test_the_store_is_used_and_damage_is_rebuilt(tmp_path):
     store, want = stores.open_store(tmp_path), run()
     run(store=store)
-    shards = sorted(tmp_path.rglob("*.npz"))
-    assert len(shards) == -(-M // 4)
-    shards[2].write_bytes(shards[2].read_bytes()[:-7])
-    found = []
-    report = lambda what, done, total: found.append(done)  # noqa: E731
+    run(store=store, trained=learner()._replace(label="other"), memory_gib=1.0)
+    assert len(shards(tmp_path)) == -(-M // 4)  # neither word is part of the key
+    damaged, done = shards(tmp_path)[2], []
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    report = lambda what, count, total: done.append(count)  # noqa: E731
     np.testing.assert_array_equal(run(store=store, report=report), want)
-    assert found[0] == 20  # 5 of 6 tiles, one was made again
+    assert done[0] == 20  # 5 of 6 tiles, one was made again
 
 
 @pytest.mark.parametrize(
@@ -130,16 +117,9 @@ def test_the_store_is_used_and_damage_is_rebuilt(tmp_path):
 def test_what_changes_results_misses_the_store(tmp_path, change):
     store = stores.open_store(tmp_path)
     run(store=store)
-    count = len(list(tmp_path.rglob("*.npz")))
-    run(store=store, of=learner(**change))
-    assert len(list(tmp_path.rglob("*.npz"))) == 2 * count
-
-
-def test_labels_and_memory_hit_the_store(tmp_path):
-    store = stores.open_store(tmp_path)
-    run(store=store)
-    run(store=store, of=learner()._replace(label="other"), memory_gib=1.0)
-    assert len(list(tmp_path.rglob("*.npz"))) == -(-M // 4)
+    count = len(shards(tmp_path))
+    run(store=store, trained=learner(**change))
+    assert len(shards(tmp_path)) == 2 * count
 
 
 class _OutOfMemory:
@@ -161,13 +141,7 @@ class _OutOfMemory:
 @pytest.mark.parametrize(("failures", "fits"), [(1, True), (3, True), (99, False)])
 def test_out_of_memory_takes_fewer_tiles(monkeypatch, failures, fits):
     want, real = run(), shadow._program
-    program = None
-
-    def broken(*arguments):
-        nonlocal program
-        program = program or _OutOfMemory(real(*arguments), failures)
-        return program
-
+    broken = functools.cache(lambda *a: _OutOfMemory(real(*a), failures))
     monkeypatch.setattr(shadow, "_program", broken)
     if fits:
         np.testing.assert_array_equal(run(), want)
@@ -195,8 +169,6 @@ np.save(sys.argv[1], run())
 
 
 def test_three_devices_give_the_same_bits(tmp_path):
-    import os
-
     flags = "--xla_force_host_platform_device_count=3"
     file = tmp_path / "three.npy"
     subprocess.run(
@@ -211,16 +183,14 @@ def test_engine_equals_the_plain_loop_in_float64():
     """The benchmark's rival: per-example autodiff, one model at a time."""
     rng, task = np.random.default_rng(0), networks.binary_linear(bench.PIXELS, 2)
     small = TrainingSet(bench.draw(60, rng), few := bench.draw(3, rng))
-    of = bench.make("dpsgd", task)
-    engine = shadow.Engine(Lanes(4))
-    got = shadow.sweep("train", of, KEY, small, engine=engine, precise=True).params
+    trained, engine = bench.make("dpsgd", task), shadow.Engine(Lanes(2))
+    got = shadow.sweep("train", trained, KEY, small, engine=engine, precise=True).params
     with jax.enable_x64(True):
-        wide = lambda a: np.asarray(a, float) if a.dtype.kind == "f" else a  # noqa: E731
-        of = of._replace(side=jax.tree.map(wide, of.side))
-        loop, fixed = bench.plain_loop(task, of), jax.tree.map(wide, small.fixed)
+        trained = trained._replace(side=double(trained.side))
+        loop, data = bench.plain_loop(task, trained), double(small)
         for i in range(3):
-            z = Examples(wide(few.x[i]), few.y[i])
-            want = loop(jax.random.fold_in(KEY, i), fixed, z)
+            z = Examples(data.target.x[i], few.y[i])
+            want = loop(jax.random.fold_in(KEY, i), data.fixed, z)
             for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
                 np.testing.assert_allclose(a[i], b, atol=1e-9)
 
@@ -238,17 +208,17 @@ def test_a_stored_lane_is_told_from_another_within_rounding():
 
 def test_a_lane_of_a_slightly_different_defense_is_noticed(tmp_path):
     """A tenth of the distance between lanes would hide a change of 1%."""
-    told, store = [], stores.open_store(tmp_path)
-    how = {"store": store, "doubt": lambda *said: told.append(said)}
+    doubts, store = [], stores.open_store(tmp_path)
+    how = {"store": store, "doubt": lambda *doubt: doubts.append(doubt)}
     run(**how)
     run(**how)
-    assert not told
+    assert not doubts
     shard = next(tmp_path.rglob("tile-00000.npz"))
-    with np.load(shard) as held:
-        changed = {k: held[k] * np.float32(1.01) for k in held}
+    with np.load(shard) as arrays:
+        changed = {k: arrays[k] * np.float32(1.01) for k in arrays}
     stores.put(store, shard.parent.name, "tile-00000", changed)
     run(**how)
-    assert len(told) == 1
+    assert len(doubts) == 1
 
 
 @pytest.mark.parametrize("what", ["optax", "flax", "numpy", "jaxlib", "threefry"])

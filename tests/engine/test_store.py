@@ -30,12 +30,22 @@ def store(tmp_path, problems):
     return stores.open_store(tmp_path / "store", problems.append)
 
 
-def same(found):
-    assert found is not None
-    assert list(found) == list(ARRAYS)
+def put(store):
+    stores.put(store, KEY, "tile", ARRAYS)
+
+
+def get(store):
+    return stores.get(store, KEY, "tile")
+
+
+def whole(store):
+    """Check that the arrays come back as they were put, and nothing else is left."""
+    shard = get(store)
+    assert list(shard) == list(ARRAYS)
     for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(found[name], array)
-        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(shard[name], array)
+        assert shard[name].dtype == array.dtype
+    assert not list(store.folder.rglob(".*"))
 
 
 def files(store):
@@ -43,20 +53,19 @@ def files(store):
     return folder / "tile.npz", folder / "tile.json"
 
 
-def test_round_trip(store):
-    assert stores.get(store, KEY, "tile") is None
-    stores.put(store, KEY, "tile", ARRAYS)
-    same(stores.get(store, KEY, "tile"))
-    assert not list(store.folder.rglob(".*"))
-
-
-def flipped(raw):
-    return raw[:20] + bytes([raw[20] ^ 1]) + raw[21:]  # of a manifest: the sha256
+def test_the_same_arrays_are_the_same_bytes(store):
+    assert get(store) is None
+    put(store)
+    whole(store)
+    raw = files(store)[0].read_bytes()
+    put(store)
+    assert files(store)[0].read_bytes() == raw
 
 
 DAMAGE = {
     "truncated": lambda raw: raw[:-9],
-    "flipped": flipped,
+    # of a manifest: the sha256
+    "flipped": lambda raw: raw[:20] + bytes([raw[20] ^ 1]) + raw[21:],
     "empty": lambda raw: b"",
     "replaced": lambda raw: b'["something", "else"]',
 }
@@ -66,18 +75,18 @@ DAMAGE = {
 @pytest.mark.parametrize("which", [0, 1])
 def test_damage_is_told_and_can_be_written_again(store, problems, which, damage):
     """Half a shard is missing, and no problem."""
-    stores.put(store, KEY, "tile", ARRAYS)
+    put(store)
     path = files(store)[which]
     if damage == "missing":
         path.unlink()
     else:
         path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    assert stores.get(store, KEY, "tile") is None
+    assert get(store) is None
     assert len(problems) == (damage != "missing")
     assert all(f"{files(store)[0]} is damaged" in text for text in problems)
     assert damage == "missing" or not any(path.exists() for path in files(store))
-    stores.put(store, KEY, "tile", ARRAYS)
-    same(stores.get(store, KEY, "tile"))
+    put(store)
+    whole(store)
 
 
 def test_killed_between_shard_and_manifest(store, monkeypatch):
@@ -89,31 +98,30 @@ def test_killed_between_shard_and_manifest(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("audit.engine.store.os.replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            stores.put(store, KEY, "tile", ARRAYS)
+            put(store)
     assert [path.exists() for path in files(store)] == [True, False]
-    assert stores.get(store, KEY, "tile") is None
-    stores.put(store, KEY, "tile", ARRAYS)
-    same(stores.get(store, KEY, "tile"))
-    assert not list(store.folder.rglob(".*"))
+    assert get(store) is None
+    put(store)
+    whole(store)
 
 
 def test_what_cannot_be_read_is_told_and_not_removed(store, problems):
     files(store)[1].mkdir(parents=True)
-    assert stores.get(store, KEY, "tile") is None
-    assert len(problems) == 1
-    assert "cannot read" in problems[0]
+    assert get(store) is None
+    (problem,) = problems
+    assert "cannot read" in problem
     assert files(store)[1].exists()
 
 
 def test_a_pickle_is_never_read(store, problems):
-    stores.put(store, KEY, "tile", ARRAYS)
+    put(store)
     raw = io.BytesIO()
     np.savez(raw, a=np.array([{"any": "object"}], dtype=object))
     shard, manifest = files(store)
     shard.write_bytes(raw.getvalue())
     sha = stores.hashlib.sha256(raw.getvalue()).hexdigest()
     manifest.write_text(json.dumps({"sha256": sha}))
-    assert stores.get(store, KEY, "tile") is None
+    assert get(store) is None
     assert len(problems) == 1
 
 
@@ -123,48 +131,37 @@ def test_a_pickle_is_never_read(store, problems):
 def test_what_npz_cannot_hold_is_refused(store, array):
     with pytest.raises(TypeError, match="cannot store 'a'"):
         stores.put(store, KEY, "tile", {"a": array})
-    assert stores.get(store, KEY, "tile") is None
-
-
-def test_the_same_arrays_are_the_same_bytes(store):
-    raw = []
-    for _ in range(2):
-        stores.put(store, KEY, "tile", ARRAYS)
-        raw.append(files(store)[0].read_bytes())
-    assert raw[0] == raw[1]
+    assert get(store) is None
 
 
 def test_a_manifest_says_what_is_inside_and_who_made_it(store):
-    stores.put(store, KEY, "tile", ARRAYS)
-    said = json.loads(files(store)[1].read_text())
-    assert said["arrays"]["c"] == ["float32", [0, 4]]
-    assert said["made_by"]["jax"] == jax.__version__
+    put(store)
+    manifest = json.loads(files(store)[1].read_text())
+    assert manifest["arrays"]["c"] == ["float32", [0, 4]]
+    assert manifest["made_by"]["jax"] == jax.__version__
 
 
 def test_descriptions_are_for_people_and_written_once(store):
     made_of = {"seed": 1, "targets": np.ones((2, 3), np.float32)}
     stores.describe(store, KEY, made_of)
     stores.describe(store, KEY, {"seed": 2})
-    said = json.loads((store.folder / "ab" / KEY / "key.json").read_text())
-    assert said["seed"] == 1
-    assert said["targets"].startswith("float32[2, 3] ")
+    described = json.loads((store.folder / "ab" / KEY / "key.json").read_text())
+    assert described["seed"] == 1
+    assert described["targets"].startswith("float32[2, 3] ")
     with pytest.raises(ValueError, match="'key'"):
         stores.get(store, KEY, "key")
 
 
-def _write(folder):
-    stores.put(stores.Store(folder), KEY, "tile", ARRAYS)
-
-
 def test_writers_at_the_same_time(store):
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write, args=(store.folder,)) for _ in range(3)]
+    alone = stores.Store(store.folder)
+    writers = [context.Process(target=put, args=(alone,)) for _ in range(3)]
     for w in writers:
         w.start()
     for w in writers:
         w.join()
         assert w.exitcode == 0
-    same(stores.get(store, KEY, "tile"))
+    whole(store)
 
 
 def test_unwritable_folder_is_named(tmp_path):
@@ -179,7 +176,7 @@ def test_a_full_disk_is_told_of_and_leaves_nothing(store, problems, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("audit.engine.store.os.fsync", full)
-    stores.put(store, KEY, "tile", ARRAYS)
+    put(store)
     stores.describe(store, KEY, {})
     (problem,) = set(problems)
     assert f"cannot write store={store.folder}: No space left" in problem
@@ -187,7 +184,7 @@ def test_a_full_disk_is_told_of_and_leaves_nothing(store, problems, monkeypatch)
 
 
 def test_digests_tell_apart_what_differs():
-    seen = [
+    different = [
         1, 1.0, True, "1", None, [1], {"1": 1}, {1: 1}, [1, [2]], [[1], 2], [], {}, "",
         ["a", "b"], ["ab"], ["a;str:'b'"], {"a": 1, "b": 2}, {"a": 2, "b": 1},
         np.ones(1), np.ones(1, int), np.ones((1, 1)), np.array(1.0), np.ones(1, ">f8"),
@@ -196,7 +193,7 @@ def test_digests_tell_apart_what_differs():
         jax.random.key(0), jax.random.key(1), jax.random.key(0, impl="rbg"),
         jax.random.key_data(jax.random.key(0)),
     ]  # fmt: skip
-    assert len({stores.digest(v) for v in seen}) == len(seen)
+    assert len({stores.digest(v) for v in different}) == len(different)
 
 
 def test_digests_ignore_order_of_words_and_container():

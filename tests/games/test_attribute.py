@@ -64,6 +64,9 @@ def floor():
 def test_columns_and_values_are_found():
     np.testing.assert_array_equal(COLUMN.columns, [2])
     np.testing.assert_array_equal(COLUMN.values, [[0], [1]])
+    many = np.asarray(attribute.candidates(COLUMN, FIXED.x[3]))
+    np.testing.assert_array_equal(many[:, 2], [0, 1])
+    np.testing.assert_array_equal(np.delete(many, 2, 1).std(0), 0)
     one_hot = PROBLEM._replace(
         dataset=PROBLEM.dataset._replace(columns=("r=x", "r=y", "sex", "rest")),
         splits=PROBLEM.splits._replace(fixed=FIXED._replace(x=np.eye(4))),
@@ -84,12 +87,6 @@ def test_columns_and_values_are_found():
 def test_bad_attributes_are_refused(name, features, message):
     with pytest.raises(DataError, match=message):
         attribute.find(PROBLEM._replace(features=features), name)
-
-
-def test_candidates_differ_in_the_attribute_alone():
-    many = np.asarray(attribute.candidates(COLUMN, FIXED.x[3]))
-    np.testing.assert_array_equal(many[:, 2], [0, 1])
-    np.testing.assert_array_equal(np.delete(many, 2, 1).std(0), 0)
 
 
 def test_refits_are_exact_fits_with_the_candidate_in_place():
@@ -114,24 +111,25 @@ def test_an_attack_is_shown_what_it_declares_and_nothing_else(knows, fields):
     assert spy.shown() == fields
 
 
-@pytest.mark.parametrize(("loss", "classes"), [("linear", 0), ("logistic", 2)])
-def test_without_noise_the_inverter_is_always_right(loss, classes):
-    noiseless = defense("glm", classes, loss=loss)
+@pytest.mark.parametrize(
+    ("name", "classes", "settings"),
+    [
+        ("glm", 0, {}),
+        ("glm", 2, {"loss": "logistic"}),
+        ("reweighted_glm", 0, {"noise_stddev": 1e-9, "iterations": 3}),
+    ],
+)
+def test_without_noise_the_inverter_is_always_right(name, classes, settings):
+    """A reweighted release is inverted with its weights."""
+    noiseless = defense(name, classes, **settings)
     played = play("whitebox_inverter", noiseless, classes)
     assert played.numbers["success"] == 1
     assert played.arrays["wrong"].max() == 0
 
 
-def test_reweighted_releases_are_inverted_with_their_weights():
-    learner = defense("reweighted_glm", noise_stddev=1e-9, iterations=3)
-    assert play("whitebox_inverter", learner).numbers["success"] == 1
-
-
 def test_noise_takes_the_inverter_to_chance():
-    little, much = (
-        play("whitebox_inverter", defense(noise_stddev=s)).numbers["success"]
-        for s in (3e-2, 1e3)
-    )
+    both = (play("whitebox_inverter", defense(noise_stddev=s)) for s in (3e-2, 1e3))
+    little, much = (played.numbers["success"] for played in both)
     assert 0.99 > little > much + 0.1
     # 60 records x 5 runs of a fair coin: sd .029
     assert abs(much - 0.5) < 0.1
@@ -160,14 +158,11 @@ def test_fredriksons_scores_by_hand():
         w = np.asarray(learner.defense.mechanism.solve(None, records))
     variance = ((x @ w - y) ** 2).mean()
     prior = np.log([(x[:, 2] == v).sum() for v in (0, 1)])
-    for i in range(N):
-        score = []
-        for v in (0, 1):
-            candidate = np.array(FIXED.x[i], float)
-            candidate[2] = v
-            gap = candidate @ w - FIXED.y[i]
-            score.append(prior[v] - gap**2 / (2 * variance))
-        assert wrong[i] == (np.argmax(score) != FIXED.x[i, 2])
+    candidates = np.stack([np.float64(FIXED.x)] * 2)
+    candidates[:, :, 2] = [[0], [1]]
+    gaps = candidates @ w - FIXED.y
+    guesses = (prior[:, None] - gaps**2 / (2 * variance)).argmax(0)
+    np.testing.assert_array_equal(wrong, guesses != FIXED.x[:, 2])
 
 
 def test_the_ideal_is_an_oracle_and_no_other_attack_may_see_the_answers(floor):

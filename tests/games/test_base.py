@@ -28,17 +28,16 @@ def play(learner, guess=jnp.zeros(SHAPE), runs=1, sees=(), knows=()):  # noqa: B
     return spy, worlds.play(GAME, spy.attack, learner, worlds.table(PROBLEM, runs))
 
 
-@pytest.mark.parametrize("word", ["fixed", "init", "public", "train"])
-def test_each_word_grants_its_field(sgd, word):
-    assert play(sgd, knows=[word])[0].granted() == {word}
+WORDS = dict.fromkeys(("fixed", "init", "public", "train"), ("knows", "granted"))
+WORDS |= dict.fromkeys(("params", "target"), ("sees", "shown"))
+WORDS["label"] = ("knows", "shown")
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"), [("sees", "params"), ("knows", "label"), ("sees", "target")]
-)
-def test_each_word_shows_its_field(sgd, kind, word):
-    spy, played = play(sgd, **{kind: [word]})
-    assert spy.shown() == {word}
+@pytest.mark.parametrize("word", WORDS)
+def test_each_word_fills_its_field(sgd, word):
+    declared, filled = WORDS[word]
+    spy, played = play(sgd, **{declared: [word]})
+    assert getattr(spy, filled)() == {word}
     assert played.numbers["fit"] == {"fitted": True}
 
 
@@ -52,24 +51,18 @@ def test_words_no_game_can_grant_are_errors(sgd):
 
 
 def test_what_does_not_apply_is_skipped_with_a_reason(sgd):
+    sums = ThreatModel("reconstruction", assumes=frozenset({"sum", "linear"}))
+    assert base.mismatch(sums, sgd.defense, GAME) == "the defense is not sum"
     goal = "its goal is theft, the game is about reconstruction"
-    for model, reason in (
-        (
-            ThreatModel("reconstruction", assumes=frozenset({"sum", "linear"})),
-            "the defense is not sum",
-        ),
-        (ThreatModel("theft"), goal),
-        (ThreatModel("theft", frozenset({"params"})), goal),
-    ):
-        assert base.mismatch(model, sgd.defense, GAME) == reason
+    for words in ((), {"params"}):
+        theft = ThreatModel("theft", frozenset(words))
+        assert base.mismatch(theft, sgd.defense, GAME) == goal
 
 
 def test_guesses_are_scored_as_they_are():
     """Target i, run j gets the guess made from release i * runs + j."""
 
-    def guess(observation):
-        return jnp.full(SHAPE, 100 * observation.params["head"]["bias"][0])
-
+    guess = lambda shown: jnp.full(SHAPE, 100 * shown.params["head"]["bias"][0])  # noqa: E731
     noised = worlds.learner(TASK, "dpsgd", steps=2)
     _, played = play(noised, guess, runs=3, sees=["params"])
     bias = 100 * played.runs.releases.params["head"]["bias"][:, 0].reshape(5, 3)

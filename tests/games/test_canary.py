@@ -15,7 +15,6 @@ from audit.games import base, canary
 from audit.games.canary import Canaries
 from audit.mechanisms import canaries
 from audit.models import networks
-from audit.types import Examples
 from tests.conftest import public, records
 from tests.games import worlds
 
@@ -37,10 +36,6 @@ def play(make, attack, runs=1, learner=None, **planted):
     return worlds.play(game, attack(task), dpsgd(task, **learner or {}), table, DELTA)
 
 
-def names(result):
-    return [flag.name for flag in result.flags]
-
-
 # What is planted ----------------------------------------------------------------------
 
 
@@ -48,10 +43,9 @@ def test_a_canary_moves_its_own_parameter_and_nobody_elses():
     task = canaries.plant(PLAIN, 3, 1000.0)
     params = public(task).params
     many = canaries.records("gradient", 3, task, POOL)
-    assert isinstance(many, Examples)
     assert many.x.shape == (3, D)
     np.testing.assert_array_equal(many.y, [2, 3, 4])
-    grad = jax.vmap(jax.grad(task.loss), (None, 0))
+    grad = jax.jit(jax.vmap(jax.grad(task.loss), (None, 0)))
     planted = grad(params, many)
     np.testing.assert_allclose(planted["canaries"], 1000 * np.eye(3))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(planted["model"]))
@@ -67,10 +61,8 @@ def test_an_empty_slot_contributes_nothing():
     np.testing.assert_array_equal(many.y, (POOL.y[:4] + 1) % 2)
     some = canaries.present(many, [True, False, True, False])
     grad = jax.vmap(jax.grad(task.loss), (None, 0))(public(task).params, some)
-    lengths = sum(
-        (np.asarray(g).reshape(4, -1) ** 2).sum(1) for g in jax.tree.leaves(grad)
-    )
-    np.testing.assert_array_equal(lengths > 0, [True, False, True, False])
+    whole = np.concatenate([g.reshape(4, -1) for g in jax.tree.leaves(grad)], 1)
+    np.testing.assert_array_equal(whole.any(1), [True, False, True, False])
 
 
 def test_what_cannot_be_planted_is_refused():
@@ -89,11 +81,15 @@ def two_worlds():
     return play(canary.canary, gradient_llr, RUNS)
 
 
-def claim(mu):
-    """Return what accountants say of a mu-GDP mechanism."""
-    loss = rdp.GaussianPrivacy(mu)
-    epsilon = loss.get_epsilon_for_delta(DELTA)
-    return canary.EpsilonClaim(DELTA, epsilon, None, loss)
+def claim(loss):
+    """Return what accountants say of a mechanism with this privacy loss."""
+    return canary.EpsilonClaim(DELTA, loss.get_epsilon_for_delta(DELTA), None, loss)
+
+
+def flags(scores, mu):
+    """Return what is flagged of scores of a mechanism that is said to be mu-GDP."""
+    result = canary.proved_by_worlds(scores, claim(rdp.GaussianPrivacy(mu)))
+    return [flag.name for flag in result.flags]
 
 
 def test_the_ratio_has_the_law_of_the_closed_form(two_worlds):
@@ -118,7 +114,7 @@ def test_the_band_can_tell():
     rng = np.random.default_rng(0)
     scores = rng.normal([[[1.0]], [[0.0]]], 1, (2, 1, RUNS))[:, 0]
     for mu, side in ((0.7, "above"), (1.4, "below")):
-        assert canary._in_band(*scores, claim(mu))[side]
+        assert canary._in_band(*scores, claim(rdp.GaussianPrivacy(mu)))[side]
 
 
 def test_both_sides_stand_in_order(two_worlds):
@@ -139,8 +135,8 @@ def test_too_little_noise_is_found_out():
     """A claim of half the leak: the lower end exceeds the upper one, an error."""
     rng = np.random.default_rng(1)
     scores = rng.normal([[[1.0]], [[0.0]]], 1, (2, 1, 4000)).swapaxes(0, 1) - 0.5
-    for mu, flags in ((0.5, ["lower-above-upper"]), (1.0, [])):
-        assert names(canary.proved_by_worlds(scores, claim(mu))) == flags
+    assert flags(scores, mu=0.5) == ["lower-above-upper"]
+    assert flags(scores, mu=1.0) == []
 
 
 def test_an_audit_that_finds_leaks_where_there_are_none_is_void():
@@ -148,15 +144,13 @@ def test_an_audit_that_finds_leaks_where_there_are_none_is_void():
     rng = np.random.default_rng(2)
     drift = np.repeat([0.5, -0.5], 2000)
     scores = np.stack([rng.normal(size=4000), drift + rng.normal(size=4000)])[None]
-    assert "null-leak" in names(canary.proved_by_worlds(scores, claim(1.0)))
+    assert "null-leak" in flags(scores, mu=1.0)
 
 
 def test_gdp_is_left_out_where_the_claim_is_not_gaussian():
     scores = np.random.default_rng(3).normal(size=(1, 2, 500))
-    loss = rdp.poisson_gaussian_pld(0.2, 1.0, 10, "add_remove")
-    epsilon = loss.get_epsilon_for_delta(DELTA)
-    sampled = canary.EpsilonClaim(DELTA, epsilon, None, loss)
-    result = canary.proved_by_worlds(scores, sampled)
+    sampled = rdp.poisson_gaussian_pld(0.2, 1.0, 10, "add_remove")
+    result = canary.proved_by_worlds(scores, claim(sampled))
     assert set(result.numbers["lower"]) == {"clopper_pearson", "bayesian"}
     assert result.numbers["in_band"] is None
     assert (result.arrays["most_loss"] >= result.arrays["fpr"] - 1e-9).all()

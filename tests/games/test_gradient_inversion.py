@@ -68,17 +68,14 @@ def test_baselines_play_and_the_map_is_skipped_without_noise(card):
 
 
 def test_bounds_are_of_one_update_and_epsilon_of_the_run(card):
-    own = card.defenses["vmf_500"]
-    k = 64 * 8 + 8 + 8 * 10 + 10
-    assert own["rdp2"] == pytest.approx(float(vmf_privacy.renyi(2.0, k, 250.0)))
-    assert {b["name"] for b in own["bounds"]} == {
-        "cramer_rao",
-        "hammersley_chapman_robbins",
-    }
+    noised, k = card.defenses["vmf_500"], 64 * 8 + 8 + 8 * 10 + 10
+    assert noised["rdp2"] == pytest.approx(float(vmf_privacy.renyi(2.0, k, 250.0)))
+    bounds = {b["name"] for b in noised["bounds"]}
+    assert bounds == {"cramer_rao", "hammersley_chapman_robbins"}
     one = vmf_privacy.VmfPrivacy(k, 250.0).get_epsilon_for_delta(1e-5)
-    run_of_9 = own["epsilon"]["replace_one"]["tight"]  # one epoch: a single visit
+    run_of_9 = noised["epsilon"]["replace_one"]["tight"]  # one epoch: a single visit
     assert run_of_9 == pytest.approx(one)
-    assert own["epsilon"]["add_remove"]["tight"] is None
+    assert noised["epsilon"]["add_remove"]["tight"] is None
     assert card.defenses["sgd"]["bounds"] == []
 
 
@@ -122,13 +119,13 @@ def fake_card():
 
 def test_common_scale_is_drawn_where_two_mechanisms_share_one(tmp_path):
     applies, draw = gradient_inversion.FIGURES["common_scale.png"]
-    held = fake_card()
-    assert applies(held)
-    common.save(draw(held), tmp_path / "a.png")
+    card = fake_card()
+    assert applies(card)
+    common.save(draw(card), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    assert not applies(held._replace(trials=[]))
-    one = {k: v for k, v in held.defenses.items() if v["use"] != "dirdp_sgd"}
-    assert not applies(held._replace(defenses=one))
+    assert not applies(card._replace(trials=[]))
+    one = {k: v for k, v in card.defenses.items() if v["use"] != "dirdp_sgd"}
+    assert not applies(card._replace(defenses=one))
 
 
 def test_ten_likeliest_classes_are_looked_at_where_there_are_many():
@@ -136,6 +133,6 @@ def test_ten_likeliest_classes_are_looked_at_where_there_are_many():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 106)), rng.integers(0, 106, 200)
     identity = SimpleNamespace(predict=lambda side, release, x: x)
-    of = SimpleNamespace(defense=identity)
+    learner = SimpleNamespace(defense=identity)
     want = ((x > x[np.arange(200), y][:, None]).sum(1) < 10).mean()
-    assert float(rows.top10(of)(None, None, x, y)) == pytest.approx(want)
+    assert float(rows.top10(learner)(None, None, x, y)) == pytest.approx(want)

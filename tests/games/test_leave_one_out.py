@@ -12,13 +12,13 @@ from attacks.glm_attack_clamped import glm_attack_clamped
 from audit.config import registry
 from audit.engine import shadow
 from audit.games import base, guarantees
-from audit.games.base import Runs
+from audit.games.base import Runs, take
 from audit.games.leave_one_out import leave_one_out
 from audit.games.reconstruction import reconstruction
 from audit.mechanisms.glm import information_loss, losses
 from audit.models import networks
 from audit.types import Release, ThreatModel, TrainingSet
-from tests.conftest import records
+from tests.conftest import double, records
 from tests.games import worlds
 from tests.games.worlds import ENGINE, KEY
 
@@ -43,20 +43,15 @@ def account(learner):
     return GAME.account(KEY, Runs(learner, None, None), worlds.table(PROBLEM))
 
 
-row = base.take
-
-
 def design(width=17):
     """Return the records as the loss sees them, a constant feature last."""
     x = np.asarray(FIXED.x, float).reshape(N, -1)
     return np.append(x, np.ones((N, 1)), 1)[:, :width]
 
 
-def left_over(w, i):
-    """Return B for record i, by the definition, for the logistic loss."""
-    x, others = design(len(w)), np.arange(N) != i
-    slopes = 1 / (1 + np.exp(-x @ w)) - FIXED.y
-    return x[others].T @ slopes[others] + N * 1e-2 * w
+def slopes(w):
+    """Return the logistic loss' slope at every record."""
+    return 1 / (1 + np.exp(-design(len(w)) @ w)) - FIXED.y
 
 
 # The referee --------------------------------------------------------------------------
@@ -70,9 +65,9 @@ def test_the_referee_hands_out_what_the_others_leave(intercept):
     played = play(defense(intercept=intercept, noise_stddev=0.1), spy.attack)
     mse = np.zeros((N, RUNS))
     for k, w in enumerate(played.runs.releases.params):
-        for i in range(N):
-            gap = left_over(w, i)[:16] - FIXED.x[i].reshape(-1)
-            mse[i, k] = (gap**2).mean()
+        for i, others in enumerate(~np.eye(N, dtype=bool)):
+            rest = design(len(w))[others].T @ slopes(w)[others] + N * 1e-2 * w
+            mse[i, k] = ((rest[:16] - FIXED.x[i].reshape(-1)) ** 2).mean()
     arrays = played.arrays
     np.testing.assert_allclose(arrays["mse"], mse.mean(1), rtol=1e-6)
     np.testing.assert_allclose(arrays["mse_median"], np.median(mse, 1), rtol=1e-6)
@@ -105,9 +100,8 @@ def test_the_error_has_the_closed_form():
     played, x = play(defense(intercept=True, noise_stddev=1e-3)), design()
     errors = []
     for w in played.runs.releases.params:
-        r = 1 / (1 + np.exp(-x @ w)) - FIXED.y
-        whole = x.T @ r + N * 1e-2 * w
-        off = (whole[:-1] - whole[-1] * x[:, :-1]) / (whole[-1] - r)[:, None]
+        whole = x.T @ slopes(w) + N * 1e-2 * w
+        off = (whole[:-1] - whole[-1] * x[:, :-1]) / (whole[-1] - slopes(w))[:, None]
         errors.append((off**2).mean(1))
     np.testing.assert_allclose(played.arrays["mse"], np.mean(errors, 0), rtol=1e-7)
 
@@ -177,7 +171,7 @@ def test_accounting_in_turn_is_the_leave_one_out_accounting():
     limits = account(noised)
     for i in (0, 7):
         others = jax.tree.map(lambda a, i=i: np.delete(a, i, 0), FIXED)
-        joined = worlds.problem(TASK, others, POOL, targets=row(FIXED, [i]))
+        joined = worlds.problem(TASK, others, POOL, targets=take(FIXED, [i]))
         alone = guarantees.joined(KEY, noised, worlds.table(joined))
         np.testing.assert_allclose(alone.dfil[0], limits.dfil[i], rtol=1e-9)
         np.testing.assert_allclose(alone.eta[0], limits.eta[i], rtol=1e-9)
@@ -193,18 +187,16 @@ def jacobian(release, x):
 
 def test_closed_forms_are_the_derivative_of_what_is_released():
     """Jacobian-vector products through the very solve that training calls."""
-    of = defense(intercept=True, noise_stddev=0.5).defense
+    glm = defense(intercept=True, noise_stddev=0.5).defense
     with jax.enable_x64(True):
-        fixed, target = (
-            z._replace(x=z.x.astype(float)) for z in (FIXED, row(FIXED, 3))
-        )
-        joined, solve = TrainingSet(fixed, target), jax.jit(of.mechanism.solve)
+        joined = double(TrainingSet(FIXED, take(FIXED, 3)))
+        target, solve = joined.target, jax.jit(glm.mechanism.solve)
         moved = lambda x: joined._replace(target=target._replace(x=x))  # noqa: E731
         dense = jacobian(lambda x: solve(None, moved(x)), target.x) / 0.5
-        trace, norm = of.mechanism.fil(KEY, None, joined, np.array([N]))
+        trace, norm = glm.mechanism.fil(KEY, None, joined, np.array([N]))
         np.testing.assert_allclose(trace[0], (dense**2).sum(), rtol=1e-6)
         np.testing.assert_allclose(norm[0], np.linalg.norm(dense, 2) ** 2, rtol=1e-6)
-        np.testing.assert_allclose(of.fisher(KEY, None, joined, np.array([N])), trace)
+        np.testing.assert_allclose(glm.fisher(KEY, None, joined, np.array([N])), trace)
 
 
 def test_the_renyi_reading_knows_how_long_records_are():
@@ -212,23 +204,23 @@ def test_the_renyi_reading_knows_how_long_records_are():
     settings = {"noise_stddev": 1e-2, "regularization": 1e-2}
     for norm, value in ((1.0, one), (17.179, 735.94)):
         learner = defense(max_norm=norm, **settings)
-        of = learner.defense
-        curve = of.rdp(n, orders, "replace_one")
+        curve = learner.defense.rdp(n, orders, "replace_one")
         np.testing.assert_allclose(curve, value, rtol=1e-4)
-        np.testing.assert_allclose(4 * of.rdp(n, orders, "add_remove"), curve)
+        removed = learner.defense.rdp(n, orders, "add_remove")
+        np.testing.assert_allclose(4 * removed, curve)
         divergence, bound = guarantees.without_bounds(learner, n, DELTA).nominal
         np.testing.assert_allclose(divergence.value, one)
         np.testing.assert_allclose(bound.value, 0.02250962365)
         assert (divergence.void is None) == (norm == 1)
     for intercept in (False, True):  # what [0, 1]^16 allows, and a constant feature
-        of = defense(intercept=intercept, **settings).defense
-        longest = of.rdp(n, orders, "replace_one")
+        unbounded = defense(intercept=intercept, **settings).defense
+        longest = unbounded.rdp(n, orders, "replace_one")
         np.testing.assert_allclose(longest, one * (16 + intercept))
 
 
 def test_no_record_moves_the_minimiser_further_than_its_sensitivity():
     bound = 2 * np.sqrt(17) / (N * 1e-2)
-    rng, others = np.random.default_rng(0), row(FIXED, slice(1, None))
+    rng, others = np.random.default_rng(0), take(FIXED, slice(1, None))
     with jax.enable_x64(True):
         solve = jax.jit(defense(intercept=True).defense.mechanism.solve)
         ends = []
@@ -250,15 +242,15 @@ def test_losses_without_a_theorem_have_no_curve():
 @pytest.mark.slow
 def test_the_genies_likelihood_is_the_gaussians():
     """Join game: which candidate was the target, given the release."""
-    of = defense(noise_stddev=0.3).defense
+    glm = defense(noise_stddev=0.3).defense
     with jax.enable_x64(True):
-        joined = TrainingSet(FIXED, row(POOL, 0))
-        ratios = of.log_likelihood(KEY, None, joined, POOL)
-        release = of.train(KEY, None, joined).params
-        solve = jax.jit(of.mechanism.solve)
+        joined = TrainingSet(FIXED, take(POOL, 0))
+        ratios = glm.log_likelihood(KEY, None, joined, POOL)
+        release = glm.train(KEY, None, joined).params
+        solve = jax.jit(glm.mechanism.solve)
         centre = solve(None, joined)
         for i in (0, 5, 11):
-            mean = solve(None, TrainingSet(FIXED, row(POOL, i)))
+            mean = solve(None, TrainingSet(FIXED, take(POOL, i)))
             exact = ((release - centre) ** 2).sum() - ((release - mean) ** 2).sum()
             ratio = ratios[i] - ratios[-1]
             np.testing.assert_allclose(ratio, exact / (2 * 0.3**2), atol=1e-9)
@@ -281,8 +273,8 @@ def test_reweighting_evens_out_the_losses():
 
 def test_one_iteration_is_algorithm_one_by_hand():
     def weights(**given):
-        of = worlds.learner(TASK, "reweighted_glm", iterations=1, **given).defense
-        return np.asarray(of.mechanism.objective.weights(None, FIXED))
+        glm = worlds.learner(TASK, "reweighted_glm", iterations=1, **given).defense
+        return np.asarray(jax.jit(glm.mechanism.objective.weights)(None, FIXED))
 
     with jax.enable_x64(True):
         loss, y = losses.LOSSES["logistic"], np.asarray(FIXED.y, float)
@@ -305,27 +297,29 @@ def test_one_iteration_is_algorithm_one_by_hand():
 
 def test_the_published_loss_is_not_that_of_the_whole_procedure():
     """The weights depend on the record too, which the published Jacobian leaves out."""
-    of = defense("reweighted_glm", iterations=5, noise_stddev=1.0).defense
+    glm = defense("reweighted_glm", iterations=5, noise_stddev=1.0).defense
     with jax.enable_x64(True):
         x = np.asarray(FIXED.x, float)
-        solve = jax.jit(of.mechanism.solve)
+        solve = jax.jit(glm.mechanism.solve)
 
         def release(moved):
             every = np.concatenate([x[:4], moved[None], x[5:]])
             return solve(None, TrainingSet(FIXED._replace(x=every), None))
 
         records = TrainingSet(FIXED._replace(x=x), None)
-        trace, _ = of.mechanism.fil(KEY, None, records, np.arange(N))
+        trace, _ = glm.mechanism.fil(KEY, None, records, np.arange(N))
         whole = (jacobian(release, x[4]) ** 2).sum()
     assert abs(whole / float(trace[4]) - 1) > 0.01
 
 
 def test_classes_are_needed_where_they_are_used():
     task = networks.regression((3,), 0)
-    of = registry.find("defense", "reweighted_glm")(task, loss="linear", method="class")
+    glm = registry.find("defense", "reweighted_glm")(
+        task, loss="linear", method="class"
+    )
     z = records(5, (3,), 2)._replace(y=np.linspace(0, 1, 5))
     with pytest.raises(ValueError, match="method=class needs class labels"):
-        of.mechanism.objective.weights(None, z)
+        glm.mechanism.objective.weights(None, z)
 
 
 def test_a_release_is_a_model():

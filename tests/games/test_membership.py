@@ -51,9 +51,8 @@ def test_each_word_is_granted_and_memberships_of_targets_never_are(played):
     _, spy, runs = played
     assert spy.granted() == {"shadows"}
     assert spy.shown() == {"label", "signals"}
-    observation, shadows = spy.observations[0], spy.knowledge[0].shadows
-    assert observation.signals.candidates.shape == (N, 1)
-    assert observation.signals.population.shape == (9, 1)
+    shown, shadows = spy.observations[0].signals, spy.knowledge[0].shadows
+    assert [a.shape for a in shown] == [(N, 1), (9, 1)]
     np.testing.assert_array_equal(shadows.member, runs.evidence.references.member)
     assert shadows.member.shape == (6, N)
     assert (shadows.member.sum(0) == 3).all()
@@ -89,13 +88,10 @@ def test_chunks_of_records_do_not_change_signals(monkeypatch):
 
 def test_images_move_by_whole_pixels():
     x = np.arange(1, 13, dtype=np.float32).reshape(1, 3, 4, 1)
-    for down, right in signals.SHIFTS:
-        want = np.zeros_like(x)
-        for i in range(3):
-            for j in range(4):
-                if 0 <= i - down < 3 and 0 <= j - right < 4:
-                    want[0, i, j] = x[0, i - down, j - right]
-        np.testing.assert_array_equal(signals.moved(x, (down, right)), want)
+    framed = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    for shift in signals.SHIFTS:
+        want = np.roll(framed, shift, (1, 2))[:, 1:-1, 1:-1]
+        np.testing.assert_array_equal(signals.moved(x, shift), want)
     assert signals.SHIFTS[0] == (0, 0)
     assert len(set(signals.SHIFTS)) == 9
 
@@ -105,10 +101,9 @@ def test_a_records_models_are_split_by_membership():
     member = membership_designs.in_out.member(jax.random.key(0), 6, 5)
     signal = rng.normal(size=(6, 5, 2)).astype(np.float16)
     inside, outside = signals.by_group(member, signal)
-    for i in range(5):
-        for q in range(2):
-            np.testing.assert_array_equal(inside[i, q], signal[member[:, i], i, q])
-            np.testing.assert_array_equal(outside[i, q], signal[~member[:, i], i, q])
+    for i, models in enumerate(member.T):
+        np.testing.assert_array_equal(inside[i].T, signal[models, i])
+        np.testing.assert_array_equal(outside[i].T, signal[~models, i])
 
 
 def test_separation_is_every_records_own_auc():
@@ -122,13 +117,9 @@ def test_separation_is_every_records_own_auc():
 
 
 def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
-    rng = np.random.default_rng(2)
-    sets = []
-    for key in (0, 1):
-        member = membership_designs.in_out.member(jax.random.key(key), 4, 900)
-        scores = rng.normal(size=member.shape) + member
-        sets.append((scores, Shadows(member, None, None)))
-    (scores, models), (others, shadows) = sets
+    rng, draw = np.random.default_rng(2), membership_designs.in_out.member
+    models, shadows = (Shadows(draw(jax.random.key(k), 4, 900), 0, 0) for k in (0, 1))
+    scores, others = (rng.normal(size=(4, 900)) + m.member for m in (models, shadows))
     result, arrays = membership_rates.rates(scores, models, others, shadows)
     point = result["operating"]["shadows"][0]
     cut = roc.threshold_at(others[~shadows.member], 0.01)
@@ -139,8 +130,8 @@ def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
     assert result["operating"]["targets"][0]["threshold"] != cut
     assert result["operating"]["targets"][0]["fpr"]["value"] <= 0.01
     assert result["operating"]["shadows"][2] == "unavailable (1800)"
-    told = scores > result["accuracy"][0]["threshold"]
-    np.testing.assert_allclose(arrays["wrong"], (told != models.member).mean(0))
+    guesses = scores > result["accuracy"][0]["threshold"]
+    np.testing.assert_allclose(arrays["wrong"], (guesses != models.member).mean(0))
     np.testing.assert_allclose(result["success"], result["accuracy"][0]["value"])
     tpr = np.interp(0.5, arrays["fpr"], arrays["tpr"])
     assert tpr == pytest.approx(0.8413, abs=0.05)  # Phi(0 + 1)
@@ -180,10 +171,8 @@ def test_defenses_that_cannot_be_played_are_refused_before_training():
     with pytest.raises(UserError, match="releases no model"):
         made().fits(worlds.learner(TASK, "noisy_sum"), table())
     task = networks.binary_linear(SHAPE, 2)
-    fit, pairs = (
-        worlds.learner(task, "output_perturbed_glm", noise_stddev=0.1),
-        made(membership.membership_replace_one),
-    )
+    fit = worlds.learner(task, "output_perturbed_glm", noise_stddev=0.1)
+    pairs = made(membership.membership_replace_one)
     with pytest.raises(UserError, match="membership_replace_one"):
         made().fits(fit, table(task=task))
     pairs.fits(fit, table(task=task))
@@ -281,14 +270,6 @@ def test_the_replace_one_game(tmp_path):
 def test_what_is_typed_wrong_is_named(word, capsys, tmp_path):
     message = refused(capsys, "run", *SMALL, word, f"out={tmp_path / 'out'}")
     assert word.removesuffix("=8") in message
-
-
-def test_settings_of_another_game_are_refused(capsys):
-    words = ["scenario=binary_mnist", "data=digits", "++membership.shadows=8"]
-    assert (
-        "membership: a setting of membership, membership_replace_one; "
-        "the game is reconstruction"
-    ) in refused(capsys, "run", *words)
 
 
 @pytest.mark.slow

@@ -7,111 +7,96 @@ import pytest
 
 from audit import data
 from audit.clipping import soft_clip
-from audit.engine import shadow
 from audit.games import controls, self_checks
 from audit.games.base import Runs
-from audit.mechanisms import sampler
 from audit.mechanisms.batch import sum_all
 from audit.mechanisms.noise import gaussian
 from audit.mechanisms.noisy_sgd import noisy_sgd
 from audit.mechanisms.query import gradient
+from audit.mechanisms.sampler import SAMPLERS
 from audit.models import networks
 from audit.scorecard import flags
 from audit.types import Examples, Release, Splits
-from defenses.dirdp_sgd import dirdp_sgd
-from defenses.dpsgd import dpsgd
-from defenses.sgd import sgd
-from tests.conftest import public, records
+from tests.conftest import records
+from tests.games import worlds
 
 SHAPE = (5, 4, 1)
 KEY = jax.random.key(5)
 TASK = networks.binary_linear(SHAPE, 2)
 SETTINGS = {
-    "clip_norm": 0.5, "clip": "soft", "noise_multiplier": 0.7, "learning_rate": 0.1,
-    "optimizer": "adam", "steps": 40, "sampling": "full", "batch_size": None,
-    "weight_decay": 0.0,
+    "clip_norm": 0.5, "noise_multiplier": 0.7, "optimizer": "adam", "steps": 40,
 }  # fmt: skip
 FIXED = records(60, SHAPE, 2)
 
 
-def measure(factory=dpsgd, releases=None, runs=1, task=TASK, **changed):
-    settings = SETTINGS | changed if factory is dpsgd else changed
-    of = shadow.learner(factory, task, settings, key=KEY, public=public(task))
-    made = Release(np.zeros((1, 3))) if releases is None else releases
-    return self_checks.measure(KEY, Runs(of, made, None, alike=runs), FIXED, 60)
+def measure(defense="dpsgd", task=TASK, **changed):
+    settings = SETTINGS | changed if defense == "dpsgd" else changed
+    runs = Runs(
+        worlds.learner(task, defense, **settings), Release(np.zeros((1, 3))), None
+    )
+    return self_checks.measure(KEY, runs, FIXED, 60)
 
 
 @pytest.mark.parametrize("sampling", ["full", "uniform", "poisson", "shuffled"])
 def test_a_sound_defense_measures_as_it_accounts(sampling):
     size = None if sampling == "full" else 12
-    seen = measure(sampling=sampling, batch_size=size, steps=40)
-    assert seen.noise == pytest.approx(1, abs=4 * seen.noise_se)
-    assert seen.shared < 5
-    assert 0.85 < seen.contribution <= 1
+    measured = measure(sampling=sampling, batch_size=size)
+    assert measured.noise == pytest.approx(1, abs=4 * measured.noise_se)
+    assert measured.shared < 5
+    assert 0.85 < measured.contribution <= 1
     if sampling in ("full", "shuffled"):
-        assert seen.sampling == sampling
-        assert seen.divergence == pytest.approx(1, abs=8 * seen.noise_se)
-    assert flags.of_runs(flags.Ran(seen)) == []
-
-
-LAWS = {"uniform": sampler.uniform_batch, "poisson": sampler.poisson,
-        "shuffled": sampler.shuffled_epochs}  # fmt: skip
+        assert measured.sampling == sampling
+        assert measured.divergence == pytest.approx(1, abs=8 * measured.noise_se)
+    assert flags.of_runs(flags.Ran(measured)) == []
 
 
 def test_batches_tell_their_law_but_not_in_a_few_steps():
-    for name, law in LAWS.items():
-        assert self_checks.law(KEY, law(20), 200, 1000) == name
-    assert self_checks.law(KEY, sampler.shuffled_epochs(20), 200, 2) is None
+    for name in ("uniform", "poisson", "shuffled"):
+        assert self_checks.law(KEY, SAMPLERS[name](20), 200, 1000) == name
+    assert self_checks.law(KEY, SAMPLERS["shuffled"](20), 200, 2) is None
 
 
 def test_the_same_batch_again_and_again_is_not_amplified():
-    once = sampler.uniform_batch(20)
+    once = SAMPLERS["uniform"](20)
     stuck = once._replace(draw=lambda key, t, n: once.draw(key, 0, n))
     assert self_checks.law(KEY, stuck, 200, 1000) == "full"
 
 
 def test_other_noise_than_gaussian_is_not_measured():
-    common = {"learning_rate": 0.1, "optimizer": "sgd", "steps": 2, "sampling": "full",
-              "batch_size": None, "weight_decay": 0.0}  # fmt: skip
-    own = {"concentration": 5.0, "variant": "joint", "margin": 0.1}
-    assert measure(sgd, **common) == flags.Measured()
-    found = measure(dirdp_sgd, aggregate="exact", **own, **common)
-    assert {f.name for f in flags.of_runs(flags.Ran(found))} == {"noise-not-measured"}
+    assert measure("sgd", steps=2) == flags.Measured()
+    drawn = measure("dirdp_sgd", steps=2, concentration=5.0, margin=0.1)
+    assert {f.name for f in flags.of_runs(flags.Ran(drawn))} == {"noise-not-measured"}
 
 
 def test_noise_that_is_right_at_the_first_step_alone_is_noticed():
     """On empty slots too: the fault shows on records, and at later steps."""
 
-    def lazy(of_step):
-        def factory(task):
-            whole = dpsgd(task, **SETTINGS)
-            mechanism = whole.mechanism
+    sound = worlds.learner(TASK, "dpsgd", **SETTINGS).defense
 
-            def step(key, state, data):
-                after, view = mechanism.step(key, state, data)
-                exact = sum_all(mechanism.query, state, data, view.batch)
-                quiet = jax.tree.map(lambda u, e: (u + 9 * e) / 10, view.update, exact)
-                missing = of_step(state, data)
-                update = jax.tree.map(
-                    lambda u, q: jax.numpy.where(missing, q, u), view.update, quiet
-                )
-                return after, view._replace(update=update)
+    mechanism = sound.mechanism
 
-            return whole._replace(mechanism=mechanism._replace(step=step))
+    def lazy(is_quiet):
+        def step(key, state, data):
+            after, view = mechanism.step(key, state, data)
+            exact = sum_all(mechanism.query, state, data, view.batch)
+            share = jax.numpy.where(is_quiet(state, data), 0.1, 1.0)
+            mix = lambda u, e: share * u + (1 - share) * e  # noqa: E731
+            update = jax.tree.map(mix, view.update, exact)
+            return after, view._replace(update=update)
 
-        return measure(factory)
+        return lambda task: sound._replace(mechanism=mechanism._replace(step=step))
 
     later = lazy(lambda state, data: state.t > 0)
     filled = lazy(lambda state, data: (data.rows >= 0).any())
-    for measured in (later, filled):
-        texts = {f.name: f.text for f in flags.of_runs(flags.Ran(measured))}
+    for factory in (later, filled):
+        ran = flags.Ran(measure(factory))
+        texts = {f.name: f.text for f in flags.of_runs(ran)}
         assert texts["wrong-noise"].endswith("accounted for, tolerance 2.0%")
 
 
 def test_a_contribution_is_bounded_where_the_query_is_not_linear():
     task = networks.mlp(SHAPE, 2, hidden=4)
-    seen = measure(task=task)
-    assert 0.85 < seen.contribution <= 1
+    assert 0.85 < measure(task=task).contribution <= 1
 
 
 def test_what_a_step_learns_from_public_data_is_learnt_once_not_in_every_lane():
@@ -127,7 +112,7 @@ def test_what_a_step_learns_from_public_data_is_learnt_once_not_in_every_lane():
         def refresh(params, side, t):
             return jax.lax.cond(t == 0, lambda p, s: s, again, params, side)
 
-        parts = gradient(task, soft_clip(1.0)), sampler.full_batch(), gaussian(1.0)
+        parts = gradient(task, soft_clip(1.0)), SAMPLERS["full"](None), gaussian(1.0)
         how = {"optimizer": optax.sgd(0.1), "steps": 3, "refresh": refresh}
         return noisy_sgd(task, *parts, **how)
 
@@ -140,10 +125,10 @@ def test_what_a_step_learns_from_public_data_is_learnt_once_not_in_every_lane():
 def test_noise_shared_between_targets_is_told_from_chance(numbers):
     """Also where one number says it all, and correlations are 1 and -1."""
     rng = np.random.default_rng(0)
-    own, common = rng.normal(size=(80, numbers)), rng.normal(size=numbers)
-    assert self_checks.between(own) < 4
-    assert self_checks.between(0.1 * own + common) > flags.SHARED
-    assert self_checks.between(common + own[:20]) is None  # too few to say
+    apart, common = rng.normal(size=(80, numbers)), rng.normal(size=numbers)
+    assert self_checks.between(apart) < 4
+    assert self_checks.between(0.1 * apart + common) > flags.SHARED
+    assert self_checks.between(common + apart[:20]) is None  # too few to say
     assert self_checks.between(np.zeros((4, 30))) == np.inf  # nothing differs
 
 
@@ -173,9 +158,9 @@ def test_the_null_control_of_right_guesses_is_the_distance_of_targets():
 def test_matching_finds_guesses_in_any_order():
     z, pool = targets(), targets(80, seed=1)
     order = np.random.default_rng(2).permutation(len(z.y))
-    found = controls.matched(z.x[order], z, pool)
-    assert found["matched"] == pytest.approx(0, abs=1e-12)
-    assert found["matched_pool"] > 0.01
+    errors = controls.matched(z.x[order], z, pool)
+    assert errors["matched"] == pytest.approx(0, abs=1e-12)
+    assert errors["matched_pool"] > 0.01
     assert controls.matched(np.full_like(z.x, np.nan), z, pool)["matched"] is None
 
 

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from audit.clipping import clip_tree, soft_clip
-from audit.config import registry
 from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import step_diagnostics
@@ -30,11 +29,6 @@ COMMON = {
     "steps": STEPS, "optimizer": "adam", "clip_norm": 2.0, "noise_multiplier": 0.3,
 }  # fmt: skip
 FIT = {**COMMON, "epochs": 5, "epochs_decay": 0, "architecture": "mlp"}
-DEFENSES = {
-    "sgd": ("sgd", {"steps": STEPS}),
-    "dpsgd": ("dpsgd", COMMON),
-    "fim": ("fim", {**FIT, "perturbation": "constant_direct"}),
-}
 
 
 def bent(task):
@@ -58,25 +52,25 @@ def bent(task):
 FIXED, TEST, KNOWN = (
     records(n, SHAPE, 2, seed=i) for i, n in ((1, N), (2, 20), (3, 9))
 )
-PROBLEM = worlds.problem(TASK, FIXED, TEST, known=KNOWN)
+PROBLEM = worlds.problem(TASK, FIXED, TEST, public_records=KNOWN)
 
 
-def learner(label):
-    name, given = DEFENSES.get(label, (label, {}))
-    factory = bent if name == "bent" else registry.find("defense", name)
-    settings = {} if name == "bent" else registry.check("defense", name, given, name)
-    start = public(TASK, KNOWN)
-    return shadow.learner(factory, TASK, settings, key=KEY, public=start, label=label)
+DEFENSES = {
+    "sgd": ("sgd", {"steps": STEPS}),
+    "dpsgd": ("dpsgd", COMMON),
+    "fim": ("fim", {**FIT, "perturbation": "constant_direct"}),
+    "bent": (bent, {}),
+}
 
 
 @pytest.fixture(scope="module")
 def dissected():
     """Every defense, its run, and what is guaranteed of it."""
-    table, each = worlds.table(PROBLEM), {}
-    for label in (*DEFENSES, "bent"):
-        runs = step_diagnostics.release(KEY, learner(label), table)
-        limits = step_diagnostics.account(KEY, runs, table)
-        each[label] = runs.learner, runs, limits
+    table, start, each = worlds.table(PROBLEM), public(TASK, KNOWN), {}
+    for label, (defense, given) in DEFENSES.items():
+        learner = worlds.learner(TASK, defense, start=start, **given)
+        runs = step_diagnostics.release(KEY, learner, table)
+        each[label] = learner, runs, step_diagnostics.account(KEY, runs, table)
     return each
 
 
@@ -143,18 +137,19 @@ def test_parts_equal_a_plain_loop(x64, dissected, label):
 
 def test_the_contribution_is_the_query_s(x64, dissected):
     """A perturbation of its own a record: clip(base + added) is what training sums."""
-    of = dissected["bent"][0]
-    mechanism, dissect = of.defense.mechanism, step_diagnostics.dissector(of.defense)
+    learner = dissected["bent"][0]
+    mechanism = learner.defense.mechanism
+    dissect = step_diagnostics.dissector(learner.defense)
     train = TrainingSet(double(FIXED), None)
-    first = mechanism.init(KEY, double(of.side))
+    first = mechanism.init(KEY, double(learner.side))
     clip = soft_clip(COMMON["clip_norm"])
-    state, seen = jax.jit(dissect)(KEY, first, train, double(KNOWN))
-    each = jax.vmap(lambda v: clip_tree(clip, v))(seen.base + seen.added)
-    np.testing.assert_allclose(seen.final, each, rtol=1e-6, atol=1e-9)
+    state, parts = jax.jit(dissect)(KEY, first, train, double(KNOWN))
+    each = jax.vmap(lambda v: clip_tree(clip, v))(parts.base + parts.added)
+    np.testing.assert_allclose(parts.final, each, rtol=1e-6, atol=1e-9)
     again, view = jax.jit(mechanism.step)(KEY, first, train)
     np.testing.assert_allclose(flat(again.params), flat(state.params), rtol=1e-6)
     assert np.abs(flat(state.params) - flat(first.params)).max() > 0
-    noise = flat(view.update) - seen.final.sum(0)  # what is left is the noise alone
+    noise = flat(view.update) - parts.final.sum(0)  # what is left is the noise alone
     expected = COMMON["noise_multiplier"] * COMMON["clip_norm"]
     assert noise.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * len(noise)))
 
@@ -162,47 +157,45 @@ def test_the_contribution_is_the_query_s(x64, dissected):
 @pytest.mark.parametrize("label", ["dpsgd", "fim"])
 def test_leakage_so_far_ends_at_the_accounting_s(dissected, label):
     """Steps add up to `Defense.fisher` of the same key, and to the card's dFIL."""
-    of, _, held = dissected[label]
+    learner, _, limits = dissected[label]
     key, rows, z = stream(KEY, "target runs"), np.arange(N), TrainingSet(FIXED, None)
-    engine = shadow.Engine(Lanes(1))
-    trace = shadow.sweep("fisher", of, key, z, rows, engine=engine, precise=True)[0]
-    np.testing.assert_allclose(held.dfil, trace / 16, rtol=1e-4)
-    roots, last = np.sqrt(held.dfil), held.fields["steps"][-1]
-    for name, value in (("max", roots.max()), ("mean", roots.mean())):
-        assert last[f"sqrt_{name}"] == pytest.approx(value, rel=1e-12)
-    assert last["sqrt_median"] == pytest.approx(np.median(roots), rel=1e-12)
-    means = [step["sqrt_mean"] for step in held.fields["steps"]]
+    how = {"engine": shadow.Engine(Lanes(1)), "precise": True}
+    trace = shadow.sweep("fisher", learner, key, z, rows, **how)[0]
+    np.testing.assert_allclose(limits.dfil, trace / 16, rtol=1e-4)
+    steps = limits.fields["steps"]
+    for name in ("max", "mean", "median"):
+        value = getattr(np, name)(np.sqrt(limits.dfil))
+        assert steps[-1][f"sqrt_{name}"] == pytest.approx(value, rel=1e-12)
+    means = [step["sqrt_mean"] for step in steps]
     assert len(means) == STEPS
     assert means == sorted(means)
 
 
 def test_only_a_constant_has_no_spread(dissected):
-    held = dissected["fim"][2].arrays
-    np.testing.assert_array_equal(np.ptp(held["perturbation_norm"], axis=1), 0)
-    np.testing.assert_array_equal(held["pca_perturbation"], 0)
-    assert np.isnan(held["pca_perturbation_share"]).all()
-    np.testing.assert_allclose(
-        np.abs(held["pca_base"]), np.abs(held["pca_before_noise"]), atol=1e-4
-    )
-    own = dissected["bent"][2].arrays
-    assert (np.ptp(own["perturbation_norm"], axis=1) > 0).all()
-    assert (np.ptp(own["pca_perturbation"], axis=1) > 0).all()
+    constant, bent = (dissected[label][2].arrays for label in ("fim", "bent"))
+    np.testing.assert_array_equal(np.ptp(constant["perturbation_norm"], axis=1), 0)
+    np.testing.assert_array_equal(constant["pca_perturbation"], 0)
+    assert np.isnan(constant["pca_perturbation_share"]).all()
+    before, base = (np.abs(constant[f"pca_{k}"]) for k in ("before_noise", "base"))
+    np.testing.assert_allclose(base, before, atol=1e-4)
+    assert (np.ptp(bent["perturbation_norm"], axis=1) > 0).all()
+    assert (np.ptp(bent["pca_perturbation"], axis=1) > 0).all()
 
 
 def test_components_meet_the_perturbation_at_their_angle():
     """A perturbation along the second axis of variance has cosine one with it alone."""
     rng = np.random.default_rng(0)
     base = rng.normal(size=(500, 4)) * [9.0, 3.0, 1.0, 0.0]
-    found = step_diagnostics._components(base, np.array([0.0, -2.0, 0.0, 0.0]))
-    np.testing.assert_allclose(found["pc_cosine"], [0, 1, 0], atol=0.05)
-    np.testing.assert_allclose(found["pc_share"], np.array([81, 9, 1]) / 91, atol=0.02)
+    parts = step_diagnostics._components(base, np.array([0.0, -2.0, 0.0, 0.0]))
+    np.testing.assert_allclose(parts["pc_cosine"], [0, 1, 0], atol=0.05)
+    np.testing.assert_allclose(parts["pc_share"], np.array([81, 9, 1]) / 91, atol=0.02)
 
 
 def test_no_sgd_bound_is_unknown_not_zero(dissected):
-    held = dissected["sgd"][2]
-    assert held.dfil is None
-    assert all(step["sqrt_max"] is None for step in held.fields["steps"])
-    assert all(0 <= step["accuracy"] <= 1 for step in held.fields["steps"])
+    limits = dissected["sgd"][2]
+    assert limits.dfil is None
+    assert all(step["sqrt_max"] is None for step in limits.fields["steps"])
+    assert all(0 <= step["accuracy"] <= 1 for step in limits.fields["steps"])
 
 
 def test_more_runs_are_taken_apart_and_fewer_refused(dissected):
@@ -225,20 +218,15 @@ def test_too_many_gradients_are_refused(dissected):
 # Figures ------------------------------------------------------------------------------
 
 
-def card(dissected):
-    arrays = {"label": FIXED.y}
-    defenses = {"whole": {}}
-    for label, (_, _, held) in dissected.items():
-        arrays |= {f"{label}/anatomy/{k}": v for k, v in held.arrays.items()}
-        defenses[label] = dict(held.fields)
-    scenario = {"game": "anatomy", "features": {}}
-    return pages.typed(scenario=scenario, defenses=defenses, arrays=arrays)
-
-
 def test_figures_of_a_tiny_run(dissected, tmp_path):
-    held = card(dissected)
+    arrays, defenses = {"label": FIXED.y}, {"whole": {}}
+    for label, (_, _, limits) in dissected.items():
+        arrays |= {f"{label}/anatomy/{k}": v for k, v in limits.arrays.items()}
+        defenses[label] = dict(limits.fields)
+    scenario = {"game": "anatomy", "features": {}}
+    card = pages.typed(scenario=scenario, defenses=defenses, arrays=arrays)
     drawn = {name: draw for name, (_, draw) in step_figures.FIGURES.items()}
-    drawn |= step_figures.of_each(held)
+    drawn |= step_figures.of_each(card)
     pca = {f"step_pca_{label}.png" for label in dissected}
     both = {
         f"step_{w}_{d}.png"
@@ -247,13 +235,13 @@ def test_figures_of_a_tiny_run(dissected, tmp_path):
     }
     assert set(drawn) == {*step_figures.FIGURES, *pca, *both}
     for name, draw in drawn.items():
-        common.save(draw(held), tmp_path / name)
+        common.save(draw(card), tmp_path / name)
         assert (tmp_path / name).stat().st_size > 5_000
-    assert all(applies(held) for applies, _ in step_figures.FIGURES.values())
-    other = held._replace(scenario=pages.typed().scenario)
+    assert all(applies(card) for applies, _ in step_figures.FIGURES.values())
+    other = card._replace(scenario=pages.typed().scenario)
     assert not any(applies(other) for applies, _ in step_figures.FIGURES.values())
     assert step_figures.of_each(other) == {}
-    assert "whole: no anatomy" in terminal.notes(held)
+    assert "whole: no anatomy" in terminal.notes(card)
 
 
 def test_many_steps_get_some_panels():

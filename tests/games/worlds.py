@@ -19,21 +19,24 @@ KEY = jax.random.key(0)
 ENGINE = shadow.Engine(Lanes(8))
 
 
-def problem(task, fixed, pool, *, targets=None, known=None, columns=()):
+def problem(task, fixed, pool, *, targets=None, public_records=None, columns=()):
     """Return what is audited; without targets each fixed record is one in turn."""
     nobody = jax.tree.map(lambda a: a[:0], fixed)
-    known, some = (nobody if z is None else z for z in (known, targets))
-    splits = Splits(known, fixed, some, pool, pool, np.arange(len(pool.y)))
+    parts = [nobody if z is None else z for z in (public_records, fixed, targets, pool)]
+    splits = Splits(*parts, pool, np.arange(len(pool.y)))
     dataset = Dataset("made", *fixed, None, None, "embedded", "", columns)
     pictures = fixed.x if targets is None else None
     return Problem(task, splits, dataset, pictures, Features())
 
 
-def learner(task, name, **given):
-    """Return a defense of the suite with some settings."""
-    settings = registry.check("defense", name, given, name)
-    factory = registry.find("defense", name)
-    return shadow.learner(factory, task, settings, key=KEY, public=public(task))
+def learner(task, defense, *, start=None, **given):
+    """Return a defense of the suite with some settings, or what a factory makes."""
+    settings, factory = given, defense
+    if isinstance(defense, str):
+        settings = registry.check("defense", defense, given, defense)
+        factory = registry.find("defense", defense)
+    start = public(task) if start is None else start
+    return shadow.learner(factory, task, settings, key=KEY, public=start)
 
 
 def table(problem, runs=1, tile=8):

@@ -25,20 +25,21 @@ def start(task):
 
 @pytest.fixture(scope="module")
 def digits():
-    held = data.load("digits")
-    return Examples(held.x_train, held.y_train)
+    dataset = data.load("digits")
+    return Examples(dataset.x_train, dataset.y_train)
 
 
-def play(task, z, params, pool, update=None, known=None, **settings):
+def play(task, z, params, pool, noise=None, likelihood=None, **settings):
     """Let an attack guess records from the updates they take alone."""
     attack = registry.find("attack", "gradient_inversion")(task, **settings)
-    knowledge = Knowledge(task, pool, np.arange(len(pool.y)), **(known or {}))
+    source = np.arange(len(pool.y))
+    knowledge = Knowledge(task, pool, source, likelihood=likelihood)
     state, _ = attack.fit(jax.random.key(0), knowledge)
-    gradient = jax.grad(task.loss)
 
     def one(key, z):
-        seen = gradient(params, z) if update is None else update(key, z)
-        shown = Observation(params=params, update=seen, label=z.y)
+        update = jax.grad(task.loss)(params, z)
+        update = update if noise is None else noise.sample(key, update)
+        shown = Observation(params=params, update=update, label=z.y)
         return attack.guess(state, key, shown)
 
     keys = jax.random.split(jax.random.key(7), len(z.y))
@@ -60,8 +61,8 @@ def test_searches_find_undefended_images(digits, preset, steps):
     """Far below the mean image's error, .07 here."""
     task = networks.mlp(SHAPE, CLASSES, hidden=32, activation="tanh")
     z = base.take(digits, slice(3))
-    found = play(task, z, start(task), digits, preset=preset, steps=steps, restarts=2)
-    assert np.median(mse(found, z.x)) < 0.01
+    guesses = play(task, z, start(task), digits, preset=preset, steps=steps, restarts=2)
+    assert np.median(mse(guesses, z.x)) < 0.01
 
 
 def test_the_closed_form_is_exact_without_noise(digits):
@@ -70,8 +71,8 @@ def test_the_closed_form_is_exact_without_noise(digits):
         networks.mlp(SHAPE, CLASSES, hidden=16, layers=2, activation="relu"),
         networks.linear(SHAPE, CLASSES),
     ):
-        found = play(task, z, start(task), digits, preset="analytic")
-        assert mse(found, z.x).max() < 1e-9
+        guesses = play(task, z, start(task), digits, preset="analytic")
+        assert mse(guesses, z.x).max() < 1e-9
 
 
 def test_the_closed_form_tends_to_the_floor_under_noise(digits):
@@ -80,23 +81,20 @@ def test_the_closed_form_tends_to_the_floor_under_noise(digits):
     z, params = base.take(digits, slice(40)), start(task)
     means = np.stack([digits.x[digits.y == c].mean(0) for c in range(CLASSES)])
     floor = mse(means[z.y], z.x).mean()
-    gradient = jax.grad(task.loss)
     for stddev, limit in ((10.0, 1.1), (0.01, 0.3)):
-        noise = gaussian(stddev)
-        update = lambda key, z, n=noise: n.sample(key, gradient(params, z))  # noqa: E731
-        found = play(task, z, params, digits, update, preset="analytic")
-        assert mse(found, z.x).mean() < limit * floor
+        guesses = play(task, z, params, digits, gaussian(stddev), preset="analytic")
+        assert mse(guesses, z.x).mean() < limit * floor
 
 
 def test_the_posterior_is_the_prior_where_nothing_is_said(digits):
     task = networks.mlp(SHAPE, CLASSES, hidden=16, activation="tanh")
     z = base.take(digits, slice(4))
     law = jax.tree_util.Partial(lambda params, z, update: jnp.zeros(()))
-    how = {"preset": "map", "steps": 200, "known": {"likelihood": law}}
-    found = play(task, z, start(task), digits, **how)
+    how = {"preset": "map", "steps": 200, "likelihood": law}
+    guesses = play(task, z, start(task), digits, **how)
     knowledge = Knowledge(task, digits, np.arange(len(digits.y)))
     centres = gradient_search.learn(knowledge, task).centres
-    np.testing.assert_allclose(found, np.clip(centres[z.y], 0, 1), atol=0.02)
+    np.testing.assert_allclose(guesses, np.clip(centres[z.y], 0, 1), atol=0.02)
 
 
 def test_cosine_is_the_likelihood_of_a_visible_draw():
@@ -181,8 +179,8 @@ def test_normalised_errors_of_grey_and_of_junk():
     grey = np.full((50, 1, 8, 8, 3), 0.5)
     junk = rng.normal(0.5, 0.2, size=(50, 1, 8, 8, 3))
     for guesses, error, within in ((grey, 1, 0.02), (junk, 2, 0.05)):
-        found = gradient_inversion.normalised(guesses, targets, targets).mean()
-        assert found == pytest.approx(error, abs=within)
+        errors = gradient_inversion.normalised(guesses, targets, targets)
+        assert errors.mean() == pytest.approx(error, abs=within)
 
 
 def test_who_can_play_exposed():
@@ -206,9 +204,9 @@ def test_who_can_play_exposed():
 @pytest.mark.full
 def test_an_undefended_lenet_gives_colour_images_away(full_data):
     """100 CIFAR-10 images, batch of one, untrained: median PSNR of 20 dB at least."""
-    held = data.load("cifar10")
-    pool = Examples(held.x_train[:2000], held.y_train[:2000])
+    dataset = data.load("cifar10")
+    pool = Examples(dataset.x_train[:2000], dataset.y_train[:2000])
     task = networks.lenet((32, 32, 3), 10)
-    z = Examples(held.x_test[:100], held.y_test[:100])
-    found = play(task, z, start(task), pool, preset="iga", steps=1000)
-    assert np.median(metrics.psnr(found, z.x)) > 20
+    z = Examples(dataset.x_test[:100], dataset.y_test[:100])
+    guesses = play(task, z, start(task), pool, preset="iga", steps=1000)
+    assert np.median(metrics.psnr(guesses, z.x)) > 20

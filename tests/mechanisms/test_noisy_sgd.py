@@ -30,7 +30,7 @@ from audit.types import (
 from defenses.dpsgd import dpsgd
 from defenses.noisy_sum import noisy_sum
 from defenses.prune import prune
-from tests.conftest import double, flat, public, records
+from tests.conftest import double, flat, public, records, wide
 from tests.mechanisms import closed_forms_are_of, per_record
 
 SHAPE = (4, 3, 1)
@@ -56,7 +56,7 @@ def test_query_laws(x64, model, clip, masked):
     params = task.init(jax.random.key(0))
     mask = MASKS["random"](jax.random.key(1), params, 0.5) if masked else None
     side = double(Side(params, mask))
-    z = jax.tree.map(jnp.asarray, double(records(7, SHAPE, task.classes)))
+    z = wide(7, SHAPE, task.classes)
     query = gradient(task, CLIPS[clip])
     rows = per_record(query, side, z)
     norms = np.linalg.norm(rows, axis=1)
@@ -78,16 +78,20 @@ def test_noise_has_its_precision():
     assert (none().sample(keys[0], jnp.ones(3)) == 1).all()
 
 
-def build(sampler="full", model="linear", clip="soft", noise=None, steps=3):
-    task, noise = TASKS[model], gaussian(0.7) if noise is None else noise
-    drawn = SAMPLERS[sampler](None if sampler == "full" else 4)
-    query, sgd = gradient(task, CLIPS[clip]), optax.sgd(0.5)
-    return noisy_sgd(task, query, drawn, noise, optimizer=sgd, steps=steps)
+GAUSSIAN = gaussian(0.7)
+
+
+def drawing(sampler):
+    return SAMPLERS[sampler](None if sampler == "full" else 4)
+
+
+def build(sampler="full", task=TASKS["linear"], clip="soft", noise=GAUSSIAN, steps=3):
+    parts = gradient(task, CLIPS[clip]), drawing(sampler), noise
+    return noisy_sgd(task, *parts, optimizer=optax.sgd(0.5), steps=steps)
 
 
 def one_lane(model="linear", n=9):
-    z = double(records(n + 1, SHAPE, TASKS[model].classes))
-    z = jax.tree.map(jnp.asarray, z)
+    z = wide(n + 1, SHAPE, TASKS[model].classes)
     return TrainingSet(take(z, slice(n)), take(z, n))
 
 
@@ -105,9 +109,9 @@ def together(data):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_training_equals_a_plain_loop(x64, sampler, model):
     """Batches, sums, noise and updates written out one record at a time."""
-    data, defense = one_lane(model), build(sampler, model)
+    data, defense = one_lane(model), build(sampler, TASKS[model])
     key, side = jax.random.key(5), start_of(defense, model)
-    part = SAMPLERS[sampler](None if sampler == "full" else 4)
+    part = drawing(sampler)
     query, everybody = gradient(TASKS[model], soft_clip(1.0)), together(data)
     params = side.params
     for t in range(3):
@@ -129,8 +133,7 @@ def test_fisher_is_the_trace_along_the_trained_run(x64, sampler):
     """Step by step from the same keys: precision x factor x ||J||^2 of the target."""
     data, defense = one_lane(), build(sampler)
     key, side = jax.random.key(5), start_of(defense)
-    part = SAMPLERS[sampler](None if sampler == "full" else 4)
-    query = gradient(TASKS["linear"], soft_clip(1.0))
+    part, query = drawing(sampler), gradient(TASKS["linear"], soft_clip(1.0))
     state, want = defense.mechanism.init(key, side), 0.0
     step = jax.jit(defense.mechanism.step)
     for _ in range(3):
@@ -141,7 +144,7 @@ def test_fisher_is_the_trace_along_the_trained_run(x64, sampler):
         )
         batch, factor = view.batch, 1.0
         if part.fisher_factor is not None:
-            factor = part.fisher_factor(gaussian(0.7), query, 10)
+            factor = part.fisher_factor(GAUSSIAN, query, 10)
         elif batch.rows is not None:
             factor = ((batch.rows == 9) * batch.weight).sum()
         elif batch.weight is not None:
@@ -158,9 +161,7 @@ def test_fisher_is_the_trace_along_the_trained_run(x64, sampler):
 def test_probes_agree_with_the_closed_form(x64):
     """The mlp path on a linear task: Hutchinson, 400 runs of one step, within 4 s.e."""
     data, slow = one_lane(), build(steps=1)
-    task, sgd = TASKS["linear"]._replace(linear=None), optax.sgd(0.5)
-    query, full = gradient(task, soft_clip(1.0)), SAMPLERS["full"](None)
-    blind = noisy_sgd(task, query, full, gaussian(0.7), optimizer=sgd, steps=1)
+    blind = build(task=TASKS["linear"]._replace(linear=None), steps=1)
     side, rows = start_of(slow), np.array([9])
     keys = jax.random.split(jax.random.key(1), 400)
     got = np.asarray(jax.vmap(lambda k: blind.fisher(k, side, data, rows)[0])(keys))
@@ -225,8 +226,8 @@ def test_a_noisy_sums_release_and_trace(x64):
     data, clip = one_lane("binary_linear"), soft_clip(2.0)
     defense = noisy_sum(TASKS["binary_linear"], clip_norm=2.0, noise_stddev=0.1)
     keys = jax.random.split(jax.random.key(0), 1_000)
-    train = jax.jit(jax.vmap(lambda k: defense.train(k, None, data).params))
-    out = np.asarray(train(keys))
+    train = jax.jit(jax.vmap(defense.train, (0, None, None)))
+    out = np.asarray(train(keys, None, data).params)
     values = (out - out.mean(0)).ravel()
     assert abs(values.var() - 0.01) < 4 * 0.01 * np.sqrt(2 / values.size)
     got = defense.fisher(jax.random.key(0), None, data, np.array([9]))

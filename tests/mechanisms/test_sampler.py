@@ -34,31 +34,31 @@ def draws(name, steps, key=0):
 
 def test_full_batches_are_everybody_and_uniform_ones_subsets_of_one_size():
     assert (draws("full", 3) == 1).all()
-    seen = draws("uniform", 200)
-    assert set(seen.ravel()) == {0.0, 1.0}
-    assert (seen.sum(1) == SIZE).all()
-    assert (seen.mean(0) > 0.2).all()
-    assert len({tuple(row) for row in seen}) > 50
+    batches = draws("uniform", 200)
+    assert set(batches.ravel()) == {0.0, 1.0}
+    assert (batches.sum(1) == SIZE).all()
+    assert (batches.mean(0) > 0.2).all()
+    assert len({tuple(row) for row in batches}) > 50
 
 
 def test_poisson_batches_are_independent_coins():
     """2,000 steps: every record's rate and the variance of sizes within 4 s.e."""
-    seen = draws("poisson", 2_000)
+    batches = draws("poisson", 2_000)
     q = SIZE / N
-    se = np.sqrt(q * (1 - q) / len(seen))
-    assert (abs(seen.mean(0) - q) < 4 * se).all()
-    variance = N * q * (1 - q)
-    assert abs(seen.sum(1).var() - variance) < 4 * variance * np.sqrt(2 / len(seen))
+    se = np.sqrt(q * (1 - q) / len(batches))
+    assert (abs(batches.mean(0) - q) < 4 * se).all()
+    sizes, variance = batches.sum(1), N * q * (1 - q)
+    assert abs(sizes.var() - variance) < 4 * variance * np.sqrt(2 / len(sizes))
 
 
 @pytest.mark.parametrize("key", [0, 1])
 def test_shuffled_epochs_visit_everybody_once(key):
     per_epoch = 3  # 4 + 4 + 2
-    seen = draws("shuffled", 4 * per_epoch, key)
-    for epoch in seen.reshape(4, per_epoch, N):
+    batches = draws("shuffled", 4 * per_epoch, key)
+    for epoch in batches.reshape(4, per_epoch, N):
         assert (epoch.sum(0) == 1).all()
         assert sorted(epoch.sum(1)) == [2, 4, 4]
-    assert (seen[:per_epoch] != seen[per_epoch : 2 * per_epoch]).any()
+    assert (batches[:per_epoch] != batches[per_epoch : 2 * per_epoch]).any()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

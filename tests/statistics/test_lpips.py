@@ -12,7 +12,7 @@ import pytest
 
 from audit.statistics import lpips as perceptual
 from audit.statistics.lpips import WeightsUnavailable, load_weights, lpips, lpips_images
-from tests.statistics.make_lpips_reference import inputs
+from tests.statistics.make_lpips_reference import inputs, reference
 
 REFERENCE = json.loads(Path(__file__).with_name("lpips_reference.json").read_text())
 
@@ -20,12 +20,9 @@ REFERENCE = json.loads(Path(__file__).with_name("lpips_reference.json").read_tex
 @pytest.fixture(scope="module")
 def weights():
     """The installed package's weights, whatever AUDIT_DATA says."""
-    kept = os.environ.pop("AUDIT_DATA", None)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("AUDIT_DATA", raising=False)
         return load_weights()
-    finally:
-        if kept is not None:
-            os.environ["AUDIT_DATA"] = kept
 
 
 @pytest.mark.parametrize("row", REFERENCE, ids=lambda r: f"{r['height']}x{r['width']}")
@@ -35,13 +32,10 @@ def test_equals_the_reference_package(weights, row):
 
 
 def test_parity_with_the_installed_reference():
-    torch = pytest.importorskip("torch")
-    reference = pytest.importorskip("lpips")
-    net = reference.LPIPS(net="alex", verbose=False)
+    pytest.importorskip("torch")
+    pytest.importorskip("lpips")
     a, b = inputs(48, 48, 7)
-    pair = (torch.from_numpy(v).permute(2, 0, 1)[None] for v in (a, b))
-    want = float(net(*pair).detach())
-    assert abs(float(lpips(load_weights(), a, b)) - want) < 1e-5
+    assert abs(float(lpips(load_weights(), a, b)) - reference()(a, b)) < 1e-5
 
 
 def test_jit_vmap_symmetry_and_identity(weights):
@@ -92,25 +86,23 @@ def test_scorecard_wrapper(weights):
 
 def test_the_named_folder_comes_first(weights, monkeypatch, tmp_path):
     """In torchvision's layout; a folder without the file leaves the package."""
-    held = {f"lin{i}": head for i, head in enumerate(weights.heads)}
+    arrays = {f"lin{i}": head for i, head in enumerate(weights.heads)}
     for (i, *_), kernel, bias in zip(
         perceptual.LAYERS, weights.kernels, weights.biases, strict=True
     ):
-        held[f"features.{i}.weight"] = kernel.transpose(3, 2, 0, 1)
-        held[f"features.{i}.bias"] = bias
+        arrays[f"features.{i}.weight"] = kernel.transpose(3, 2, 0, 1)
+        arrays[f"features.{i}.bias"] = bias
     monkeypatch.setenv("AUDIT_DATA", str(tmp_path))
     assert perceptual.weights_source().name == "alexnet.ckpt"
     (tmp_path / "lpips").mkdir()
-    np.savez(tmp_path / "lpips" / "alex.npz", **held)
+    np.savez(tmp_path / "lpips" / "alex.npz", **arrays)
     assert perceptual.weights_source() == tmp_path / "lpips" / "alex.npz"
     jax.tree.map(np.testing.assert_array_equal, load_weights(), weights)
 
 
 def test_both_sources_are_equal_to_the_bit(weights, full_data):
-    own = load_weights()
     assert perceptual.weights_source().suffix == ".npz"
-    for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(weights), strict=True):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, load_weights(), weights)
 
 
 def test_authors_example(weights, full_data):
@@ -130,27 +122,26 @@ class Evil:
         return os.system, ("echo evil",)
 
 
-@pytest.mark.parametrize("damage", ["another file", "a script", "no zip", "nothing"])
+DAMAGE = {
+    "another file": ("a.ckpt", pickle.dumps({"AlexNet_0": {}}), "not the known one"),
+    "a script": ("a.ckpt", pickle.dumps(Evil()), "refused to unpickle"),
+    "no zip": ("a.npz", b"PK not a zip", "is damaged"),
+    "nothing": ("nothing.ckpt", None, r"nothing\.ckpt"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_weights_that_cannot_be_had(damage, monkeypatch, tmp_path):
     """A pickle makes arrays and nothing else, even behind the right checksum."""
-    name, raw, said = {
-        "another file": (
-            "a.ckpt",
-            pickle.dumps({"AlexNet_0": {}}),
-            "not the known one",
-        ),
-        "a script": ("a.ckpt", pickle.dumps(Evil()), "refused to unpickle"),
-        "no zip": ("a.npz", b"PK not a zip", "is damaged"),
-        "nothing": ("nothing.ckpt", None, r"nothing\.ckpt"),
-    }[damage]
+    name, raw, message = DAMAGE[damage]
     path = tmp_path / name
     if raw is not None:
         path.write_bytes(raw)
     monkeypatch.delenv("AUDIT_DATA", raising=False)
     monkeypatch.setattr(perceptual, "_places", lambda: [path])
     if damage == "a script":
-        known = hashlib.sha256(raw).hexdigest()
-        monkeypatch.setattr(perceptual, "CHECKPOINT", known)
+        right = hashlib.sha256(raw).hexdigest()
+        monkeypatch.setattr(perceptual, "CHECKPOINT", right)
     assert (perceptual.weights_source() is None) == (raw is None)
-    with pytest.raises(WeightsUnavailable, match=said):
+    with pytest.raises(WeightsUnavailable, match=message):
         load_weights()

@@ -40,15 +40,15 @@ FAST = {
 @cache
 def prepared(shape, **given):
     """Return a defense, its side and its compiled step: made once for all tests."""
-    own = fim(TASK, **FAST | {"perturbation": shape} | given)
-    side = jax.tree.map(jnp.asarray, own.prepare(KEY, START))
-    return own, side, jax.jit(own.mechanism.step)
+    defense = fim(TASK, **FAST | {"perturbation": shape} | given)
+    side = jax.tree.map(jnp.asarray, defense.prepare(KEY, START))
+    return defense, side, jax.jit(defense.mechanism.step)
 
 
 def offsets(shape, steps=3, **given):
     """Return what is added to gradients in every step of one run, and the end."""
-    own, side, step = prepared(shape, **given)
-    state, out = own.mechanism.init(KEY, side), []
+    defense, side, step = prepared(shape, **given)
+    state, out = defense.mechanism.init(KEY, side), []
     for _ in range(steps):
         state, view = step(KEY, state, DATA)
         out.append(flat(view.side.offset))
@@ -58,10 +58,10 @@ def offsets(shape, steps=3, **given):
 # What the published network is --------------------------------------------------------
 
 
-def example(network_inputs=5, classes=2, seed=0):
+def example(seed=0):
     rng = np.random.default_rng(seed)
-    own = [rng.normal(size=s) for s in ((28, 28, 1), classes, 392, 392)]
-    return Inputs(*(jnp.asarray(a, jnp.float32) for a in own))
+    shapes = (28, 28, 1), 2, 392, 392
+    return Inputs(*(jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes))
 
 
 def test_the_network_has_the_published_size():
@@ -72,9 +72,9 @@ def test_the_network_has_the_published_size():
         assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 511_452
 
 
-def of_one(module, variables, seen):
+def of_one(module, variables, inputs):
     """Call the network as the published code does: on a batch of one."""
-    one = jax.tree.map(lambda a: a[None], seen)
+    one = jax.tree.map(lambda a: a[None], inputs)
     return module.apply(variables, one, mutable=["batch_stats"])[0][0]
 
 
@@ -101,8 +101,8 @@ def test_the_head_is_what_is_left_of_it(architecture):
     params = dict(variables["params"])
     params["BatchNorm_1"] = {**params["BatchNorm_1"], "bias": bias}
     want = of_one(module, {**variables, "params": params}, example())
-    own = {"shift": bias, "Dense_0": params["Dense_1"], "Dense_1": params["Dense_2"]}
-    got = phi.ConstantHead(architecture, 7).apply({"params": own})
+    head = {"shift": bias, "Dense_0": params["Dense_1"], "Dense_1": params["Dense_2"]}
+    got = phi.ConstantHead(architecture, 7).apply({"params": head})
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
@@ -118,9 +118,9 @@ SCHEDULE = {
 
 def fitted(loss, start, t=0, n=7, **given):
     """Return what fitting leaves of a start, by the usual schedule but for `given`."""
-    of, start = objectives.Schedule(**SCHEDULE | given), {"params": start}
-    opt = objectives.adam_of(of).init(start)
-    return objectives.fit(loss, start, opt, of, t, n, KEY)[0]["params"]
+    schedule, start = objectives.Schedule(**SCHEDULE | given), {"params": start}
+    opt = objectives.adam_of(schedule).init(start)
+    return objectives.fit(loss, start, opt, schedule, t, n, KEY)[0]["params"]
 
 
 @pytest.mark.parametrize(("t", "epochs"), [(0, 20), (1, 15), (3, 5), (9, 2)])
@@ -141,15 +141,15 @@ def test_the_penalty_decays(t, weight):
 
 
 def test_an_epoch_visits_records_at_most_once():
-    seen = []
+    visited = []
 
     def loss(phi, rows, weight, key):
-        jax.debug.callback(lambda r: seen.extend(np.asarray(r).tolist()), rows)
+        jax.debug.callback(lambda r: visited.extend(np.asarray(r).tolist()), rows)
         return phi["params"].sum()
 
     fitted(loss, jnp.zeros(1), n=10, epochs=1, least_epochs=1, batch_size=3)
     jax.effects_barrier()
-    assert len(seen) == len(set(seen)) == 9
+    assert len(visited) == len(set(visited)) == 9
 
 
 # The defense --------------------------------------------------------------------------
@@ -170,8 +170,8 @@ def test_a_constant_under_the_unclipped_penalty_vanishes(shape):
 
 def test_a_constant_that_replaces_the_gradient_tells_nothing(x64):
     """Equation 2.4: what is released does not depend on the records at all."""
-    own, side, _ = prepared("constant_direct", objective="replacement", steps=2)
-    trace = jax.jit(own.fisher)(KEY, double(side), double(DATA), np.arange(5))
+    defense, side, _ = prepared("constant_direct", objective="replacement", steps=2)
+    trace = jax.jit(defense.fisher)(KEY, double(side), double(DATA), np.arange(5))
     np.testing.assert_array_equal(trace, 0)
 
 
@@ -179,11 +179,11 @@ def test_the_fit_lowers_its_objective():
     fitter = constant(TASK, soft_clip(1.0), "snr_gradient", phi.Direct, at_mean=True)
     places = phi.places(None, START.params)
     on = Ground(START.params, None, places, jax.tree.map(jnp.asarray, PUBLIC))
-    held = fitter.look(KEY, on)
+    signal = fitter.look(KEY, on)
     how = {"penalty": 1e3, "learning_rate": 0.1, "epochs": 200}
     schedule = objectives.Schedule(**SCHEDULE | how)
     side = refit.begin(fitter, schedule, Side(START.params), START, KEY)
-    value = lambda phi: float(fitter.loss(on, held, phi, None, 1e3, KEY))  # noqa: E731
+    value = lambda phi: float(fitter.loss(on, signal, phi, None, 1e3, KEY))  # noqa: E731
     nothing = {"params": {"constant": jnp.zeros(places.size)}}
     assert value(side.learnt.phi) < 0.7 * value(nothing)
 
@@ -193,8 +193,8 @@ def test_the_fit_lowers_its_objective():
 )
 def test_private_records_do_not_reach_phi(shape):
     """Other private records, same parameters: the same side before the step."""
-    own, side, step = prepared(shape)
-    state = own.mechanism.init(KEY, side)
+    defense, side, step = prepared(shape)
+    state = defense.mechanism.init(KEY, side)
     other = TrainingSet(records(20, SHAPE, 2, seed=7), None)
     state = state._replace(t=jnp.ones((), int))  # the side of step 0 is prepared
     first, second = (step(KEY, state, data)[1].side for data in (DATA, other))
@@ -218,7 +218,7 @@ def test_only_trained_parameters_are_perturbed(density):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["network", "network_static"])
 def test_a_network_perturbs_each_example_its_own_way(shape):
-    own, side, _ = prepared(shape)
+    defense, side, _ = prepared(shape)
     assert side.offset is None
     clip, z = soft_clip(1.0), jax.tree.map(jnp.asarray, DATA.fixed)
     fitter = network(
@@ -236,7 +236,7 @@ def test_a_network_perturbs_each_example_its_own_way(shape):
 
     extra = np.asarray(added(z))
     assert (extra.std(0)[flat(side.mask) == 1] > 0).all()
-    trace = jax.jit(own.fisher)(KEY, side, DATA, np.arange(20))
+    trace = jax.jit(defense.fisher)(KEY, side, DATA, np.arange(20))
     assert np.isfinite(trace).all()
     assert (np.asarray(trace) > 0).all()
 
@@ -244,23 +244,22 @@ def test_a_network_perturbs_each_example_its_own_way(shape):
 @pytest.mark.slow
 def test_static_networks_start_anew_every_step():
     """phi before a step depends on its parameters, not on phi before."""
-    own, side, step = prepared("network_static")
+    defense, side, step = prepared("network_static")
     moved = jax.tree.map(lambda a: a + 1, side.learnt.phi)
-    other = side._replace(learnt=side.learnt._replace(phi=moved))
-    states = [
-        own.mechanism.init(KEY, s)._replace(t=jnp.ones((), int)) for s in (side, other)
-    ]
-    first, second = (step(KEY, s, DATA)[1].side.learnt.phi for s in states)
-    jax.tree.map(np.testing.assert_array_equal, first, second)
+    ends = []
+    for before in (side, side._replace(learnt=side.learnt._replace(phi=moved))):
+        state = defense.mechanism.init(KEY, before)._replace(t=jnp.ones((), int))
+        ends.append(step(KEY, state, DATA)[1].side.learnt.phi)
+    jax.tree.map(np.testing.assert_array_equal, *ends)
 
 
 def test_accounting_is_of_the_side_of_the_step(x64):
     """dFIL of a run equals the sum over steps at the offset each step really used."""
-    own = fim(TASK, **FAST, perturbation="constant_direct")
-    side, data = double(own.prepare(KEY, START)), double(DATA)
-    got = jax.jit(own.fisher)(KEY, side, data, np.array([3]))
-    state, want = own.mechanism.init(KEY, side), 0.0
-    query, step = gradient(TASK, soft_clip(1.0)), jax.jit(own.mechanism.step)
+    defense = fim(TASK, **FAST, perturbation="constant_direct")
+    side, data = double(defense.prepare(KEY, START)), double(DATA)
+    got = jax.jit(defense.fisher)(KEY, side, data, np.array([3]))
+    state, want = defense.mechanism.init(KEY, side), 0.0
+    query, step = gradient(TASK, soft_clip(1.0)), jax.jit(defense.mechanism.step)
     z = jax.tree.map(lambda a: jnp.asarray(a[3]), data.fixed)
     for _ in range(3):
         state, view = step(KEY, state, data)
@@ -282,8 +281,8 @@ def test_one_phi_for_all_runs_is_close_to_its_own():
 
 @pytest.mark.slow
 def test_a_shared_network_has_one_phi_a_step():
-    own, side, step = prepared("network", share_steps=2)
-    state, table = own.mechanism.init(KEY, side), side.learnt.table[1]["params"]
+    defense, side, step = prepared("network", share_steps=2)
+    state, table = defense.mechanism.init(KEY, side), side.learnt.table[1]["params"]
     for t in range(3):
         state, view = step(KEY, state, DATA)
         want = flat(take(table, t))
@@ -303,9 +302,9 @@ def test_any_model_can_be_perturbed():
     """Without a closed form the gradients are kept and the traces probed."""
     task = networks.mlp(SHAPE, 2, hidden=4, activation="tanh")
     start = pretrain.start(task, KEY, PUBLIC, epochs=2)
-    own = fim(task, **(FAST | {"fit_batch_size": 10}))
-    side = own.prepare(KEY, start)
-    released = jax.jit(own.train)(KEY, jax.tree.map(jnp.asarray, side), DATA)
+    defense = fim(task, **(FAST | {"fit_batch_size": 10}))
+    side = defense.prepare(KEY, start)
+    released = jax.jit(defense.train)(KEY, jax.tree.map(jnp.asarray, side), DATA)
     assert np.isfinite(flat(released.params)).all()
     assert np.linalg.norm(flat(side.offset)) > 1e-3
 
@@ -314,10 +313,11 @@ def test_any_model_can_be_perturbed():
 
 
 def test_public_mean_points_along_the_public_gradient():
-    own = public_mean(TASK, shift=2.0, clip_norm=3.0, density=1.0, steps=2)
-    state = own.mechanism.init(KEY, jax.tree.map(jnp.asarray, own.prepare(KEY, START)))
+    defense = public_mean(TASK, shift=2.0, clip_norm=3.0, density=1.0, steps=2)
+    side = jax.tree.map(jnp.asarray, defense.prepare(KEY, START))
+    state = defense.mechanism.init(KEY, side)
     for _ in range(2):
-        state, view = own.mechanism.step(KEY, state, DATA)
+        state, view = defense.mechanism.step(KEY, state, DATA)
         loss = lambda p: jax.vmap(TASK.loss, (None, 0))(p, PUBLIC).mean()  # noqa: E731
         want = flat(jax.grad(loss)(view.params))
         got = flat(view.side.offset)
@@ -326,11 +326,10 @@ def test_public_mean_points_along_the_public_gradient():
 
 
 def test_pretrained_tells_nothing():
-    own = pretrained(TASK)
-    side = own.prepare(KEY, START)
-    np.testing.assert_array_equal(
-        flat(own.train(KEY, side, DATA).params), flat(START.params)
-    )
-    assert not np.any(own.fisher(KEY, side, DATA, np.arange(4)))
-    assert not np.any(own.rdp(21, np.array([2.0, 8.0]), "replace_one"))
+    defense = pretrained(TASK)
+    side = defense.prepare(KEY, START)
+    end = defense.train(KEY, side, DATA).params
+    np.testing.assert_array_equal(flat(end), flat(START.params))
+    assert not np.any(defense.fisher(KEY, side, DATA, np.arange(4)))
+    assert not np.any(defense.rdp(21, np.array([2.0, 8.0]), "replace_one"))
     assert flat(side.params).any()

@@ -11,7 +11,7 @@ from audit.mechanisms.fim import shifted_gradients
 from audit.models import networks
 from audit.models.masks import MASKS
 from audit.types import Examples
-from tests.conftest import double, flat, records
+from tests.conftest import double, flat, wide
 
 SHAPE = (4, 3, 1)
 TASKS = {
@@ -25,10 +25,9 @@ def setting(model, masked):
     task = TASKS[model]
     params = task.init(jax.random.key(0))
     mask = MASKS["random"](jax.random.key(1), params, 0.5) if masked else None
-    z = jax.tree.map(jnp.asarray, double(records(N, SHAPE, task.classes)))
     c = jax.tree.map(lambda a: jax.random.normal(jax.random.key(2), a.shape), params)
     c = c if mask is None else jax.tree.map(jnp.multiply, mask, c)
-    return task, double(params), None if mask is None else double(mask), z, double(c)
+    return task, *double((params, mask)), wide(N, SHAPE, task.classes), double(c)
 
 
 def by_autodiff(task, params, mask, c, z, clip=lambda tree: tree):
@@ -54,17 +53,17 @@ def by_autodiff(task, params, mask, c, z, clip=lambda tree: tree):
 def test_closed_forms_equal_autodiff(x64, model, masked):
     task, params, mask, z, c = setting(model, masked)
     prepare, measure = shifted_gradients.reader(task)
-    held = prepare(params, mask, z, None)
-    got = measure(params, held, z, c)
+    side = prepare(params, mask, z, None)
+    got = measure(params, side, z, c)
     want = by_autodiff(task, params, mask, c, z)
     for have, need in zip(got, want, strict=True):
         np.testing.assert_allclose(have, need, rtol=1e-10)
-    some = measure(params, held, z, c, np.array([4, 1]))
+    some = measure(params, side, z, c, np.array([4, 1]))
     np.testing.assert_allclose(some.leak, want[2][np.array([4, 1])], rtol=1e-10)
     if masked:  # and the mean is the mean gradient
         mean = jax.grad(lambda p: jax.vmap(task.loss, (None, 0))(p, z).mean())(params)
         mean = jax.tree.map(jnp.multiply, mask, mean)
-        np.testing.assert_allclose(flat(held.mean), flat(mean), atol=1e-12)
+        np.testing.assert_allclose(flat(side.mean), flat(mean), atol=1e-12)
 
 
 def test_clipped_trace_equals_autodiff(x64):
