@@ -94,13 +94,13 @@ def levels(**changed):
 
 def test_more_noise_than_accounted_weakens_and_less_voids():
     for noise, level in ((0.9, "error"), (1.1, "warning")):
-        seen = flags.Measured(noise=noise, noise_se=0.01)
-        assert levels(measured=seen) == {"wrong-noise": level}
+        measured = flags.Measured(noise=noise, noise_se=0.01)
+        assert levels(measured=measured) == {"wrong-noise": level}
 
 
 def test_noise_measured_on_few_numbers_is_judged_by_its_standard_error():
-    seen = flags.Measured(noise=0.8, noise_se=0.1)
-    assert levels(measured=seen) == {}
+    measured = flags.Measured(noise=0.8, noise_se=0.1)
+    assert levels(measured=measured) == {}
 
 
 def test_an_attacker_who_shares_the_noise():

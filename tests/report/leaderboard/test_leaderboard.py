@@ -399,9 +399,9 @@ def test_pictures_stop_where_there_is_no_room_left(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     album = template.Album(room=4000)
-    seen = [album.picture(tmp_path / "a.png") for _ in range(4)]
-    assert seen[0] is not None
-    assert seen[-1] is None
+    uris = [album.picture(tmp_path / "a.png") for _ in range(4)]
+    assert uris[0] is not None
+    assert uris[-1] is None
     assert album.full
     (tmp_path / "b.png").write_bytes(b"no picture")
     assert template.Album().picture(tmp_path / "b.png") is None
@@ -419,5 +419,5 @@ def test_a_small_picture_keeps_the_curves_apart(tmp_path):
     uri = template.Album().picture(tmp_path / "a.png")
     shown = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))).convert("RGB")
     rows = np.asarray(shown, int)[[10 * i for i in range(6)], 0]
-    asked = pixels[[10 * i for i in range(6)], 0].astype(int)
-    assert np.abs(rows - asked).max() < 40
+    expected = pixels[[10 * i for i in range(6)], 0].astype(int)
+    assert np.abs(rows - expected).max() < 40
