@@ -1,10 +1,12 @@
 """Fixtures shared by the tests."""
 
+import gc
 import os
 
 import jax
 import numpy as np
 import pytest
+from hydra._internal.hydra import Hydra
 from jax.flatten_util import ravel_pytree
 
 from audit.types import Examples
@@ -20,6 +22,17 @@ def compiled_once(tmp_path_factory):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def composed_once():
+    """Let Hydra compose a scenario once: before that it does so to read `hydra.mode`.
+
+    Commands that tests start as processes of their own compose as users' do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+        yield
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("strength of attacks (docs/strength.md)")
     group.addoption(
@@ -31,6 +44,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    gc.set_threshold(50_000)  # a tenth of all time went into looking for garbage
     update, reason = (config.getoption(o) for o in ("--update-golden", "--reason"))
     if update and not reason:
         raise pytest.UsageError('--update-golden needs --reason "why"')
