@@ -60,7 +60,7 @@ def test_help_and_bad_words_do_not_import_jax():
 
 
 RUN = ("run", "scenario=binary_mnist", "data=mnist5k")
-FIL = ("run", "scenario=glm_fil_mnist", "data=mnist5k")
+FIL = ("run", "scenario=glm_fil_mnist", "data=digits")
 ATTRIBUTES = ("run", "scenario=glm_attributes")
 EPSILON = ("run", "scenario=epsilon_audit")
 ONE_RUN = ("run", "scenario=epsilon_one_run")
@@ -90,20 +90,20 @@ WRONG = {
     (*ONE_RUN, "canaries.count=1"): "the game one_run needs at least 2",
     (*ONE_RUN, "runs=2"): "runs=2: the game one_run has one run per audit",
     (*FIL, "features.pca=-1"): "features.pca=-1",
-    (*FIL, "sets.mnist5k.splits.targets=3"): "every fixed record is the target in turn",
+    (*FIL, "sets.digits.splits.targets=3"): "every fixed record is the target in turn",
 }  # fmt: skip
 
 
 # What only the data can tell, and still nothing is trained
 TOLD_BY_DATA = {
-    (*FIL, "features.pca=785"): "features.pca=785",
+    (*FIL, "features.pca=65"): "features.pca=65",
     (*FIL, "task.classes=[0,1,2]"): "binary_linear has two classes, not 3",
     (*FIL, "task.model=linear", "task.classes=[0,1,2]"): "the task has 3",
     (*FIL, "defense.logistic.max_norm=0.1"): "above max_norm=0.1",
     (*FIL, "features.pca=0"): "constant",
-    (*FIL, "sets.mnist5k.splits.fixed=15"): "features.pca=20: the 15 fixed records",
+    (*FIL, "sets.digits.splits.fixed=15"): "features.pca=20: the 15 fixed records",
     (*FIL, "defense.logistic.regularization=0", "features.pca=3",
-     "sets.mnist5k.splits.fixed=40"): "a plane separates the classes",
+     "sets.digits.splits.fixed=40"): "a plane separates the classes",
     (*ATTRIBUTES, "attribute=sexx"): "unknown attribute 'sexx'; did you mean 'sex'?",
     (*ATTRIBUTES, "attribute=age"): "attribute 'age' takes",
     (*ATTRIBUTES, "defense.noise.loss=logistic"): "loss=logistic fits two classes",

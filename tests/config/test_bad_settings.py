@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
+from omegaconf import OmegaConf
 
 from audit import data
-from audit.config import compose, hydra_app, registry
+from audit.config import compose, hydra_app, registry, scenario_file
 from audit.config.schema import (
     Features,
     Pretrain,
@@ -88,11 +89,11 @@ class Scene(NamedTuple):
 def scenes(tmp_path_factory):
     scenes, folder = {}, tmp_path_factory.mktemp("files")
     for name in NAMES:
-        text = (hydra_app.BUILT_IN / f"{name}.yaml").read_text()
-        first = re.search(r"^sets:.*\n(?:\s*#.*\n)*  (\w+):", text, re.MULTILINE)
-        words = (f"scenario={name}", f"data={first[1]}")
-        scenario = hydra_app.composed(list(words))[0]
-        scenes[name] = Scene(scenario, ("run", *words), folder)
+        config = scenario_file.load(hydra_app.BUILT_IN / f"{name}.yaml")
+        config.data = next(iter(config.sets))
+        whole = OmegaConf.to_container(config, resolve=True)
+        words = ("run", f"scenario={name}", f"data={config.data}")
+        scenes[name] = Scene(compose.validate(name, whole), words, folder)
     return scenes
 
 
