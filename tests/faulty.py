@@ -85,7 +85,7 @@ def shuffled_as_poisson(task: Task) -> Defense:
     sampler = poisson(BATCH)._replace(
         draw=drawn.draw, denominator=drawn.denominator, schedule=drawn.schedule
     )
-    return _built(task, sampler=sampler)
+    return _built(task, sampler=sampler)._replace(pld=None)  # ten seconds less
 
 
 def half_sum(task: Task) -> Defense:

@@ -299,13 +299,9 @@ PLAIN = jnp.full((4, 4, 1), 0.5)
 BROKEN_ATTACKS = {
     "threat_model_words_are_known": {"model": model(sees={"key"})},
     "some_game_can_be_played": {"model": model(knows={"canaries"})},
-    "what_it_declares_is_enough": {
-        "guess": lambda s, key, observation: s + observation.params["w"]
-    },
+    "what_it_declares_is_enough": {"guess": lambda s, key, o: s + o.params["w"]},
     "what_it_did_not_declare_is_not_read": {
-        "guess": lambda s, key, observation: (
-            s if observation.target is None else observation.target
-        )
+        "guess": lambda s, key, o: s if o.target is None else o.target
     },
     "the_target_stays_hidden": {
         "model": model(sees={"target"}),

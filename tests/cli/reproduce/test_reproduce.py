@@ -307,14 +307,6 @@ def test_all_is_every_source(bench, monkeypatch):
     assert {p.stem for p in pages} == {"mine", "yours"}
 
 
-def refused(bench, capsys, *words):
-    """Return the one line the command is refused with, before anything runs."""
-    place = [] if "--config-dir" in words else ["--config-dir", str(bench.folder)]
-    line = commands.refused(capsys, "reproduce", *words, *place)
-    assert bench.done == []
-    return line
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -328,7 +320,9 @@ def refused(bench, capsys, *words):
     ],
 )
 def test_words_typed_wrong(bench, words, message, capsys):
-    assert message in refused(bench, capsys, *words.split())
+    place = [] if "--config-dir" in words else ["--config-dir", str(bench.folder)]
+    assert message in commands.refused(capsys, "reproduce", *words.split(), *place)
+    assert bench.done == []
 
 
 @pytest.mark.parametrize(
@@ -344,9 +338,12 @@ def test_words_typed_wrong(bench, words, message, capsys):
 )
 def test_a_file_that_cannot_work_is_refused(bench, old, new, message, capsys):
     file = written(bench.folder, FILE.replace(old, new))
-    line = refused(bench, capsys, "mine")
+    assert bench.reproduce() == 2
+    line = capsys.readouterr().err
     assert message in line
     assert str(file) in line
+    assert line.count("\n") == 1
+    assert bench.done == []
 
 
 def test_a_tiny_source_end_to_end(tmp_path, monkeypatch, capsys):

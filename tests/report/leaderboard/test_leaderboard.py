@@ -113,20 +113,6 @@ def test_a_row_from_elsewhere_that_is_wrong_stops_with_exit_code_two(tmp_path, c
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["resluts=x"], "takes results=DIR, not 'resluts=x'"),
-        (["results=/no/such"], "no such folder"),
-        (["results=."], "no scorecard"),
-    ],
-)
-def test_wrong_words(words, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["leaderboard", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 # Tables -------------------------------------------------------------------------------
 
 
@@ -191,31 +177,23 @@ def test_seeds_that_are_not_averaged(data):
 
 
 @pytest.mark.parametrize(
-    ("points", "front"),
+    ("points", "error", "front"),
     [
-        ([(1, 1), (2, 0.5), (0.5, 2)], {0, 1, 2}),
-        ([(1, 1), (1, 2), (0, 2)], {1}),
-        ([(1, 1), (1, 1)], {0, 1}),
-        ([(None, 1), (1, float("nan")), (0, 0)], {2}),
+        ([(1, 1), (2, 0.5), (0.5, 2)], None, {0, 1, 2}),
+        ([(1, 1), (1, 2), (0, 2)], None, {1}),
+        ([(1, 1), (1, 1)], None, {0, 1}),
+        ([(None, 1), (1, float("nan")), (0, 0)], None, {2}),
+        # with a standard error, a dot is lost to a difference beyond noise: two
+        # standard errors of a difference are .028
+        ([(1, 1), (1, 1.015)], 0.01, {0, 1}),
+        ([(1, 1), (1, 1.04)], 0.01, {1}),
+        ([(1, 1), (0.985, 1.04)], 0.01, {1}),
+        ([(1, 1), (0.96, 2)], 0.01, {0, 1}),
     ],
 )
-def test_pareto(points, front):
-    assert standings.pareto(points) == front
-
-
-@pytest.mark.parametrize(
-    ("gap", "front"),
-    [
-        ((0, 0.015), {0, 1}),
-        ((0, 0.04), {1}),
-        ((-0.015, 0.04), {1}),
-        ((-0.04, 1), {0, 1}),
-    ],
-)
-def test_a_dot_is_lost_to_a_difference_beyond_noise(gap, front):
-    """Standard errors of .01 each: two of a difference are .028."""
-    points = [(1, 1), (1 + gap[0], 1 + gap[1])]
-    assert standings.pareto(points, [(0.01, 0.01)] * 2) == front
+def test_pareto(points, error, front):
+    errors = [] if error is None else [[(error, error)] * len(points)]
+    assert standings.pareto(points, *errors) == front
 
 
 def test_comparisons_say_what_is_equal_or_why_there_is_none(data):
