@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import gc
 import os
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 import pytest
+from hydra._internal.hydra import Hydra
 from jax.flatten_util import ravel_pytree
 
 from audit.types import Examples
@@ -34,6 +36,17 @@ def compile_quickly():
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def composed_once():
+    """Let Hydra compose a scenario once: before that it does so to read `hydra.mode`.
+
+    Commands that tests start as processes of their own compose as users' do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
+        yield
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("strength of attacks (docs/strength.md)")
     group.addoption(
@@ -47,6 +60,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if "not strength" in config.option.markexpr:
         compile_quickly()
+    gc.set_threshold(50_000)  # a tenth of all time went into looking for garbage
     update, reason = (config.getoption(o) for o in ("--update-golden", "--reason"))
     if update and not reason:
         raise pytest.UsageError('--update-golden needs --reason "why"')

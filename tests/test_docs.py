@@ -31,8 +31,8 @@ def test_every_scenario_stands_in_the_readme():
 
 def links(text):
     """Return what a text links to inside the repository."""
-    found = re.findall(r"\]\(([^)#]+)", text)
-    return [target for target in found if "://" not in target]
+    targets = re.findall(r"\]\(([^)#]+)", text)
+    return [target for target in targets if "://" not in target]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -59,8 +59,8 @@ def test_the_readme_shows_the_leaderboard_as_it_is():
     block = re.search(r"<!-- leaderboard -->\n(.*?)<!-- /", readme, re.DOTALL)
     assert block is not None
     (shown,) = grids(block[1])
-    held = grids((ROOT / "results" / "LEADERBOARD.md").read_text())[0]
-    assert len(shown) == len(held) >= 5
-    for mine, theirs in zip(shown, held, strict=True):
+    committed = grids((ROOT / "results" / "LEADERBOARD.md").read_text())[0]
+    assert len(shown) == len(committed) >= 5
+    for mine, theirs in zip(shown, committed, strict=True):
         assert mine == {name: theirs[name] for name in mine}
         assert len(mine) >= 8

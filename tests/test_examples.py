@@ -40,9 +40,9 @@ def installed(tmp_path, monkeypatch):
 
 def test_it_is_found_by_its_entry_points(installed, capsys):
     assert main(["list"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("dpsgd_cosine", "linear_reconstructor", "le_cam", "two_digits"):
-        line = next(li for li in said.split("\n") if li.startswith(f"  {name} "))
+        line = next(li for li in output.split("\n") if li.startswith(f"  {name} "))
         assert line.endswith("[package breachmark-example 0.1.0]")
 
 
@@ -53,8 +53,8 @@ def test_it_is_audited_as_it_stands(installed, tmp_path):
     assert {p["kind"] for p in card["provenance"]["plugins"]} == {
         "defense", "attack", "bound", "scenario",
     }  # fmt: skip
-    own = {b["name"] for b in card["defenses"]["dpsgd_cosine"]["bounds"]}
-    assert {"le_cam", "cramer_rao"} <= own
+    bounds = {b["name"] for b in card["defenses"]["dpsgd_cosine"]["bounds"]}
+    assert {"le_cam", "cramer_rao"} <= bounds
     assert {t["status"] for t in card["trials"]} == {"ok"}
 
 

@@ -30,9 +30,9 @@ def test_no_attack_beats_the_finite_prior(full_data, tmp_path_factory):
     card = card_of(tmp_path_factory, "binary_mnist")
     assert abs(card.floor["mse"] - 0.0439) <= 0.0005
     bound = {
-        label: next(b["mean"] for b in own["bounds"] if b["name"] == "finite_prior")
-        for label, own in card.defenses.items()
-        if own["bounds"]
+        label: next(b["mean"] for b in part["bounds"] if b["name"] == "finite_prior")
+        for label, part in card.defenses.items()
+        if part["bounds"]
     }
     assert 0.0012 < bound["dpsgd"] < 0.0035
     assert 0.0405 < bound["dpsgd_strong"] < 0.0442
@@ -54,9 +54,9 @@ def test_reweighting_evens_out_eta(full_data, tmp_path_factory):
 
 def test_guo_section_7_1(full_data, tmp_path_factory):
     card = card_of(tmp_path_factory, "glm_output_perturbation")
-    own = card.defenses["perturbed"]
-    assert round(own["utility"]["noiseless"], 4) == 0.9995
-    np.testing.assert_allclose(own["rdp2"], 735.9, atol=0.1)
+    guarantees = card.defenses["perturbed"]
+    assert round(guarantees["utility"]["noiseless"], 4) == 0.9995
+    np.testing.assert_allclose(guarantees["rdp2"], 735.9, atol=0.1)
     # without an intercept: the root chosen by length is the right one
     right = card.arrays["exact/glm_attack/mse"] < 1e-12
     assert 0.998 < right.mean() < 1
@@ -109,13 +109,13 @@ def test_two_probes_make_the_largest_dfil_of_table_3_1(full_data):
         "exact": query.closed_forms.trace(public.params, side, z),
         "two probes": jax.lax.map(estimate, (keys, z), batch_size=200),
     }
-    seen = {}
+    statistics = {}
     for name, trace in traces.items():
         roots = np.sqrt(np.asarray(trace) / 784 / (0.5 * 10) ** 2)
-        seen[name] = np.array([roots.max(), roots.mean(), np.median(roots)])
-        print(name, seen[name].round(4))
+        statistics[name] = np.array([roots.max(), roots.mean(), np.median(roots)])
+        print(name, statistics[name].round(4))
     published = np.array([0.6615, 0.0608, 0.0132])
-    off = {name: abs(own / published - 1) for name, own in seen.items()}
+    off = {name: abs(ours / published - 1) for name, ours in statistics.items()}
     assert (off["two probes"] < [0.25, 0.1, 0.1]).all()
     assert off["exact"][0] > 0.4
     assert off["exact"][2] > 0.1

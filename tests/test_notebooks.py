@@ -17,7 +17,7 @@ def cells(notebook, kind="code"):
     return [c for c in notebook["cells"] if c["cell_type"] == kind]
 
 
-def said(cell):
+def output(cell):
     """Return what a cell printed or showed, as text, without clock times."""
     parts = [
         "".join(o.get("text") or o.get("data", {}).get("text/plain", ""))
@@ -28,8 +28,8 @@ def said(cell):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_it_was_executed_in_order_without_an_error(path):
-    held = json.loads(path.read_text())
-    code = cells(held)
+    notebook = json.loads(path.read_text())
+    code = cells(notebook)
     assert [c["execution_count"] for c in code] == list(range(1, len(code) + 1))
     outputs = [o for c in code for o in c["outputs"]]
     assert not [o for o in outputs if o["output_type"] == "error"]
@@ -39,8 +39,8 @@ def test_it_was_executed_in_order_without_an_error(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_its_links_lead_somewhere(path):
-    held = json.loads(path.read_text())
-    text = "\n".join("".join(c["source"]) for c in cells(held, "markdown"))
+    notebook = json.loads(path.read_text())
+    text = "\n".join("".join(c["source"]) for c in cells(notebook, "markdown"))
     assert links(text)
     for link in links(text):
         assert (path.parent / link).exists(), link
@@ -52,11 +52,11 @@ def test_executed_again_it_says_the_same(path, tmp_path):
     """Numbers to 2%: another processor sums in another order."""
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
-    held = json.loads(path.read_text())
+    notebook = json.loads(path.read_text())
     fresh = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(fresh, timeout=1800).execute(cwd=tmp_path)
-    for old, new in zip(cells(held), cells(fresh), strict=True):
-        assert_same(said(old), said(new))
+    for old, new in zip(cells(notebook), cells(fresh), strict=True):
+        assert_same(output(old), output(new))
 
 
 def assert_same(old, new):

@@ -158,18 +158,13 @@ def run(out, *words, code=0):
 
 
 def test_the_same_command_gives_the_same_numbers(card, tmp_path):
-    """Replayed elsewhere, without the first run's store."""
-    again = run(tmp_path)
-    assert set(again.arrays) == set(card.arrays)
-    for name, array in card.arrays.items():
-        np.testing.assert_array_equal(again.arrays[name], array, err_msg=name)
-
-
-def test_another_seed_gives_other_numbers(card, tmp_path):
-    other = run(tmp_path, "seed=1", "defenses=[dpsgd]", "attacks=[class_mean]")
-    assert other.provenance.scenario_digest != card.provenance.scenario_digest
-    assert (other.arrays["dpsgd/dfil"] != card.arrays["dpsgd/dfil"]).all()
-    np.testing.assert_array_equal(other.arrays["target"], card.arrays["target"])
+    """Replayed elsewhere, without the first run's store, and with a shorter line-up."""
+    attacks = "attacks=[reconstructor,nearest_neighbour]"
+    again = run(tmp_path, "defenses=[dpsgd,fim]", attacks)
+    assert len(again.trials) == 4
+    assert {f"{t.defense}/{t.attack}/mse" for t in again.trials} <= set(again.arrays)
+    for name, array in again.arrays.items():
+        np.testing.assert_array_equal(array, card.arrays[name], err_msg=name)
 
 
 def test_a_folder_with_another_run_is_left_alone(folder, capsys):
@@ -179,7 +174,10 @@ def test_a_folder_with_another_run_is_left_alone(folder, capsys):
     assert (folder / "scorecard.json").read_bytes() == before
 
 
-def test_a_broken_attack_fails_alone(tmp_path, monkeypatch, capsys):
+def test_under_another_seed_one_attack_breaks_and_one_does_not_apply(
+    card, tmp_path, monkeypatch, capsys
+):
+    """Numbers are others, a failure ends no other trial, and a skip has its reason."""
     real = reconstruction.play
 
     def broken(key, attack, *rest):
@@ -188,13 +186,23 @@ def test_a_broken_attack_fails_alone(tmp_path, monkeypatch, capsys):
         return real(key, attack, *rest)
 
     monkeypatch.setattr(reconstruction, "play", broken)
-    line_up = ["defenses=[sgd]", "attacks=[nearest_neighbour,class_mean]"]
-    card = run(tmp_path, *line_up, code=1)
-    status = {t.attack: t.status for t in card.trials}
-    assert status == {"nearest_neighbour": "failed", "class_mean": "ok"}
+    line_up = "attacks=[nearest_neighbour,class_mean,sum_inversion]"
+    other = run(tmp_path, "seed=1", "defenses=[dpsgd,noisy_sum]", line_up, code=1)
+    outcomes = {
+        t.attack: (t.status, t.reason) for t in other.trials if t.defense == "dpsgd"
+    }
+    assert outcomes["nearest_neighbour"][0] == "failed"
+    assert outcomes["class_mean"] == ("ok", None)
+    assert outcomes["sum_inversion"] == ("skipped", "the defense is not sum")
+    page = (tmp_path / "scorecard.md").read_text()
+    assert "skipped, the defense is not sum" in page
     out, err = capsys.readouterr()
     assert "RuntimeError: this attack is broken" in err
-    assert "nearest_neighbour on sgd: failed" in out
+    assert "nearest_neighbour on dpsgd: failed" in out
+
+    assert other.provenance.scenario_digest != card.provenance.scenario_digest
+    assert (other.arrays["dpsgd/dfil"] != card.arrays["dpsgd/dfil"]).all()
+    np.testing.assert_array_equal(other.arrays["target"], card.arrays["target"])
 
 
 def test_calibration_reads_one(tmp_path):
@@ -205,14 +213,6 @@ def test_calibration_reads_one(tmp_path):
     assert abs(result["against"]["cramer_rao"]["tightness"] - 1) < 0.02
     assert abs(result["bias2"]) < 0.01 * result.mse
     assert "below-bound-unexplained" not in names(inversion)
-
-
-def test_inapplicable_pairs_are_skipped_with_the_reason(tmp_path):
-    line_up = "defenses=[sgd,noisy_sum]", "attacks=[class_mean,sum_inversion]"
-    skipped = run(tmp_path, *line_up).trials[1]
-    assert (skipped.status, skipped.reason) == ("skipped", "the defense is not sum")
-    page = (tmp_path / "scorecard.md").read_text()
-    assert "skipped, the defense is not sum" in page
 
 
 def test_results_of_earlier_runs_do_not_make_a_checkout_dirty(tmp_path):

@@ -23,28 +23,28 @@ AUDIT = [c.split(maxsplit=3)[3] for c in commands() if c.startswith("python -m a
 
 
 def test_it_walks_the_whole_path():
-    asked = [words.split()[0] for words in AUDIT]
+    verbs = [words.split()[0] for words in AUDIT]
     order = ["doctor", "run", "show", "report", "leaderboard", "new", "run", "report"]
-    assert asked == [*order, "verify", "leaderboard"]
+    assert verbs == [*order, "verify", "leaderboard"]
 
 
 @pytest.mark.parametrize("words", [w for w in AUDIT if w.startswith("run ")])
 def test_runs_compose_as_written(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call("new", "defense", "quiet", "--plugins", "mine") == 0
-    asked, folders = plugins.words(shlex.split(words)[1:])
+    typed, folders = plugins.words(shlex.split(words)[1:])
     with plugins.using(folders):
-        held, replay = composed(*asked)
-    assert shlex.split(replay)[: len(asked)] == asked
-    assert held.data == "digits"
+        scenario, replay = composed(*typed)
+    assert shlex.split(replay)[: len(typed)] == typed
+    assert scenario.data == "digits"
 
 
 def test_its_typo_is_answered_as_it_says(capsys):
     (words,) = [w for w in AUDIT if w.startswith("show ")]
-    said = refused(capsys, *shlex.split(words))
+    line = refused(capsys, *shlex.split(words))
     quoted = re.search(r"answers `([^`]+)`", PAGE.read_text())
     assert quoted is not None
-    assert quoted[1] in said
+    assert quoted[1] in line
 
 
 def test_its_edit_takes_hold(tmp_path, monkeypatch):

@@ -26,8 +26,8 @@ def test_cosine_search(benchmark):
 
     def one(key, z):
         update = jax.grad(task.loss)(params, z)
-        seen = Observation(params=params, update=update, label=z.y)
-        return attack.guess(state, key, seen)
+        observation = Observation(params=params, update=update, label=z.y)
+        return attack.guess(state, key, observation)
 
     run = jax.jit(jax.vmap(one))
     keys = jax.random.split(jax.random.key(2), IMAGES)

@@ -31,8 +31,8 @@ def problem():
 @pytest.mark.parametrize("name", bench.SETTINGS)
 def test_shadow_models(benchmark, problem, name):
     task, data = problem
-    of, key = bench.learner(name, task), jax.random.key(1)
-    run = lambda: shadow.sweep("train", of, key, data, engine=ENGINE)  # noqa: E731
+    learner, key = bench.learner(name, task), jax.random.key(1)
+    run = lambda: shadow.sweep("train", learner, key, data, engine=ENGINE)  # noqa: E731
     out = benchmark.pedantic(run, rounds=5, warmup_rounds=1)
     weights = np.concatenate([a.ravel() for a in jax.tree.leaves(out)])
     benchmark.extra_info["models"] = bench.MODELS
@@ -60,10 +60,10 @@ def test_matrix_product(benchmark):
 
 def test_fisher_closed_form(benchmark, problem):
     task, data = problem
-    of, rows = bench.learner("dpsgd", task), np.array([bench.FIXED])
+    learner, rows = bench.learner("dpsgd", task), np.array([bench.FIXED])
     few = data._replace(target=jax.tree.map(lambda a: a[:512], data.target))
     run = lambda: shadow.sweep(  # noqa: E731
-        "fisher", of, jax.random.key(1), few, rows, engine=ENGINE, precise=True
+        "fisher", learner, jax.random.key(1), few, rows, engine=ENGINE, precise=True
     )
     traces = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     benchmark.extra_info["mean dfil"] = float(traces.mean() / 784)
@@ -72,9 +72,9 @@ def test_fisher_closed_form(benchmark, problem):
 def test_exact_logistic_fits(benchmark, problem):
     """Minimisers in float64, one record of 1,001 differing between them."""
     task, data = problem
-    of = bench.learner("glm", task)
+    learner = bench.learner("glm", task)
     run = lambda: shadow.sweep(  # noqa: E731
-        "train", of, jax.random.key(1), data, engine=ENGINE, precise=True
+        "train", learner, jax.random.key(1), data, engine=ENGINE, precise=True
     )
     out = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     benchmark.extra_info["models"] = len(out.params)
@@ -84,7 +84,7 @@ def test_exact_logistic_fits(benchmark, problem):
 def test_glm_attack_on_every_record(benchmark, problem):
     """Guesses = records x releases; the n x d guesses of a release are never stored."""
     task, data = problem
-    of, key = bench.learner("glm", task), jax.random.key(1)
+    learner, key = bench.learner("glm", task), jax.random.key(1)
     n, releases = len(data.target.y), 100
     nobody = jax.tree.map(lambda a: a[:0], data.fixed)
     splits = Splits(
@@ -95,7 +95,7 @@ def test_glm_attack_on_every_record(benchmark, problem):
     weights = np.random.default_rng(0).normal(size=(releases, 785)) / 100
     attack = registry.find("attack", "glm_attack")(task)
     run = lambda: leave_one_out.play(  # noqa: E731
-        key, attack, Runs(of, Release(weights), None), Guarantees(), table
+        key, attack, Runs(learner, Release(weights), None), Guarantees(), table
     )
     result = benchmark.pedantic(run, rounds=2, warmup_rounds=1)
     benchmark.extra_info["guesses"] = n * releases
@@ -129,7 +129,7 @@ def test_half_in_shadow_networks(benchmark, name):
     )
     task, key = networks.mlp((28, 28, 1), 10, hidden=64), jax.random.key(0)
     nobody = jax.tree.map(lambda a: a[:0], z)
-    of = shadow.learner(
+    learner = shadow.learner(
         registry.find("defense", name),
         task,
         registry.check("defense", name, dict(NETWORK), name),
@@ -139,13 +139,13 @@ def test_half_in_shadow_networks(benchmark, name):
     )
     member = membership_designs.in_out.member(key, 256, 4000)
     data = TrainingSet(fixed, None, membership_designs.in_out.rows(member))
-    asked, engine = (fixed, pool, np.zeros(1, np.int32)), shadow.Engine(Lanes(64))
+    rows, engine = (fixed, pool, np.zeros(1, np.int32)), shadow.Engine(Lanes(64))
     run = lambda: shadow.sweep(  # noqa: E731
-        "train", of, key, data, *asked, engine=engine, then=of_release
+        "train", learner, key, data, *rows, engine=engine, then=of_release
     )
-    seen = benchmark.pedantic(run, rounds=1, warmup_rounds=0)
+    signals = benchmark.pedantic(run, rounds=1, warmup_rounds=0)
     benchmark.extra_info["models"] = 256
-    assert np.isfinite(seen.candidates).all()
+    assert np.isfinite(signals.candidates).all()
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_scoring(benchmark, name):
     nobody = Examples(np.zeros((pool, 1)), rng.integers(0, 10, pool))
     task = Task("test", None, None, None, (1,), 10)
     attack = registry.find("attack", name)(task)
-    known = Knowledge(task, nobody, np.arange(pool), shadows=shadows)
+    knowledge = Knowledge(task, nobody, np.arange(pool), shadows=shadows)
 
     def run():
-        state, _ = attack.fit(jax.random.key(0), known)
+        state, _ = attack.fit(jax.random.key(0), knowledge)
         one = Shadows(member[:1], label, target)
         return _scorer(attack, state)(jax.random.key(1), one)
 

@@ -15,15 +15,15 @@ def small(monkeypatch):
 
 
 def test_every_defense_is_measured_and_equals_the_loop(small):
-    found = bench.measure(Lanes(8))
-    names = [s.name for s in found.speeds]
+    bench_result = bench.measure(Lanes(8))
+    names = [s.name for s in bench_result.speeds]
     assert names == [*bench.SETTINGS, "plain loop (dpsgd)", "glm (exact, float64)"]
-    assert all(s.per_second > 0 for s in found.speeds)
-    assert found.difference < 1e-5
-    for speed in found.speeds[:-2]:
+    assert all(s.per_second > 0 for s in bench_result.speeds)
+    assert bench_result.difference < 1e-5
+    for speed in bench_result.speeds[:-2]:
         assert speed.share == pytest.approx(
-            speed.per_second * 4 * 51 * 37 * 5 / 1e9 / found.gflops
+            speed.per_second * 4 * 51 * 37 * 5 / 1e9 / bench_result.gflops
         )
-    text = bench.render(found)
+    text = bench.render(bench_result)
     for word in ("GFLOP/s", "dpsgd", "of product", "plain loop", "difference"):
         assert word in text

@@ -20,9 +20,9 @@ def elsewhere(seed=0):
     labels = rng.integers(0, CLASSES, RECORDS)
     logits = rng.normal(0, 0.5, (MODELS, RECORDS, QUERIES, CLASSES))
     hard = rng.normal(0, 2, (RECORDS, 1))
-    own = hard + 1.5 * keep[:, :, None] + 0.1 * rng.normal(size=logits.shape[:3])
+    true_logit = hard + 1.5 * keep[:, :, None] + 0.1 * rng.normal(size=logits.shape[:3])
     np.put_along_axis(logits, np.broadcast_to(labels[None, :, None, None],
-                      (*logits.shape[:3], 1)), own[..., None], -1)  # fmt: skip
+                      (*logits.shape[:3], 1)), true_logit[..., None], -1)  # fmt: skip
     return keep, logits.astype(np.float32), labels
 
 
@@ -50,12 +50,12 @@ def test_plain_scores_are_rated_as_they_are(tmp_path, capsys):
     file = tmp_path / "scores.npz"
     np.savez(file, members=a, nonmembers=b, shadow_members=a, shadow_nonmembers=b)
     assert main(["membership", str(file)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     auc = roc.auc(a, b)
-    assert f"{auc.value:.4f} [{auc.low:.4f}, {auc.high:.4f}]" in said
-    assert "1500 scores of members, 1200 of non-members" in said
-    assert said.count("unavailable (1200)") == 4
-    assert "(from shadows)" in said
+    assert f"{auc.value:.4f} [{auc.low:.4f}, {auc.high:.4f}]" in output
+    assert "1500 scores of members, 1200 of non-members" in output
+    assert output.count("unavailable (1200)") == 4
+    assert "(from shadows)" in output
     np.savez(file, scores=np.r_[a, b], member=np.r_[np.ones(1500), np.zeros(1200)] > 0)
     assert main(["membership", str(file)]) == 0
     assert f"{auc.value:.4f} [{auc.low:.4f}, {auc.high:.4f}]" in capsys.readouterr().out
@@ -66,29 +66,29 @@ def test_no_epsilon_is_read_into_a_models_scores(tmp_path, capsys):
     file = tmp_path / "scores.npz"
     np.savez(file, members=np.arange(50.0) + 100, nonmembers=np.arange(50.0))
     main(["membership", str(file)])
-    said = capsys.readouterr().out
-    assert "ε" not in said
-    assert "No epsilon" in said
+    output = capsys.readouterr().out
+    assert "ε" not in output
+    assert "No epsilon" in output
 
 
 def test_a_tree_of_logits_a_file_of_logits_and_of_scores_say_the_same(tree, tmp_path):
     keep, logits, labels = elsewhere()
     np.savez(tmp_path / "a.npz", keep=keep, logits=logits, labels=labels)
     np.savez(tmp_path / "b.npz", keep=keep, scores=odds(logits, labels))
-    held = [
+    experiments = [
         score_formats.read(p) for p in (tree, tmp_path / "a.npz", tmp_path / "b.npz")
     ]
-    for other in held:
+    for other in experiments:
         np.testing.assert_array_equal(other.keep, keep)
         np.testing.assert_allclose(
-            other.signals.astype(float), held[0].signals.astype(float), rtol=2e-3
+            other.signals.astype(float), experiments[0].signals.astype(float), rtol=2e-3
         )
-    assert held[0].names[0] == "experiment-0_12"
+    assert experiments[0].names[0] == "experiment-0_12"
 
 
 def test_the_last_checkpoint_counts_and_scores_go_before_logits(tree):
-    held = score_formats.read(tree)
-    assert held.signals.std() > 1  # the first checkpoint is all zeros
+    experiment = score_formats.read(tree)
+    assert experiment.signals.std() > 1  # the first checkpoint is all zeros
     for model in tree.glob("*/logits"):
         (model.parent / "scores").mkdir()
         np.save(model.parent / "scores" / "1.npy", np.full((RECORDS, 1), 3.0))
@@ -118,11 +118,11 @@ def test_lira_on_the_file_is_lira_written_out(tree):
     phi = odds(logits, labels).astype(float)
     rating = rate_scores.rate(tree, f"experiment-{MODELS - 1}_{MODELS}", 0)
     row = {r.attack: r for r in rating.attacks}["lira"]
-    own = MODELS - 1
-    half = min(keep[:own].sum(0).min(), (~keep[:own]).sum(0).min())
+    last = MODELS - 1
+    half = min(keep[:last].sum(0).min(), (~keep[:last]).sum(0).min())
     scores = []
     for j in range(RECORDS):
-        parts = [np.flatnonzero(keep[:own, j])[:half], np.flatnonzero(~keep[:own, j])]
+        parts = [np.flatnonzero(keep[:last, j])[:half], np.flatnonzero(~keep[:last, j])]
         parts[1] = parts[1][len(parts[1]) - half :]
         laws = [(np.median(phi[p, j], 0), phi[p, j].std(0)) for p in parts]
         ratio = [stats.norm.logpdf(phi[-1, j], *law).sum() for law in laws]

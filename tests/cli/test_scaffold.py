@@ -58,7 +58,7 @@ def test_an_installed_suite_wants_a_folder(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "new what?"),
         (["defense"], "new what?"),
@@ -72,20 +72,20 @@ def test_an_installed_suite_wants_a_folder(tmp_path, monkeypatch, capsys):
         (["scenario", "calibration"], "scenario 'calibration' is there already"),
     ],
 )
-def test_bad_names_are_refused(words, said, tmp_path, capsys):
+def test_bad_names_are_refused(words, message, tmp_path, capsys):
     where = ["--plugins", str(tmp_path / "there")]
-    assert said in refused(capsys, "new", *words, *where)
+    assert message in refused(capsys, "new", *words, *where)
     assert not (tmp_path / "there").exists()
 
 
 def test_nothing_is_overwritten(tmp_path, capsys):
     where = ["--plugins", str(tmp_path)]
     printed(capsys, "new", "attack", "mine", *where)
-    said = refused(capsys, "new", "attack", "mine", *where)
-    assert "attack 'mine' is there already" in said
+    line = refused(capsys, "new", "attack", "mine", *where)
+    assert "attack 'mine' is there already" in line
     (tmp_path / "tests" / "test_other.py").write_text("# mine\n")
-    said = refused(capsys, "new", "attack", "other", *where)
-    assert "test_other.py is there already; nothing was written" in said
+    line = refused(capsys, "new", "attack", "other", *where)
+    assert "test_other.py is there already; nothing was written" in line
     assert not (tmp_path / "attacks" / "other.py").exists()
     assert (tmp_path / "tests" / "test_other.py").read_text() == "# mine\n"
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
+from omegaconf import OmegaConf
 
 from audit import data
-from audit.config import compose, hydra_app, registry
+from audit.config import compose, hydra_app, registry, scenario_file
 from audit.config.schema import (
     Features,
     Pretrain,
@@ -88,11 +89,11 @@ class Scene(NamedTuple):
 def scenes(tmp_path_factory):
     scenes, folder = {}, tmp_path_factory.mktemp("files")
     for name in NAMES:
-        text = (hydra_app.BUILT_IN / f"{name}.yaml").read_text()
-        first = re.search(r"^sets:.*\n(?:\s*#.*\n)*  (\w+):", text, re.MULTILINE)
-        words = (f"scenario={name}", f"data={first[1]}")
-        scenario = hydra_app.composed(list(words))[0]
-        scenes[name] = Scene(scenario, ("run", *words), folder)
+        config = scenario_file.load(hydra_app.BUILT_IN / f"{name}.yaml")
+        config.data = next(iter(config.sets))
+        whole = OmegaConf.to_container(config, resolve=True)
+        words = ("run", f"scenario={name}", f"data={config.data}")
+        scenes[name] = Scene(compose.validate(name, whole), words, folder)
     return scenes
 
 
@@ -118,35 +119,35 @@ def wrong_data(rng, scene):
 
 def wrong_name_in_the_line_up(rng, scene):
     kind = rng.choice(("defense", "attack"))
-    known = registry.names(kind)
-    return slip(rng, scene.words, f"{kind}s=[{{}}]", rng.choice(known), known)
+    valid = registry.names(kind)
+    return slip(rng, scene.words, f"{kind}s=[{{}}]", rng.choice(valid), valid)
 
 
 def wrong_label(rng, scene):
     kind, label, _, setting, _ = rng.choice(scene.settings)
     labels = {entry.label for entry in scene.scenario.line_ups[kind]}
-    known = labels.union(registry.names(kind))
-    return slip(rng, scene.words, f"{kind}.{{}}.{setting}=1", label, known)
+    valid = labels.union(registry.names(kind))
+    return slip(rng, scene.words, f"{kind}.{{}}.{setting}=1", label, valid)
 
 
 def wrong_setting(rng, scene):
     kind, label, name, setting, _ = rng.choice(scene.settings)
-    known = registry.settings(kind, name)
+    valid = registry.settings(kind, name)
     where = f"{kind}.{label}.{{}}"
-    return slip(rng, scene.words, f"{where}=1", setting, known, where)
+    return slip(rng, scene.words, f"{where}=1", setting, valid, where)
 
 
 def wrong_training(rng, scene):
-    known = {word for kind, _, _, word, _ in scene.settings if kind == "defense"}
-    word = rng.choice(sorted(known))
-    return slip(rng, scene.words, "training.{}=1", word, known, "training.{}")
+    valid = {word for kind, _, _, word, _ in scene.settings if kind == "defense"}
+    word = rng.choice(sorted(valid))
+    return slip(rng, scene.words, "training.{}=1", word, valid, "training.{}")
 
 
 def wrong_key(rng, scene):
     words = set(ScenarioSpec.model_fields) - {"name"}
-    known = {*words, *scene.scenario.game.settings, "scenario"}
+    valid = {*words, *scene.scenario.game.settings, "scenario"}
     word = rng.choice(sorted(words))
-    return slip(rng, scene.words, "{}=1", word, known)
+    return slip(rng, scene.words, "{}=1", word, valid)
 
 
 def wrong_nested_key(rng, scene):
@@ -166,13 +167,13 @@ def wrong_nested_key(rng, scene):
 
 
 def wrong_model(rng, scene):
-    model, known = scene.scenario.spec.task.model, registry.names("model")
-    return slip(rng, scene.words, "task.model={}", model, known)
+    model, valid = scene.scenario.spec.task.model, registry.names("model")
+    return slip(rng, scene.words, "task.model={}", model, valid)
 
 
 def wrong_game(rng, scene):
-    game, known = scene.scenario.spec.game, registry.names("game")
-    return slip(rng, scene.words, "game={}", game, known, "game '{}'")
+    game, valid = scene.scenario.spec.game, registry.names("game")
+    return slip(rng, scene.words, "game={}", game, valid, "game '{}'")
 
 
 def wrong_choice(rng, scene):
@@ -183,9 +184,9 @@ def wrong_choice(rng, scene):
     ]
     if not choices:
         return None
-    where, known = rng.choice(choices)
-    word = rng.choice(known)
-    return slip(rng, scene.words, f"{where}={{}}", word, known, f"{where}='{{}}'")
+    where, valid = rng.choice(choices)
+    word = rng.choice(valid)
+    return slip(rng, scene.words, f"{where}={{}}", word, valid, f"{where}='{{}}'")
 
 
 def plain(annotation):

@@ -175,8 +175,8 @@ def test_two_folders_with_one_name(tmp_path, capsys):
         put(Path(place) / "grey.py", ATTACK)
     words = ["scenario=calibration", "data=digits", "attacks=[grey]"]
     words += [w for place in places for w in ("--plugins", place)]
-    said = refused(capsys, "show", *words)
-    assert all(place in said for place in places)
+    line = refused(capsys, "show", *words)
+    assert all(place in line for place in places)
 
 
 def test_one_folder_named_twice_is_one(folder):
@@ -217,8 +217,8 @@ def test_a_broken_plug_in_is_one_line(
 
 def test_a_flat_folder_holds_nothing_but_plug_ins(tmp_path, capsys):
     path = put(tmp_path / "notes.py", "def other():\n    return 1\n")
-    said = refused(capsys, "list", "--plugins", str(tmp_path))
-    assert f"{path} holds no function 'notes'" in said
+    line = refused(capsys, "list", "--plugins", str(tmp_path))
+    assert f"{path} holds no function 'notes'" in line
 
 
 @pytest.mark.parametrize(

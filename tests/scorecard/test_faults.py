@@ -47,15 +47,16 @@ def faulty_plug_ins():
     names, places = registry.names, registry._all_places
     file = Path(faulty.__file__)
     there = plugins.Place(file, registry.SUITE, (file,), faulty.__name__)
-    own = {
+    patches = {
         "names": lambda kind: [*names(kind), *here],
         "_all_places": lambda kind, name: (
             [there] if name in here else places(kind, name)
         ),
     }
     with pytest.MonkeyPatch.context() as patch:
-        for word, function in own.items():
+        for word, function in patches.items():
             patch.setattr(registry, word, function)
+        patch.setattr(pipeline, "_lpips_weights", lambda: "no fault shows in LPIPS")
         yield
 
 
@@ -79,8 +80,8 @@ def raised(card, defense=None, attack=None):
 def of_defenses(control, faults):
     """Run defenses with a fault each beside one without."""
     words = [f"defenses=[{control},{','.join(faults)}]", "attacks=[class_mean]"]
-    own = "defense.dpsgd={clip_norm: 1.0, noise_multiplier: 1.0}"
-    return audit(*SGD, *words, own)
+    settings = "defense.dpsgd={clip_norm: 1.0, noise_multiplier: 1.0}"
+    return audit(*SGD, *words, settings)
 
 
 @pytest.fixture(scope="module")

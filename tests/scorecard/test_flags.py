@@ -92,28 +92,33 @@ def levels(**changed):
     return {f.name: f.level for f in flags.raised(CLEAN._replace(**changed))}
 
 
-def test_more_noise_than_accounted_weakens_and_less_voids():
-    for noise, level in ((0.9, "error"), (1.1, "warning")):
-        seen = flags.Measured(noise=noise, noise_se=0.01)
-        assert levels(measured=seen) == {"wrong-noise": level}
+def measured(noise, noise_se):
+    return {"measured": flags.Measured(noise=noise, noise_se=noise_se)}
 
 
-def test_noise_measured_on_few_numbers_is_judged_by_its_standard_error():
-    seen = flags.Measured(noise=0.8, noise_se=0.1)
-    assert levels(measured=seen) == {}
-
-
-def test_an_attacker_who_shares_the_noise():
-    assert levels(same_noise=20.0) == {"shared-noise": "error"}
-
-
-def test_a_twin_among_many_targets_is_a_warning():
-    assert levels(in_pool=(1, 200)) == {"target-in-pool": "warning"}
-    assert levels(in_pool=(3, 200)) == {"target-in-pool": "error"}
-
-
-def test_an_attack_that_works_is_not_shuffled():
-    assert levels(null=FLOOR + 0.03, matched=(0.0, 0.02)) == {}
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (measured(0.9, 0.01), {"wrong-noise": "error"}),  # less noise voids a bound
+        (measured(1.1, 0.01), {"wrong-noise": "warning"}),
+        (measured(0.8, 0.1), {}),  # judged by its standard error
+        ({"same_noise": 20.0}, {"shared-noise": "error"}),
+        ({"in_pool": (1, 200)}, {"target-in-pool": "warning"}),  # one twin of many
+        ({"in_pool": (3, 200)}, {"target-in-pool": "error"}),
+        ({"null": FLOOR + 0.03, "matched": (0.0, 0.02)}, {}),  # it works: not shuffled
+        # assumed priors are not counted against a row
+        ({"bounds": (bound(), bound("van_trees", 0.5, ranked=False))}, {}),
+        # oracles and the floor are not judged as attacks
+        ({"control": FLOOR + 1, "mse": FLOOR + 1, "oracle": True}, {}),
+        ({"control": FLOOR + 1, "mse": FLOOR + 1, "is_floor": True}, {}),
+        (
+            {"bounds": (bound(value=0.5),), "bias2": NO_BIAS},
+            {"below-bound-unexplained": "error"},
+        ),
+    ],
+)
+def test_levels(changed, expected):
+    assert levels(**changed) == expected
 
 
 def test_flags_of_runs_need_no_attack():
@@ -166,22 +171,6 @@ def test_rows_void_for_ranking_are_errors():
     for changed in FAULTS.values():
         void |= levels(**changed)
     assert {void[name] for name in flags.VOID} == {"error"}
-
-
-def test_unbiased_attacks_below_an_unbiased_bound_are_not_explained():
-    row = CLEAN._replace(bounds=(bound(value=0.5),), bias2=NO_BIAS)
-    assert names(row) == {"below-bound-unexplained"}
-
-
-def test_assumed_priors_are_not_held_against_a_row():
-    row = CLEAN._replace(bounds=(*CLEAN.bounds, bound("van_trees", 0.5, ranked=False)))
-    assert names(row) == set()
-
-
-def test_oracles_and_the_floor_are_not_judged_as_attacks():
-    for which in ({"oracle": True}, {"is_floor": True}):
-        row = CLEAN._replace(control=FLOOR + 1, mse=FLOOR + 1, **which)
-        assert names(row) == set()
 
 
 def test_errors_come_first():

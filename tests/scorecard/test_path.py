@@ -16,7 +16,7 @@ def test_numbers_are_read_at_their_keys():
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         ("acu.value", "no 'acu' in the result; did you mean 'auc'?"),
         ("auc.mean", "no 'mean' in auc"),
@@ -31,7 +31,7 @@ def test_numbers_are_read_at_their_keys():
         ("steps.-1.a", "no '-1' in steps"),
     ],
 )
-def test_a_key_without_a_number_is_named(key, said):
+def test_a_key_without_a_number_is_named(key, message):
     with pytest.raises(LookupError) as error:
         path.read(PART, key)
-    assert said in str(error.value)
+    assert message in str(error.value)

@@ -60,7 +60,7 @@ class Mutant(NamedTuple):
 
 
 EPSILONS = "epsilon_4 epsilon_8"
-NO_LABEL = seeing(lambda seen: seen._replace(label=0 * seen.label))
+NO_LABEL = seeing(lambda o: o._replace(label=0 * o.label))
 QUARTER = seeing(weaken.quarter_of_weights)
 TENTH = weaken.some_pool(0.1)
 FEW_SHADOWS = Mutant("sgd", words="membership.shadows=4")  # a tenth of them, made even

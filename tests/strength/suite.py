@@ -158,9 +158,9 @@ PLAYS = {
 }
 
 
-def line_up(asked: Iterable[Cell]) -> list[str]:
+def line_up(cells: Iterable[Cell]) -> list[str]:
     """Return the words for the attacks and defenses of some cells."""
-    defenses, attacks = zip(*((c.defense, c.attack) for c in asked), strict=True)
+    defenses, attacks = zip(*((c.defense, c.attack) for c in cells), strict=True)
     both = {"defenses": defenses, "attacks": attacks}
     return [f"{kind}=[{','.join(dict.fromkeys(n))}]" for kind, n in both.items()]
 
@@ -176,22 +176,38 @@ def words(play: Play, some: Iterable[Cell] | None = None) -> list[str]:
 
 def golden(name: str) -> Golden:
     """Return the golden values of a play."""
-    held = strength.load(FOLDER / f"{name}.json")
-    assert held is not None, f"{name} has no golden file: --update-golden makes it"
-    return held
+    kept = strength.load(FOLDER / f"{name}.json")
+    assert kept is not None, f"{name} has no golden file: --update-golden makes it"
+    return kept
 
 
 def measure(
-    asked: list[str], wanted: Iterable[Cell], seeds: Iterable[int], store: Path | None
+    words: list[str], cells: Iterable[Cell], seeds: Iterable[int], store: Path | None
 ) -> dict[Cell, list[float]]:
     """Run, and return every cell's value under every seed."""
-    found: dict[Cell, list[float]] = {cell: [] for cell in wanted}
+    values: dict[Cell, list[float]] = {cell: [] for cell in cells}
     for seed in seeds:
-        [card] = strength.play(asked, [seed], store)
-        for cell, each in found.items():
+        [card] = strength.play(words, [seed], store)
+        for cell, each in values.items():
             each.append(strength.value(card, cell))
-    return found
+    return values
 
 
-def mean(values: list[float]) -> float:
-    return float(np.mean(values))
+def judged(
+    goldens: Golden,
+    words: list[str],
+    cells: Iterable[Cell],
+    count: int,
+    store: Path | None,
+) -> dict[str, list[str]]:
+    """Play the first golden seeds, and return one line per cell under its verdict."""
+    lines: dict[str, list[str]] = {"holds": [], "weaker": [], "stronger": []}
+    seeds = goldens.seeds[:count]
+    for cell, values in measure(words, cells, seeds, store).items():
+        allowed = strength.band(goldens.cells[cell.name], len(seeds))
+        now = float(np.mean(values))
+        verdict = strength.judge(cell, allowed, now)
+        was = f"was {allowed.value:.5g} +- {allowed.width:.2g}"
+        lines[verdict].append(f"{verdict}: {cell.name} is {now:.5g}, {was}")
+        print(lines[verdict][-1])
+    return lines

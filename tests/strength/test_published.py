@@ -63,21 +63,21 @@ def test_as_strong_as_the_committed_card(folder, request):
     if card.data.name == "mnist":
         request.getfixturevalue("full_data")
     [now] = strength.play(words(card, wanted), [card.scenario.seed])
-    said = {}
+    verdicts = {}
     for cell in wanted:
-        was, found = strength.value(card, cell), strength.value(now, cell)
-        allowed = Band(was, strength.MOST * abs(was))
-        said[cell.name] = strength.judge(cell, allowed, found), was, found
-        print(cell.name, *said[cell.name])
-    assert {k: v for k, v in said.items() if v[0] != "holds"} == {}
+        theirs, ours = strength.value(card, cell), strength.value(now, cell)
+        allowed = Band(theirs, strength.MOST * abs(theirs))
+        verdicts[cell.name] = strength.judge(cell, allowed, ours), theirs, ours
+        print(cell.name, *verdicts[cell.name])
+    assert {k: v for k, v in verdicts.items() if v[0] != "holds"} == {}
 
 
 def test_every_attack_has_a_published_cell():
     """And the committed cards have all of them; presets count as their attack."""
-    seen = set()
+    covered = set()
     for folder, wanted in PUBLISHED.items():
         card = committed(folder)
         for cell in wanted:
             strength.value(card, cell)
-            seen.add(ATTACKS.get(cell.attack, cell.attack))
-    assert set(registry.names("attack")) - UNPUBLISHED <= seen
+            covered.add(ATTACKS.get(cell.attack, cell.attack))
+    assert set(registry.names("attack")) - UNPUBLISHED <= covered

@@ -6,52 +6,38 @@
 import pytest
 
 from audit.testing import strength
-from audit.testing.strength import Golden, band, judge
-from tests.strength.suite import FOLDER, PLAYS, golden, mean, measure, words
+from audit.testing.strength import Golden
+from tests.strength.suite import FOLDER, PLAYS, golden, judged, measure, words
 
 pytestmark = pytest.mark.strength
 
 
 @pytest.mark.parametrize("name", PLAYS)
 def test_attacks_are_as_strong_as_they_were(name, request, strength_store):
-    play, asked = PLAYS[name], words(PLAYS[name])
+    play, replay = PLAYS[name], words(PLAYS[name])
     if request.config.getoption("--update-golden"):
         update(name, request.config.getoption("--reason"), strength_store)
         return
-    held = golden(name)
-    assert held.words == asked, f"{name}: not what the golden values are of"
-    seeds = held.seeds[: strength.PLAYED]
-    found = measure(asked, play.cells, seeds, strength_store)
-    said = {"weaker": [], "stronger": []}
-    for cell, values in found.items():
-        allowed = band(held.cells[cell.name], len(seeds))
-        now = mean(values)
-        verdict = judge(cell, allowed, now)
-        line = (
-            f"{cell.name} is {now:.5g}, was {allowed.value:.5g} +- {allowed.width:.2g}"
-        )
-        print(f"{verdict}: {line}")
-        if verdict != "holds":
-            said[verdict].append(line)
-    assert not said["weaker"], "weaker: " + "; ".join(said["weaker"])
-    assert not said["stronger"], (
-        "stronger, so `--update-golden --reason ...` to keep it: "
-        + "; ".join(said["stronger"])
+    goldens = golden(name)
+    assert goldens.words == replay, f"{name}: not what the golden values are of"
+    lines = judged(goldens, replay, play.cells, strength.PLAYED, strength_store)
+    assert not lines["weaker"], "; ".join(lines["weaker"])
+    assert not lines["stronger"], (
+        "`--update-golden --reason ...` to keep it: " + "; ".join(lines["stronger"])
     )
 
 
 def update(name, reason, store):
-    """Write the golden file of one play; refuse bands that hold nothing."""
-    play, asked = PLAYS[name], words(PLAYS[name])
+    """Write the golden file of one play; refuse bands that are too wide."""
+    play, replay = PLAYS[name], words(PLAYS[name])
     before = strength.load(FOLDER / f"{name}.json")
-    found = measure(asked, play.cells, strength.GOLDEN, store)
-    for cell, values in found.items():
-        own = band(values)
-        print(f"{cell.name}: {own.value:.5g} +- {own.width:.2g} ({own.share:.1%})")
-    said = [*(before.reasons if before else []), reason]
-    held = {cell.name: values for cell, values in found.items()}
-    strength.save(
-        FOLDER / f"{name}.json", Golden(asked, list(strength.GOLDEN), held, said)
-    )
-    wide = [c.name for c, values in found.items() if band(values).share > strength.MOST]
+    measured = measure(replay, play.cells, strength.GOLDEN, store)
+    bands = {cell.name: strength.band(values) for cell, values in measured.items()}
+    for cell, b in bands.items():
+        print(f"{cell}: {b.value:.5g} +- {b.width:.2g} ({b.share:.1%})")
+    reasons = [*(before.reasons if before else []), reason]
+    values = {cell.name: each for cell, each in measured.items()}
+    goldens = Golden(replay, list(strength.GOLDEN), values, reasons)
+    strength.save(FOLDER / f"{name}.json", goldens)
+    wide = [cell for cell, b in bands.items() if b.share > strength.MOST]
     assert not wide, f"bands over {strength.MOST:.0%}, so enlarge the budget: {wide}"

@@ -25,26 +25,26 @@ def module_of(attack):
     return sys.modules[registry.find("attack", attack).__module__]
 
 
-def weakened(known=None, state=None, seen=None, guess=None) -> Callable:
-    """Change what the attacker holds, has made of it, sees of the release, or says.
+def weakened(knows=None, state=None, sees=None, guess=None) -> Callable:
+    """Change the attacker's knowledge, its fitted state, its observation or its guess.
 
     Args:
-      known: Knowledge -> Knowledge, before the release.
+      knows: Knowledge -> Knowledge, before the release.
       state: changes what `fit` returns.
-      seen: Observation -> Observation.
+      sees: Observation -> Observation.
       guess: changes the guess.
     """
-    known, state, seen, guess = (
-        f or (lambda unchanged: unchanged) for f in (known, state, seen, guess)
+    knows, state, sees, guess = (
+        f or (lambda unchanged: unchanged) for f in (knows, state, sees, guess)
     )
 
     def change(attack: Attack) -> Attack:
         def fit(key: Any, knowledge: Any) -> tuple:
-            fitted, info = attack.fit(key, known(knowledge))
+            fitted, info = attack.fit(key, knows(knowledge))
             return state(fitted), info
 
         def guesses(fitted: Any, key: Any, observation: Any) -> Any:
-            return guess(attack.guess(fitted, key, seen(observation)))
+            return guess(attack.guess(fitted, key, sees(observation)))
 
         return attack._replace(fit=fit, guess=guesses)
 
@@ -52,7 +52,7 @@ def weakened(known=None, state=None, seen=None, guess=None) -> Callable:
 
 
 def knowing(alter: Callable) -> Callable:
-    return weakened(known=alter)
+    return weakened(knows=alter)
 
 
 def fitted(alter: Callable) -> Callable:
@@ -60,7 +60,7 @@ def fitted(alter: Callable) -> Callable:
 
 
 def seeing(alter: Callable) -> Callable:
-    return weakened(seen=alter)
+    return weakened(sees=alter)
 
 
 def saying(alter: Callable) -> Callable:
@@ -68,17 +68,17 @@ def saying(alter: Callable) -> Callable:
 
 
 def some_pool(share: float) -> Callable:
-    def alter(known: Any) -> Any:
-        rows = np.arange(int(len(known.pool.y) * share))
-        pool = Examples(known.pool.x[rows], known.pool.y[rows])
-        source = np.asarray(known.pool_source)[rows]
-        return known._replace(pool=pool, pool_source=source)
+    def alter(knowledge: Any) -> Any:
+        rows = np.arange(int(len(knowledge.pool.y) * share))
+        pool = Examples(knowledge.pool.x[rows], knowledge.pool.y[rows])
+        source = np.asarray(knowledge.pool_source)[rows]
+        return knowledge._replace(pool=pool, pool_source=source)
 
     return knowing(alter)
 
 
-LABEL_DROPPED = seeing(lambda seen: seen._replace(label=jnp.zeros_like(seen.label)))
-LABEL_FLIPPED = seeing(lambda seen: seen._replace(label=1 - seen.label))
+LABEL_DROPPED = seeing(lambda o: o._replace(label=jnp.zeros_like(o.label)))
+LABEL_FLIPPED = seeing(lambda o: o._replace(label=1 - o.label))
 ONE_BIT = saying(jnp.sign)  # right or wrong, and no more
 
 
@@ -89,18 +89,20 @@ def stale(state: Any) -> Any:
     return state._replace(scaler=scaler)
 
 
-def one_forgotten(known: Any) -> Any:
-    return known._replace(fixed=jax.tree.map(lambda a: a[1:], known.fixed))
+def one_forgotten(knowledge: Any) -> Any:
+    return knowledge._replace(fixed=jax.tree.map(lambda a: a[1:], knowledge.fixed))
 
 
-def no_ridge(seen: Any) -> Any:
+def no_ridge(observation: Any) -> Any:
     """Leave the regulariser's part, n lambda w, out of the sum that must cancel."""
-    return seen._replace(rest=seen.rest - 300 * 1e-2 * seen.params)
+    return observation._replace(rest=observation.rest - 300 * 1e-2 * observation.params)
 
 
-def quarter_of_weights(seen: Any) -> Any:
-    kept = len(seen.params) // 4
-    return seen._replace(refits=seen.refits[:, :kept], params=seen.params[:kept])
+def quarter_of_weights(observation: Any) -> Any:
+    kept = len(observation.params) // 4
+    return observation._replace(
+        refits=observation.refits[:, :kept], params=observation.params[:kept]
+    )
 
 
 def uniform_prior(state: Any) -> Any:
@@ -111,17 +113,21 @@ def uniform_prior(state: Any) -> Any:
 def some_population(kept: int) -> Callable:
     """Leave so many records in the population; the others have a loss of 0."""
 
-    def alter(seen: Any) -> Any:
-        population = seen.signals.population.at[kept:].set(jnp.inf)
-        return seen._replace(signals=seen.signals._replace(population=population))
+    def alter(observation: Any) -> Any:
+        population = observation.signals.population.at[kept:].set(jnp.inf)
+        return observation._replace(
+            signals=observation.signals._replace(population=population)
+        )
 
     return seeing(alter)
 
 
-def right_or_wrong(seen: Any) -> Any:
+def right_or_wrong(observation: Any) -> Any:
     """Keep of every candidate's log-odds whether the model is right."""
-    candidates = jnp.sign(seen.signals.candidates)
-    return seen._replace(signals=seen.signals._replace(candidates=candidates))
+    candidates = jnp.sign(observation.signals.candidates)
+    return observation._replace(
+        signals=observation.signals._replace(candidates=candidates)
+    )
 
 
 def other_attack(factory: Callable, name: str) -> Callable:

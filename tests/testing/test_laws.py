@@ -275,7 +275,7 @@ def grey(model=None, fit=None, guess=None):
         return Attack(
             model or ThreatModel("reconstruction", knows=frozenset({"label"})),
             fit or own_fit,
-            guess or (lambda state, key, seen: state),
+            guess or (lambda state, key, observation: state),
         )
 
     return factory
@@ -299,13 +299,13 @@ PLAIN = jnp.full((4, 4, 1), 0.5)
 BROKEN_ATTACKS = {
     "threat_model_words_are_known": {"model": model(sees={"key"})},
     "some_game_can_be_played": {"model": model(knows={"canaries"})},
-    "what_it_declares_is_enough": {"guess": lambda s, key, seen: s + seen.params["w"]},
+    "what_it_declares_is_enough": {"guess": lambda s, key, o: s + o.params["w"]},
     "what_it_did_not_declare_is_not_read": {
-        "guess": lambda s, key, seen: s if seen.target is None else seen.target
+        "guess": lambda s, key, o: s if o.target is None else o.target
     },
     "the_target_stays_hidden": {
         "model": model(sees={"target"}),
-        "guess": lambda state, key, seen: seen.target,
+        "guess": lambda state, key, observation: observation.target,
     },
     "same_key_same_bits": {
         "fit": lambda key, k: (jnp.asarray(RANDOM.uniform(size=k.task.features)), {})
@@ -313,12 +313,12 @@ BROKEN_ATTACKS = {
     "fitting_changes_nothing_it_was_given": {"fit": changes},
     "the_state_is_a_tree_of_arrays": {
         "fit": lambda key, k: ({"name": "grey"}, {}),
-        "guess": lambda state, key, seen: PLAIN,
+        "guess": lambda state, key, observation: PLAIN,
     },
     "the_diagnostics_are_plain": {"fit": lambda key, k: (PLAIN, [1])},
-    "guesses_have_their_shape": {"guess": lambda s, key, seen: s[..., 0]},
-    "guesses_are_finite": {"guess": lambda s, key, seen: s / 0.0},
-    "guesses_stay_in_the_domain": {"guess": lambda s, key, seen: s + 1},
+    "guesses_have_their_shape": {"guess": lambda s, key, observation: s[..., 0]},
+    "guesses_are_finite": {"guess": lambda s, key, observation: s / 0.0},
+    "guesses_stay_in_the_domain": {"guess": lambda s, key, observation: s + 1},
 }
 
 
@@ -353,7 +353,7 @@ def wrong_default(task: Task, *, level: Positive = -1.0): ...
 
 
 @pytest.mark.parametrize(
-    ("law", "factory", "said"),
+    ("law", "factory", "message"),
     [
         ("file_is_named_like_the_function", silent, "stands in test_laws.py"),
         ("settings_are_keyword_only_and_typed", positional, "'level' is not keyword"),
@@ -361,8 +361,8 @@ def wrong_default(task: Task, *, level: Positive = -1.0): ...
         ("defaults_are_valid", wrong_default, "level=-1.0"),
     ],
 )
-def test_a_factory_that_breaks_a_law_is_found(law, factory, said):
-    with pytest.raises(AssertionError, match=re.escape(said)):
+def test_a_factory_that_breaks_a_law_is_found(law, factory, message):
+    with pytest.raises(AssertionError, match=re.escape(message)):
         laws.judge("factory", [LAWS["attack"][law]], SimpleNamespace(factory=factory))
 
 

@@ -22,9 +22,9 @@ pytest_plugins = ["pytester"]
 MSE, AUC = Cell("net", "sgd", "mse"), Cell("lira", "sgd", "gini")
 
 
-def card(**told):
+def card(**metrics):
     """A scorecard with one attack, one oracle and one that was skipped."""
-    result = {"mse": 0.02, "auc": {"value": 0.7}, "oracle": False, **told}
+    result = {"mse": 0.02, "auc": {"value": 0.7}, "oracle": False, **metrics}
     one = {"defense": "sgd", "status": "ok", "reason": None, "flags": []}
     trials = [
         {**one, "attack": "net", "result": result},
@@ -46,7 +46,7 @@ def test_values_are_read_where_the_card_has_them():
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "message"),
     [
         (MSE._replace(metric="mze"), "unknown metric 'mze'; did you mean 'mse'"),
         (MSE._replace(attack="nett"), "there is net on sgd"),
@@ -54,8 +54,8 @@ def test_values_are_read_where_the_card_has_them():
         (MSE._replace(metric="ssim"), "no 'ssim'"),
     ],
 )
-def test_what_is_not_there_is_named(cell, said):
-    with pytest.raises(UserError, match=re.escape(said)):
+def test_what_is_not_there_is_named(cell, message):
+    with pytest.raises(UserError, match=re.escape(message)):
         strength.value(card(), cell)
 
 
@@ -188,7 +188,7 @@ def test_the_example_of_the_docs_passes(outside):
 
 
 def test_a_weak_attack_and_a_broken_bound_fail_with_the_numbers(outside):
-    seen = outside(
+    result = outside(
         """
         import pytest
 
@@ -210,15 +210,15 @@ def test_a_weak_attack_and_a_broken_bound_fail_with_the_numbers(outside):
             assert_bound_holds(flagged("tpr-above-bound"), "sgd")
         """
     )
-    seen.assert_outcomes(passed=1, failed=3)
-    seen.stdout.fnmatch_lines(["*net on sgd: mse = 0.02, wanted <= 0.01*"])
-    seen.stdout.fnmatch_lines(["*net on sgd: auc = 0.7, wanted >= 0.9*"])
-    seen.stdout.fnmatch_lines(["*net on sgd: too good*"])
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(["*net on sgd: mse = 0.02, wanted <= 0.01*"])
+    result.stdout.fnmatch_lines(["*net on sgd: auc = 0.7, wanted >= 0.9*"])
+    result.stdout.fnmatch_lines(["*net on sgd: too good*"])
 
 
 def test_a_folder_of_results_is_read(outside):
     folder = ROOT / "results" / "calibration-mnist5k"
-    seen = outside(
+    result = outside(
         f"""
         def test_read(scorecard, tmp_path):
             import json, numpy as np, shutil
@@ -229,7 +229,7 @@ def test_a_folder_of_results_is_read(outside):
             assert scorecard(str(tmp_path)) is card
         """
     )
-    seen.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=1)
 
 
 def test_the_plug_in_is_declared_under_its_own_name():

@@ -126,15 +126,15 @@ WRONG_FIGURES = [
 
 
 @pytest.mark.parametrize(
-    ("text", "old", "new", "said"),
+    ("text", "old", "new", "message"),
     [(FILE, *case) for case in WRONG]
     + [(FILE + DRAWN, *case) for case in WRONG_FIGURES],
 )
-def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, old, new, said):
+def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, old, new, message):
     assert text.count(old) >= 1
     with pytest.raises(UserError) as error:
         load(tmp_path, text.replace(old, new))
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "mine.yaml" in str(error.value)
     assert "\n" not in str(error.value)
 
