@@ -10,7 +10,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import hold_out, regressor, stream
+from audit.mechanisms import hold_out, kernel_prior, regressor, stream
+from audit.mechanisms.kernel_prior import WIDTHS, KernelPrior
 from audit.types import (
     Attack,
     Count,
@@ -23,22 +24,16 @@ from audit.types import (
     TrainingSet,
 )
 
-WIDTHS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.003)  # of a kernel, tried in turn
-
 
 class Filter(NamedTuple):
-    """What the attacker learns of one class: arrays with a leading class axis."""
+    """What the attacker learns of one class; a leading axis C for all of them."""
 
-    mean: Any  # [C, d] the guess without a release
-    basis: Any  # [C, K, d] principal directions of the pool's images
-    centre: Any  # [C, p] the mean release
-    project: Any  # [C, K, p] B' N^-1
-    posterior: Any  # [C, K, K] A^-1
-    information: Any  # [C, K, K] F = B' N^-1 B
-    whiten: Any  # [C, K, K] L^-1 A^-1 / c
-    kernels: Any  # [C, M, K] centres of the prior's kernels
-    penalty: Any  # [C, M] mu_k' Q mu_k / 2; infinite where there is none
-    shrink: Any  # [C]
+    prior: KernelPrior
+    centre: Any  # [p] the release of the mean image
+    project: Any  # [K, p] B' N^-1
+    information: Any  # [K, K] F = B' N^-1 B
+    width: Any  # []
+    shrink: Any  # []
 
 
 def matched_filter(
@@ -76,38 +71,33 @@ def matched_filter(
     def fit(key: Array, knowledge: Knowledge) -> tuple[Filter, dict]:
         assert knowledge.train is not None, "granted: declared above"
         assert knowledge.fixed is not None, "granted: declared above"
-        pool = knowledge.pool
+        pool, source = knowledge.pool, np.asarray(knowledge.pool_source)
         rows = np.repeat(np.arange(len(pool.y)), repeats)
         repeated = jax.tree.map(lambda a: np.asarray(a)[rows], pool)
         shadows = knowledge.train(
             stream(key, "shadow"), TrainingSet(knowledge.fixed, repeated)
         )
         releases = regressor.matrix(shadows.params)
-        left_out = hold_out(stream(key, "held"), knowledge.pool_source, held_out)
-        original = knowledge.pool_source == np.arange(len(left_out))
+        left_out = hold_out(stream(key, "held"), source, held_out)
+        original, fitted = source == np.arange(len(source)), ~left_out
+        shown = jax.tree.map(lambda a: np.asarray(a)[fitted], pool)
+        priors = kernel_prior.class_priors(
+            shown, original[fitted], task.classes, components
+        )
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
-        classes: list[Filter] = []
-        info: dict[str, Any] = {"shadows": len(rows)}
+        filters, info = [], {"shadows": len(rows)}
         for label in range(task.classes):
             mine = np.asarray(pool.y) == label
-            fitted, numbers = _fit_class(
+            one, numbers = _fit_class(
+                jax.tree.map(lambda a, i=label: a[i], priors),
                 x[mine],
                 releases[mine[rows]].reshape(-1, repeats, releases.shape[1]),
                 left_out[mine],
-                original[mine],
-                components,
                 ridge,
             )
-            classes.append(fitted)
+            filters.append(one)
             info |= {f"{name}_{label}": value for name, value in numbers.items()}
-        most = [
-            max(len(a) for a in each)
-            for each in zip(*[(c.penalty, c.basis) for c in classes], strict=True)
-        ]
-        return jax.tree.map(
-            lambda *a: jnp.asarray(np.stack(a), jnp.float32),
-            *[_padded(c, *most) for c in classes],
-        ), info
+        return jax.tree.map(lambda *a: jnp.stack(a), *filters), info
 
     def guess(fitted: Filter, key: Array, observation: Observation) -> Array:
         del key
@@ -123,30 +113,25 @@ def matched_filter(
 def _guess(fitted: Filter, release: Array) -> Array:
     """Return the guess of one class [d] at one release [p]."""
     score = fitted.project @ (release - fitted.centre)
-    weight = jax.nn.softmax(fitted.kernels @ (fitted.whiten @ score) - fitted.penalty)
-    kernel = weight @ fitted.kernels
-    s = kernel + fitted.posterior @ (score - fitted.information @ kernel)
-    return fitted.mean + fitted.shrink * (s @ fitted.basis)
+    prior = fitted.prior
+    s = kernel_prior.posterior_mean(prior, fitted.width, fitted.information, score)
+    return prior.mean + fitted.shrink * (s @ prior.basis)
 
 
 _guesses = jax.jit(jax.vmap(_guess, (None, 0)))  # compiled once for all widths
 
 
 def _fit_class(
+    prior: KernelPrior,
     x: np.ndarray,
     releases: np.ndarray,
     left_out: np.ndarray,
-    original: np.ndarray,
-    components: int,
     ridge: float,
 ) -> tuple[Filter, dict]:
     """Fit one class: images [m, d], releases [m, R, p], who is held out [m]."""
-    fitted = ~left_out
-    mean = x[original & fitted].mean(0)
-    basis, variances = _principal(x[fitted] - mean, components)
-    s = (x - mean) @ basis.T
-    flat = releases[fitted].reshape(-1, releases.shape[2]).astype(np.float64)
-    inputs = np.repeat(s[fitted].astype(np.float64), releases.shape[1], 0)
+    s, repeats = (x - prior.mean) @ prior.basis.T, releases.shape[1]
+    flat = releases[~left_out].reshape(-1, releases.shape[2]).astype(np.float64)
+    inputs = np.repeat(s[~left_out].astype(np.float64), repeats, 0)
     centre, offset = flat.mean(0), inputs.mean(0)
     slope = np.linalg.lstsq(inputs - offset, flat - centre, rcond=None)[0]
     residual = flat - centre - (inputs - offset) @ slope
@@ -154,60 +139,17 @@ def _fit_class(
     # added to each weight's own variance: an optimizer scales noise weight by weight
     noise += np.diag(np.maximum(ridge * np.diag(noise), 1e-30))
     project = np.linalg.solve(noise, slope.T).T  # B' N^-1
-    information = project @ slope.T
-    centre -= offset @ slope
-    best: tuple[float, Filter, dict] | None = None
+    parts = centre - offset @ slope, project, project @ slope.T, 1.0, 1.0
+    learnt = Filter(prior, *(jnp.asarray(a, jnp.float32) for a in parts))
     others = releases[left_out].reshape(-1, releases.shape[2])
-    truth = np.repeat(x[left_out], releases.shape[1], 0)
+    truth = np.repeat(x[left_out], repeats, 0) - prior.mean
+    best: tuple[float, Filter, dict] | None = None
     for width in WIDTHS:
-        precision = np.diag(1 / (variances * width))
-        posterior = np.linalg.inv(information + precision)
-        kernels = np.sqrt(1 - width) * s[fitted] if width < 1 else np.zeros_like(s[:1])
-        spread = information @ posterior @ precision
-        candidate = Filter(
-            mean,
-            basis,
-            centre,
-            project,
-            posterior,
-            information,
-            precision @ posterior,
-            kernels,
-            np.einsum("mk,kl,ml->m", kernels, spread, kernels) / 2,
-            np.ones(()),
-        )
-        single = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), candidate)
-        moved = np.asarray(_guesses(single, others)) - mean
-        target = truth - mean
-        shrink = float(np.clip((moved * target).sum() / (moved**2).sum(), 0, 1))
-        error = float(((shrink * moved - target) ** 2).mean())
+        wide = learnt._replace(width=jnp.float32(width))
+        moved = np.asarray(_guesses(wide, others)) - prior.mean
+        shrink, error = kernel_prior.best_shrinkage(moved, truth)
         if best is None or error < best[0]:
-            chosen = candidate._replace(shrink=np.asarray(shrink))
-            best = error, chosen, {"held_mse": error, "width": width, "shrink": shrink}
+            numbers = {"held_mse": error, "width": width, "shrink": shrink}
+            best = error, wide._replace(shrink=jnp.float32(shrink)), numbers
     assert best is not None, "there are widths to try"
     return best[1], best[2]
-
-
-def _principal(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return directions [K, d] and variances [K] of centred images, largest first."""
-    values, vectors = np.linalg.eigh(x.T.astype(np.float64) @ x / len(x))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    count = min(most, int((values > 1e-6 * values[0]).sum()), len(x) - 1)
-    return vectors[:, :count].T.astype(np.float32), values[:count]
-
-
-def _padded(fitted: Filter, kernels: int, components: int) -> Filter:
-    """Return a class's filter with more kernels and components, all without weight."""
-    m = kernels - len(fitted.penalty)
-    k = components - len(fitted.basis)
-    square = {
-        name: np.pad(getattr(fitted, name), (0, k))
-        for name in ("posterior", "information", "whiten")
-    }
-    return fitted._replace(
-        basis=np.pad(fitted.basis, ((0, k), (0, 0))),
-        project=np.pad(fitted.project, ((0, k), (0, 0))),
-        kernels=np.pad(fitted.kernels, ((0, m), (0, k))),
-        penalty=np.pad(fitted.penalty, (0, m), constant_values=np.inf),
-        **square,
-    )

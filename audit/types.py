@@ -343,6 +343,14 @@ class Refresh(Protocol):
         """Return the side of step `t`, from parameters and public data alone."""
 
 
+class Steps(NamedTuple):
+    """The noised steps of one run, for who knows all records but one."""
+
+    params: Any  # [T] before each step
+    update: Updates  # [T] the noised sum
+    rest: Updates  # [T] the same less the known records: the target's part, and noise
+
+
 class Iterative(NamedTuple):
     """A mechanism that takes noised steps: what `noisy_sgd` made a defense of."""
 
@@ -498,6 +506,15 @@ class Attribute(NamedTuple):
     values: AnyArray  # [v, s] what they can be; public
 
 
+class StepLaw(NamedTuple):
+    """How a record enters a step: its contribution, plus isotropic Gaussian noise."""
+
+    contribution: Contribution
+    stddev: Any  # [] of the noise
+    sides: Callable  # (params [T]) -> the side of every step [T]
+    steps: int  # T
+
+
 class TrainLikeDefense(Protocol):
     def __call__(self, key: Array, data: TrainingSet, /) -> Release:
         """Return one release per target [m] of `data`, under the attacker's own key."""
@@ -516,6 +533,7 @@ class Knowledge(NamedTuple):
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games
     likelihood: Any = None  # (params, example, update) -> log density of the update
+    mechanism: StepLaw | None = None
     shadows: Any = None  # in membership games: signals.Shadows
 
 
@@ -525,6 +543,7 @@ class Observation(NamedTuple):
     params: Any = None
     label: Any = None
     update: Any = None  # the noised gradient of a step at `params`
+    steps: Steps | None = None  # all of a run
     target: Any = None  # oracles only; an oracle is a reference, never ranked
     rest: Any = None  # [D] what the known records and the regulariser leave of the
     # objective's gradient at `params`: the target's own gradient must cancel it

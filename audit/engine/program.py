@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from audit.errors import UserError, did_you_mean
 from audit.mechanisms.batch import gathered
+from audit.mechanisms.noisy_sgd import transcript
 from audit.types import TRAITS, Defense, Task, TrainingSet
 
 
@@ -37,6 +39,10 @@ class Recipe(NamedTuple):
         return defense
 
 
+# (mechanism, key, side, data) -> what is read of its steps
+OF_STEPS: dict[str, Callable] = {"transcript": transcript}
+
+
 @functools.cache
 def program(
     method: str, recipe: Recipe, devices: int, then: Callable | None = None
@@ -44,9 +50,9 @@ def program(
     """Return one method, vmapped over the lanes of a tile, on every device.
 
     Floats are arguments, so that a sweep over noise levels compiles once. `method` is
-    one of the defense or of its mechanism; `then` is explained in `shadow.sweep`. The
-    program maps (floats, side, fixed, extra), the root key, indices and (target, rows)
-    of the lanes to what the method or `then` returns.
+    one of the defense, of its mechanism, or of `OF_STEPS`; `then` is explained in
+    `shadow.sweep`. The program maps (floats, side, fixed, extra), the root key, indices
+    and (target, rows) of the lanes to what the method or `then` returns.
     """
 
     def lane(shared: tuple, root: Any, index: Any, per_lane: tuple) -> Any:
@@ -56,7 +62,7 @@ def program(
         if "rows" not in defense.traits:
             data = gathered(data)
         owner = defense if method in Defense._fields else defense.mechanism
-        run = getattr(owner, method)
+        run = getattr(owner, method, None) or partial(OF_STEPS[method], owner)
         if then is None:
             return run(key, side, data, *extra)
         return then(defense, side, run(key, side, data), *extra)

@@ -105,8 +105,8 @@ def sweep(
     """Run one method of a defense once per target, or `runs` times without targets.
 
     Args:
-      method: "train", "fisher" or "log_likelihood" of the defense, or "fil" of its
-        mechanism.
+      method: "train", "fisher" or "log_likelihood" of the defense, "fil" of its
+        mechanism, or "transcript" of a mechanism that takes steps.
       learner: the defense to run.
       key: root key; lane i runs with fold_in(key, i).
       data: `fixed` is shared by all lanes. `target` has leading axis m, or is None.

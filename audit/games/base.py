@@ -45,10 +45,12 @@ OBSERVED_BY = {
     "rest": {"objective"},
     "candidates": {"record", "canaries"},
     "ratios": {"transcript"},
+    "steps": {"transcript"},
 }
 KNOWN_BY = {
     **{f: {f} for f in ("fixed", "init", "public", "train", "objective", "shadows")},
     "likelihood": {"mechanism"},
+    "mechanism": {"mechanism"},
 }
 # The words of every game; a game adds its own. An oracle sees the target.
 WORDS = {
@@ -60,6 +62,8 @@ WORDS = {
     "train": "the algorithm with its initialisation, never its noise",
     "public": "the public data",
     "objective": "all other records' part in what the release minimises",
+    "transcript": "every noised update",
+    "mechanism": "how a record enters a step, and the size of the noise",
 }
 
 Evidence = TypeVar("Evidence")

@@ -123,7 +123,7 @@ def _game(
             "fixed",
             "init",
             "public",
-            transcript="every noised update",
+            "transcript",
             canaries="which records were planted",
         ),
         release=partial(release, canaries),

@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.tree_util import Partial
 
-from audit.engine.shadow import Learner
+from audit.engine.program import Recipe
+from audit.engine.shadow import Learner, sweep
 from audit.games import base, controls, guarantees, scoring
 from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
 from audit.scorecard.view import View
-from audit.types import Attack, Release, Splits, TrainingSet
+from audit.types import (
+    Attack,
+    Defense,
+    Examples,
+    Iterative,
+    Release,
+    Splits,
+    StepLaw,
+    Steps,
+    ThreatModel,
+    TrainingSet,
+)
+
+# the steps of all runs, made when an attack asks for them
+Transcript = Callable[[], Steps]
+TOGETHER = 32  # guesses from transcripts that are made at a time, for their memory
 
 
 def reconstruction() -> Game:
     """Rebuild the one unknown record of each run from what it released."""
     return Game(
         goal="reconstruction",
-        grants=base.granting("fixed", "label", "init", "train", "public", "objective"),
+        grants=base.granting(
+            "fixed",
+            "label",
+            "init",
+            "train",
+            "public",
+            "objective",
+            "transcript",
+            "mechanism",
+        ),
         release=release,
         # trajectories are drawn anew, from the law of the runs
         account=lambda key, runs, table: guarantees.joined(key, runs.learner, table),
@@ -32,10 +61,25 @@ def reconstruction() -> Game:
         floor="class_mean",
         targets=True,
         squared_error=True,
+        refuses=refuses,
     )
 
 
-def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
+def refuses(model: ThreatModel, defense: Defense) -> str | None:
+    """Return why there is no transcript, if an attack wants one."""
+    if "transcript" not in model.sees and "mechanism" not in model.knows:
+        return None
+    if has_transcript(defense):
+        return None
+    return "the defense adds no Gaussian noise to the sums of steps"
+
+
+def has_transcript(defense: Defense) -> bool:
+    """Return whether a defense takes steps, each a sum with Gaussian noise."""
+    return {"noisy_sgd", "gaussian"} <= defense.traits
+
+
+def release(key: Array, learner: Learner, table: Table) -> Runs[Transcript]:
     """Train on fixed + {target}, `runs` times per target; noise is always fresh.
 
     Every attack is shown the same releases, so that their errors are paired.
@@ -43,19 +87,78 @@ def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
     Returns:
       Releases with leading axis [targets * runs].
     """
-    splits = table.problem.splits
+    splits, name = table.problem.splits, "target runs"
     records = TrainingSet(splits.fixed, base.repeated(splits.targets, table.runs))
-    releases = base.train("target runs", key, learner, records, engine=table.engine)
-    return Runs(learner, releases, None, alike=table.runs)
+    releases = base.train(name, key, learner, records, engine=table.engine)
+
+    @functools.cache
+    def transcript() -> Steps:
+        """Make the same runs again and keep their steps, for who asks for them."""
+        what = f"{learner.label}: transcripts"
+        engine = table.engine._replace(store=None)
+        again = stream(key, name)
+        return sweep("transcript", learner, again, records, engine=engine, what=what)
+
+    return Runs(learner, releases, transcript, alike=table.runs)
+
+
+@functools.cache
+def _contribution(recipe: Recipe) -> Callable:
+    """Return (floats, params, side, example) -> the example's part of a step."""
+
+    def contribution(floats: dict, params: Any, side: Any, example: Examples) -> Any:
+        return _steps_of(recipe, floats).query.fn(params, side, example)
+
+    return contribution
+
+
+@functools.cache
+def _sides(recipe: Recipe) -> Callable:
+    """Return (floats, side at the start, params [T]) -> the side of every step [T]."""
+
+    def sides(floats: dict, start: Any, params: Any) -> Any:
+        mechanism = _steps_of(recipe, floats)
+
+        def body(side: Any, at: tuple) -> tuple:
+            if mechanism.refresh is not None:
+                side = mechanism.refresh(at[0], side, at[1])
+            return side, side
+
+        return jax.lax.scan(body, start, (params, jnp.arange(mechanism.steps)))[1]
+
+    return sides
+
+
+def _steps_of(recipe: Recipe, floats: dict) -> Iterative:
+    mechanism = recipe.build(floats).mechanism
+    assert isinstance(mechanism, Iterative), "others are refused"
+    return mechanism
+
+
+def step_law(learner: Learner) -> StepLaw:
+    """Return how a record enters the steps of a defense that `refuses` lets through."""
+    recipe, floats, side = learner.recipe, learner.floats, learner.side
+    mechanism = _steps_of(recipe, floats)
+    return StepLaw(
+        Partial(_contribution(recipe), floats),
+        mechanism.noise.stddev,
+        Partial(_sides(recipe), floats, side),
+        mechanism.steps,
+    )
 
 
 def play(
-    key: Array, attack: Attack, runs: Runs[None], limits: Guarantees, table: Table
+    key: Array,
+    attack: Attack,
+    runs: Runs[Transcript],
+    limits: Guarantees,
+    table: Table,
 ) -> Result:
     """Let one attack guess every run; return its scores."""
     model, splits, releases = attack.threat_model, table.problem.splits, runs.releases
     learner, same_noise = runs.learner, []
-    knowledge = base.grant(model, learner, table)
+    law = step_law(learner) if base.shown(model, "mechanism") else None
+    knowledge = base.grant(model, learner, table, mechanism=law)
     if knowledge.train is not None:
         train = knowledge.train
 
@@ -72,14 +175,24 @@ def play(
     if base.shown(model, "rest") and objective_of(learner.defense) is not None:
         with jax.enable_x64(True):
             rest = known_part(learner, releases, splits)
+    steps = None
+    if base.shown(model, "steps"):
+        steps = runs.evidence()
     observation = base.observe(
-        model, params=releases.params, target=targets.x, label=targets.y, rest=rest
+        model,
+        params=releases.params,
+        target=targets.x,
+        label=targets.y,
+        rest=rest,
+        steps=steps,
     )
     keys = jax.random.split(stream(key, "guess"), len(targets.y))
     # a solver's release has more digits than float32 holds, and attacks need them
     with jax.enable_x64("exact" in learner.defense.traits):
-        guess = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
-        guesses = np.asarray(guess(state, keys, observation))
+        guess = jax.vmap(attack.guess, (None, 0, 0))
+        if steps is not None:
+            guess = partial(_one_block_at_a_time, attack.guess)
+        guesses = np.asarray(jax.jit(guess)(state, keys, observation))
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
     sure = max(same_noise, default=None)
     return scoring.result(
@@ -90,6 +203,10 @@ def play(
         diagnostics,
         same_noise=sure,
     )
+
+
+def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:
+    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=TOGETHER)
 
 
 def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:

@@ -31,6 +31,7 @@ from audit.types import (
     Release,
     Sampler,
     State,
+    Steps,
     StepView,
     Task,
     TrainingSet,
@@ -249,6 +250,30 @@ def information(
     return each if apart else noise.precision * each
 
 
+def transcript(
+    mechanism: Iterative, key: jax.Array, side: Side, data: TrainingSet
+) -> Steps:
+    """Return the steps of the run that `train` makes with the same key and data.
+
+    What they show has a known law where noise is added to the sum: `Noise.at`.
+    """
+
+    def body(state: State, _: None) -> tuple:
+        state, view = mechanism.step(key, state, data)
+        return state, Steps(view.params, view.update, _rest(mechanism, view, data))
+
+    first = mechanism.init(key, side)
+    return jax.lax.scan(body, first, length=mechanism.steps)[1]
+
+
+def _rest(mechanism: Iterative, view: StepView, data: TrainingSet) -> Any:
+    """Return the noised sum of a step less what the known records contribute."""
+    fixed, weight, _ = batches.split(data, view.batch)
+    query = mechanism.query
+    total = batches.sum_fixed(query, view.params, view.side, fixed, weight)
+    return jax.tree.map(jnp.subtract, view.update, masked(view.side.mask, total))
+
+
 def _log_likelihood(
     mechanism: Iterative,
     key: jax.Array,
@@ -260,10 +285,7 @@ def _log_likelihood(
     target = jax.tree.map(lambda a: jnp.asarray(a)[None], data.target)
 
     def read(view: StepView) -> jax.Array:
-        fixed, weight, present = batches.split(data, view.batch)
-        total = batches.sum_fixed(query, view.params, view.side, fixed, weight)
-        total = masked(view.side.mask, total)
-        rest = jax.tree.map(jnp.subtract, view.update, total)
+        present, rest = batches.split(data, view.batch)[2], _rest(mechanism, view, data)
         ratio = partial(_log_ratio, query, view.params, view.side, rest)
         both = jnp.concatenate([ratio(candidates), ratio(target)])
         return present * noise.precision * both

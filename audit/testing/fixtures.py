@@ -138,8 +138,12 @@ def _records(
     """Add one release per target, and what games show beside it."""
     knowledge, targets = known.knowledge, world.splits.targets
     shape, count = world.task.features, len(targets.y)
-    releases = reconstruction.release(world.key, learner, table).releases
+    runs = reconstruction.release(world.key, learner, table)
+    releases = runs.releases
     observation = Observation(params=releases.params, label=targets.y, target=targets.x)
+    if reconstruction.has_transcript(learner.defense):
+        knowledge = knowledge._replace(mechanism=reconstruction.step_law(learner))
+        observation = observation._replace(steps=runs.evidence())
     if objective_of(learner.defense) is not None:
         with jax.enable_x64(True):
             rest = reconstruction.known_part(learner, releases, world.splits)

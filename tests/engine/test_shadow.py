@@ -169,7 +169,8 @@ np.save(sys.argv[1], run())
 
 
 def test_three_devices_give_the_same_bits(tmp_path):
-    flags = "--xla_force_host_platform_device_count=3"
+    ours = os.environ.get("XLA_FLAGS", "")
+    flags = f"{ours} --xla_force_host_platform_device_count=3"
     file = tmp_path / "three.npy"
     subprocess.run(
         [sys.executable, "-c", DEVICES, str(file)],

@@ -44,14 +44,12 @@ OTHERS = {
 def faulty_plug_ins():
     """Let the line-up name what `tests/faulty.py` holds."""
     here = {n: f for n, f in vars(faulty).items() if inspect.getmodule(f) is faulty}
-    names, places = registry.names, registry._all_places
+    names, place = registry.names, registry.place
     file = Path(faulty.__file__)
     there = plugins.Place(file, registry.SUITE, (file,), faulty.__name__)
     patches = {
         "names": lambda kind: [*names(kind), *here],
-        "_all_places": lambda kind, name: (
-            [there] if name in here else places(kind, name)
-        ),
+        "place": lambda kind, name: there if name in here else place(kind, name),
     }
     with pytest.MonkeyPatch.context() as patch:
         for word, function in patches.items():
