@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import hold_out, kernel_prior, regressor, stream
-from audit.mechanisms.kernel_prior import WIDTHS, KernelPrior
+from audit.mechanisms import kernel_prior, regressor, stream
+from audit.mechanisms.kernel_prior import KernelPrior
 from audit.types import (
     Attack,
     Count,
@@ -32,8 +32,7 @@ class Filter(NamedTuple):
     centre: Any  # [p] the release of the mean image
     project: Any  # [K, p] B' N^-1
     information: Any  # [K, K] F = B' N^-1 B
-    width: Any  # []
-    shrink: Any  # []
+    weights: Any  # [W] of the kernels' widths
 
 
 def matched_filter(
@@ -50,16 +49,15 @@ def matched_filter(
     shadow models, `repeats` of them per image with fresh noise, are a + B s + e with
     the residuals' covariance N. Then F = B' N^-1 B and u = B' N^-1 (release - a) are
     all that a release says of s, up to a Gaussian law of e. The prior is a mixture of
-    kernels N(sqrt(1 - c) s_k, c L) around the pool's images, which has the pool's
-    covariance for every width c: c = 1 is one Gaussian, c -> 0 the images themselves.
-    The guess is m + a V E[s | release]. Width c and factor a are those with the least
-    error on images that are held out; no scored target is among them.
+    kernels around the pool's images (`audit.mechanisms.kernel_prior`). The guess is
+    m + V E[s | release], blended over six widths of the kernels with the weights that
+    have the least error on images that are held out; no scored target is among them.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
       components: principal directions per class, at most.
       repeats: shadow models per pool image.
-      held_out: share of the pool's source images that choose c and a.
+      held_out: share of the pool's source images that choose the weights.
       ridge: share of its residual variance that is added to each weight's.
     """
     threat_model = ThreatModel(
@@ -71,18 +69,15 @@ def matched_filter(
     def fit(key: Array, knowledge: Knowledge) -> tuple[Filter, dict]:
         assert knowledge.train is not None, "granted: declared above"
         assert knowledge.fixed is not None, "granted: declared above"
-        pool, source = knowledge.pool, np.asarray(knowledge.pool_source)
+        pool = knowledge.pool
         rows = np.repeat(np.arange(len(pool.y)), repeats)
         repeated = jax.tree.map(lambda a: np.asarray(a)[rows], pool)
         shadows = knowledge.train(
             stream(key, "shadow"), TrainingSet(knowledge.fixed, repeated)
         )
         releases = regressor.matrix(shadows.params)
-        left_out = hold_out(stream(key, "held"), source, held_out)
-        original, fitted = source == np.arange(len(source)), ~left_out
-        shown = jax.tree.map(lambda a: np.asarray(a)[fitted], pool)
-        priors = kernel_prior.class_priors(
-            shown, original[fitted], task.classes, components
+        priors, left_out = kernel_prior.of_pool(
+            stream(key, "held"), knowledge, held_out, components
         )
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
         filters, info = [], {"shadows": len(rows)}
@@ -112,13 +107,14 @@ def matched_filter(
 
 def _guess(fitted: Filter, release: Array) -> Array:
     """Return the guess of one class [d] at one release [p]."""
+    means = _posterior_means(fitted, release)
+    return kernel_prior.image(fitted.prior, fitted.weights, means)
+
+
+def _posterior_means(fitted: Filter, release: Array) -> Array:
+    """Return what one release says of s, at every width [W, K]."""
     score = fitted.project @ (release - fitted.centre)
-    prior = fitted.prior
-    s = kernel_prior.posterior_mean(prior, fitted.width, fitted.information, score)
-    return prior.mean + fitted.shrink * (s @ prior.basis)
-
-
-_guesses = jax.jit(jax.vmap(_guess, (None, 0)))  # compiled once for all widths
+    return kernel_prior.posterior_means(fitted.prior, fitted.information, score)
 
 
 def _fit_class(
@@ -139,17 +135,12 @@ def _fit_class(
     # added to each weight's own variance: an optimizer scales noise weight by weight
     noise += np.diag(np.maximum(ridge * np.diag(noise), 1e-30))
     project = np.linalg.solve(noise, slope.T).T  # B' N^-1
-    parts = centre - offset @ slope, project, project @ slope.T, 1.0, 1.0
+    parts = centre - offset @ slope, project, project @ slope.T, 1.0
     learnt = Filter(prior, *(jnp.asarray(a, jnp.float32) for a in parts))
     others = releases[left_out].reshape(-1, releases.shape[2])
-    truth = np.repeat(x[left_out], repeats, 0) - prior.mean
-    best: tuple[float, Filter, dict] | None = None
-    for width in WIDTHS:
-        wide = learnt._replace(width=jnp.float32(width))
-        moved = np.asarray(_guesses(wide, others)) - prior.mean
-        shrink, error = kernel_prior.best_shrinkage(moved, truth)
-        if best is None or error < best[0]:
-            numbers = {"held_mse": error, "width": width, "shrink": shrink}
-            best = error, wide._replace(shrink=jnp.float32(shrink)), numbers
-    assert best is not None, "there are widths to try"
-    return best[1], best[2]
+    means = jax.jit(jax.vmap(_posterior_means, (None, 0)))(learnt, others)
+    weights, error = kernel_prior.blend(
+        prior, means, np.repeat(x[left_out], repeats, 0)
+    )
+    numbers = {"held_mse": error, "weights": weights.tolist()}
+    return learnt._replace(weights=jnp.asarray(weights)), numbers

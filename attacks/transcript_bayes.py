@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import hold_out, kernel_prior, stream
-from audit.mechanisms.kernel_prior import WIDTHS, KernelPrior
+from audit.mechanisms import kernel_prior, stream
+from audit.mechanisms.kernel_prior import KernelPrior
 from audit.types import (
     Attack,
     Count,
@@ -37,15 +37,14 @@ class Fitted(NamedTuple):
     law: StepLaw
     prior: KernelPrior  # [C, ...]
     scale: Any  # [C] Tr F of steps that all start at the initialisation
-    widths: Any  # [C, scales]
-    shrinks: Any  # [C, scales]
+    weights: Any  # [C, scales, W] of the kernels' widths
 
 
 def transcript_bayes(
     task: Task,
     *,
-    components: Count = 160,
-    passes: Count = 3,
+    components: Count = 100,
+    passes: Count = 2,
     held_out: Share = 0.1,
 ) -> Attack:
     """Linearise what a record adds to each step, then take the posterior mean.
@@ -96,14 +95,8 @@ def transcript_bayes(
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         law, pool = knowledge.mechanism, knowledge.pool
         assert law is not None, "granted: declared above"
-        source = np.asarray(knowledge.pool_source)
-        left_out = hold_out(stream(key, "held"), source, held_out)
-        original, shown = source == np.arange(len(source)), ~left_out
-        priors = kernel_prior.class_priors(
-            jax.tree.map(lambda a: np.asarray(a)[shown], pool),
-            original[shown],
-            task.classes,
-            components,
+        priors, left_out = kernel_prior.of_pool(
+            stream(key, "held"), knowledge, held_out, components
         )
         start = jax.tree.map(
             lambda a: jnp.broadcast_to(a, (law.steps, *np.shape(a))), knowledge.init
@@ -115,17 +108,16 @@ def transcript_bayes(
             prior = jax.tree.map(lambda a, i=label: jnp.asarray(a[i]), priors)
             information, _ = jax.jit(evidence)(law, steps, prior, label, prior.mean)
             others = np.asarray(pool.x)[left_out & (np.asarray(pool.y) == label)]
-            others = others[:TRIED].reshape(-1, len(prior.mean)) - prior.mean
-            widths, shrinks = _choose(
-                stream(key, f"noise {label}"), prior, information, others
-            )
-            chosen.append((prior, jnp.trace(information), widths, shrinks))
-            info |= {f"widths_{label}": list(map(float, widths))}
+            others = others[:TRIED].reshape(-1, len(prior.mean))
+            noise_key = stream(key, f"noise {label}")
+            weights = _choose(noise_key, prior, information, others)
+            chosen.append((prior, jnp.trace(information), weights))
+            info |= {f"weights_{label}": weights.tolist()}
         return Fitted(law, *jax.tree.map(lambda *a: jnp.stack(a), *chosen)), info
 
     def of_class(fitted: Fitted, label: Any, steps: Steps) -> Array:
         """Return the guess [d] at a run whose unknown record is of this class."""
-        law, prior, scale, widths, shrinks = fitted
+        law, prior, scale, weights = fitted
         x = prior.mean
         for _ in range(passes):
             known = evidence(law, steps, prior, label, x)
@@ -134,45 +126,38 @@ def transcript_bayes(
         information, score = evidence(law, steps, prior, label, x)
         amount = jnp.trace(information) / scale
         level = jnp.abs(jnp.log(amount) - jnp.log(jnp.array(SCALES))).argmin()
-        s = kernel_prior.posterior_mean(prior, widths[level], information, score)
-        return prior.mean + shrinks[level] * (s @ prior.basis)
+        means = kernel_prior.posterior_means(prior, information, score)
+        return kernel_prior.image(prior, weights[level], means)
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
-        labels, steps = jnp.arange(task.classes), observation.steps
+        label, steps = observation.label, observation.steps
         assert steps is not None, "granted: declared above"
-        # of all classes: to gather one class's arrays would copy them for each run
-        axes = Fitted(None, 0, 0, 0, 0)  # type: ignore[arg-type]
-        each = jax.vmap(of_class, (axes, 0, None))(fitted, labels, steps)
-        image = jax.nn.one_hot(observation.label, task.classes) @ each
+        law, *learnt = fitted
+        mine = Fitted(law, *jax.tree.map(lambda a: a[label], learnt))
+        image = of_class(mine, label, steps)
         return jnp.clip(image, *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
 
 
-_posterior_means = jax.jit(jax.vmap(kernel_prior.posterior_mean, (None, None, None, 0)))
+_posterior_means = jax.jit(jax.vmap(kernel_prior.posterior_means, (None, None, 0)))
 
 
 def _choose(
-    key: Array, prior: KernelPrior, information: Array, others: Array
-) -> tuple[Array, Array]:
-    """Return width and shrinkage at each of `SCALES` [scales] with the least error.
+    key: Array, prior: KernelPrior, information: Array, others: np.ndarray
+) -> Array:
+    """Return the weights of the kernels' widths at each of `SCALES` [scales, W].
 
-    The scores of held-out images [m, d], less the mean, are drawn as the steps would
-    show them; what of an image lies outside the prior's directions stays an error.
+    Scores of held-out images [m, d] are drawn as steps would show them.
     """
     values, vectors = jnp.linalg.eigh(information)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0))
-    s = others @ prior.basis.T
+    s = (others - prior.mean) @ prior.basis.T
     noise = jax.random.normal(key, s.shape) @ root.T
     chosen = []
     for scale in SCALES:
         scores = scale * s @ information + jnp.sqrt(scale) * noise
-        tried = []
-        for width in WIDTHS:
-            means = _posterior_means(prior, width, scale * information, scores)
-            shrink, error = kernel_prior.best_shrinkage(means @ prior.basis, others)
-            tried.append((error, width, shrink))
-        chosen.append(min(tried)[1:])
-    widths, shrinks = np.asarray(chosen, np.float32).T
-    return jnp.asarray(widths), jnp.asarray(shrinks)
+        means = _posterior_means(prior, scale * information, scores)
+        chosen.append(kernel_prior.blend(prior, means, others)[0])
+    return jnp.asarray(np.stack(chosen))

@@ -20,7 +20,7 @@ from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
-from audit.scorecard.view import View
+from audit.scorecard.view import Column, Line, View, number
 from audit.types import (
     Attack,
     Defense,
@@ -195,7 +195,7 @@ def play(
         guesses = np.asarray(jax.jit(guess)(state, keys, observation))
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
     sure = max(same_noise, default=None)
-    return scoring.result(
+    result = scoring.result(
         guesses.reshape(shape),
         splits.targets,
         limits,
@@ -203,6 +203,9 @@ def play(
         diagnostics,
         same_noise=sure,
     )
+    if steps is None:
+        return result
+    return result._replace(numbers=result.numbers | {"shown": "transcript"})
 
 
 def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:
@@ -222,9 +225,24 @@ def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:
     return jax.jit(jax.vmap(one))(releases.params)
 
 
+def _of_transcripts(line: Line) -> str:
+    """Return the least error of an attack that is shown every noised step."""
+    each = [
+        float(trial.result.mse)
+        for trial in line.card.trials
+        if trial.defense == line.label and trial.result is not None
+        if trial.result.shown == "transcript" and trial.result.mse is not None
+    ]
+    return number(min(each)) if each else "-"
+
+
 VIEW = View(
     units="MSE per pixel, pixels in [0, 1]; ± one standard error over targets",
-    attack=scoring.REBUILT,
+    attack=(
+        *scoring.REBUILT[:2],
+        Column("transcript", _of_transcripts, optional=True),
+        *scoring.REBUILT[2:],
+    ),
     trial=scoring.TRIAL,
     trial_words=scoring.TRIAL_WORDS,
     verdict=scoring.verdict,

@@ -15,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.linalg import cho_factor, cho_solve
+from scipy import optimize
 
-from audit.types import Examples
+from audit.data.pool import hold_out
+from audit.types import Knowledge
 
-WIDTHS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.003)  # that attacks try
+WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of kernels, whose guesses are blended
 
 
 class KernelPrior(NamedTuple):
@@ -31,19 +33,23 @@ class KernelPrior(NamedTuple):
     log_weight: Any  # [M] 0; minus infinity where a class has fewer images
 
 
-def class_priors(
-    pool: Examples, original: np.ndarray, classes: int, components: int
-) -> KernelPrior:
-    """Return the prior of every class, stacked.
+def of_pool(
+    key: Array, knowledge: Knowledge, held_out: float, components: int
+) -> tuple[KernelPrior, np.ndarray]:
+    """Return the prior of every class, stacked, and which pool rows it is not made of.
 
     Args:
-      pool: [m, ...] images, augmented copies included.
-      original: [m] whether an image is no copy: the mean of copies is blurred.
-      classes: how many.
+      key: of which images are held out.
+      knowledge: gives the pool; the mean is that of its originals, for that of
+        augmented copies is blurred.
+      held_out: share of the images, all copies of one together.
       components: K at most; fewer where there are fewer images or directions.
     """
-    x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
-    rows = [np.asarray(pool.y) == label for label in range(classes)]
+    pool, source = knowledge.pool, np.asarray(knowledge.pool_source)
+    left_out = hold_out(key, source, held_out)
+    original = source == np.arange(len(source))
+    x, y = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1), np.asarray(pool.y)
+    rows = [(y == label) & ~left_out for label in range(knowledge.task.classes)]
     each = [_fit(x[here], original[here], components) for here in rows]
     m, k = (max(len(getattr(e, f)) for e in each) for f in ("log_weight", "variances"))
 
@@ -57,9 +63,8 @@ def class_priors(
             np.pad(prior.log_weight, (0, fewer), constant_values=-np.inf),
         )
 
-    return jax.tree.map(
-        lambda *a: np.stack(a).astype(np.float32), *[padded(e) for e in each]
-    )
+    stacked = jax.tree.map(lambda *a: np.stack(a), *[padded(prior) for prior in each])
+    return jax.tree.map(np.float32, stacked), left_out
 
 
 def _fit(x: np.ndarray, original: np.ndarray, components: int) -> KernelPrior:
@@ -73,44 +78,55 @@ def _fit(x: np.ndarray, original: np.ndarray, components: int) -> KernelPrior:
     return KernelPrior(mean, basis, values[:count], moved @ basis.T, np.zeros(len(x)))
 
 
-def posterior_mean(
-    prior: KernelPrior, width: Any, information: Any, score: Any
-) -> Array:
-    """Return E[s | score] [K], where score = F s + N(0, F) noise.
+def posterior_means(prior: KernelPrior, information: Any, score: Any) -> Array:
+    """Return E[s | score] of one class at each of `WIDTHS` [W, K].
 
-    With A = F + L^-1 / c and Q = F - F A^-1 F the posterior weight of kernel mu_k is
-    exp(mu_k . (score - F A^-1 score) - mu_k' Q mu_k / 2). At the weighted mean mu of
-    the kernels, the posterior mean is mu + A^-1 (score - F mu).
+    Here score = F s + N(0, F) noise. With A = F + L^-1 / c and Q = F - F A^-1 F the
+    posterior weight of kernel mu_k is exp(mu_k . (score - F A^-1 score) - mu_k' Q mu_k
+    / 2). At the weighted mean mu of the kernels, the posterior mean is
+    mu + A^-1 (score - F mu).
 
     Args:
       prior: of the class.
-      width: [] c.
       information: [K, K] F, symmetric.
       score: [K].
     """
-    precision = 1 / (prior.variances * width)
-    factor = cho_factor(information + jnp.diag(precision))
-    # score - F A^-1 score and Q, without the cancellation of where little is known
-    left = precision * cho_solve(factor, score)
-    spread = precision[:, None] * cho_solve(factor, information)
-    kernels = jnp.sqrt(1 - width) * prior.kernels
-    penalty = ((kernels @ spread) * kernels).sum(1) / 2
-    weight = jax.nn.softmax(kernels @ left - penalty + prior.log_weight)
-    mean = weight @ kernels
-    return mean + cho_solve(factor, score - information @ mean)
+
+    def at(width: Array) -> Array:
+        precision = 1 / (prior.variances * width)
+        factor = cho_factor(information + jnp.diag(precision))
+        # score - F A^-1 score and Q, without cancellation where little is known
+        shrink = jnp.sqrt(1 - width)  # 0 for a single Gaussian
+        left = shrink * precision * cho_solve(factor, score)
+        spread = shrink**2 / 2 * precision[:, None] * cho_solve(factor, information)
+        penalty = ((prior.kernels @ spread) * prior.kernels).sum(1)
+        weight = jax.nn.softmax(prior.kernels @ left - penalty + prior.log_weight)
+        mean = shrink * (weight @ prior.kernels)
+        return mean + cho_solve(factor, score - information @ mean)
+
+    # one after the other: unrolled, the widths take minutes to compile
+    return jax.lax.map(at, jnp.array(WIDTHS, score.dtype))
 
 
 def gaussian_mean(prior: KernelPrior, information: Any, score: Any) -> Array:
-    """Return `posterior_mean` at width 1, for which no kernel is looked at."""
+    """Return the first of `posterior_means` [K], for which no kernel is looked at."""
     return cho_solve(cho_factor(information + jnp.diag(1 / prior.variances)), score)
 
 
-def best_shrinkage(moved: Any, truth: Any) -> tuple[float, float]:
-    """Return the factor in [0, 1] on guesses with the least error, and that error.
+def blend(prior: KernelPrior, means: Any, images: Any) -> tuple[np.ndarray, float]:
+    """Return weights [W] of the widths, none negative, with the least error; the error.
 
-    Both are [m, d] and relative to the mean image.
+    `means` [m, W, K] are posterior means of images [m, d] that the prior was not made
+    of. Weights that add up to less than one shrink the guess towards the mean image.
     """
-    moved, truth = np.asarray(moved), np.asarray(truth)
-    factor = (moved * truth).sum() / max((moved**2).sum(), np.finfo(np.float32).tiny)
-    factor = float(np.clip(factor, 0, 1))
-    return factor, float(((factor * moved - truth) ** 2).mean())
+    truth = np.asarray(images, float) - np.asarray(prior.mean)
+    s, means = truth @ np.asarray(prior.basis, float).T, np.asarray(means, float)
+    flat = means.transpose(0, 2, 1).reshape(-1, len(WIDTHS))
+    weights = optimize.nnls(flat, s.reshape(-1))[0]  # what lies outside V is no matter
+    guess = np.einsum("w,mwk->mk", weights, means) @ np.asarray(prior.basis, float)
+    return weights.astype(np.float32), float(((guess - truth) ** 2).mean())
+
+
+def image(prior: KernelPrior, weights: Any, means: Any) -> Array:
+    """Return the guess [d] of blended posterior means [W, K]."""
+    return prior.mean + weights @ means @ prior.basis

@@ -59,12 +59,16 @@ def lines(card: Scorecard) -> list[Line]:
 
 
 def strongest(card: Scorecard, defense: str) -> TrialRow | None:
-    """Return the strongest attack on a defense, oracles and void rows aside."""
+    """Return the strongest attack on a defense: on what it releases.
+
+    Oracles, void rows and attacks that are shown more than the release do not count.
+    """
     sound = [
         (trial.result.headline.strength, trial)
         for trial in card.trials
         if trial.defense == defense and trial.result is not None
-        if not trial.result.oracle and not VOID & {f.name for f in trial.flags}
+        if not trial.result.oracle and trial.result.shown is None
+        if not VOID & {f.name for f in trial.flags}
         if not math.isnan(trial.result.headline.strength)
     ]
     return max(sound, key=lambda pair: pair[0], default=(0, None))[1]
@@ -102,7 +106,9 @@ def columns(card: Scorecard) -> list[Column]:
     table += [*(game.attack if attacked else ()), *game.bounds]
     plug_ins = [name for name in bound_names(card) if name not in SHORT]
     table += [bound_column(name, narrow=False) for name in plug_ins]
-    return [*table, Column("flags", _flags, right=False)]
+    rows = lines(card)
+    told = [c for c in table if not c.optional or {c.cell(r) for r in rows} != {"-"}]
+    return [*told, Column("flags", _flags, right=False)]
 
 
 def usefulness(defense: DefenseRow) -> float | None:

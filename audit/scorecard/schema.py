@@ -250,6 +250,8 @@ class AttackResult(Record):
     success_se: Number | None = None
     lpips: Number | None = None
     epsilon_lower: Number | None = None
+    # what it is shown beyond what the row is about: ranked in a column of its own
+    shown: Literal["transcript"] | None = None
 
 
 class TrialRow(Record):

@@ -46,6 +46,7 @@ class Column(NamedTuple):
     cell: Callable[[Line], str]
     narrow: bool = True  # in the terminal too, not only in Markdown
     right: bool = True
+    optional: bool = False  # left out where every cell is "-"
 
 
 class View(NamedTuple):

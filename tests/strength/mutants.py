@@ -95,6 +95,12 @@ SLIPS = {
         "matched_filter, a tenth of the shadows": Mutant("noisier", TENTH),
         "matched_filter, label dropped": Mutant("noisier", LABEL_DROPPED),
     },
+    "noised_steps": {
+        "transcript_bayes, label dropped": Mutant("dpsgd public_mean", LABEL_DROPPED),
+        "transcript_bayes, five directions": Mutant(
+            "dpsgd public_mean", words="attack.transcript_bayes.components=5"
+        ),
+    },
     "shadow_models": {
         "reconstructor, half the epochs, trained models": Mutant(
             "sgd perturbed", words="attack.reconstructor.epochs=3"

@@ -65,6 +65,11 @@ PLAYS = {
         "defense.noisier.noise_stddev=0.5 attack.matched_filter.repeats=2",
         cells("mse", "matched_filter", "noisier"),
     ),
+    "noised_steps": Play(
+        "binary_mnist",
+        "data=digits runs=8",
+        cells("mse", "transcript_bayes", "dpsgd public_mean"),
+    ),
     # One release's noise is shared by all records, so what counts is how many releases
     # there are, and how much of the error is noise: with 400 the bands were 6 to 7%
     # wide, with 1,000 those of `glm_label` 5.2%.
