@@ -96,9 +96,12 @@ SLIPS = {
         "matched_filter, label dropped": Mutant("noisier", LABEL_DROPPED),
     },
     "noised_steps": {
-        "transcript_bayes, label dropped": Mutant("dpsgd public_mean", LABEL_DROPPED),
+        "transcript_bayes, label dropped": Mutant("dpsgd louder", LABEL_DROPPED),
         "transcript_bayes, five directions": Mutant(
-            "dpsgd public_mean", words="attack.transcript_bayes.components=5"
+            "dpsgd louder",
+            words="attack.transcript_bayes.components=5",
+            harmless="five directions hold most of what noised steps tell of 8 x 8 "
+            "pixels: .849 beside .870, in a band of .047",
         ),
     },
     "shadow_models": {
