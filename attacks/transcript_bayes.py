@@ -25,8 +25,8 @@ from audit.types import (
     ThreatModel,
 )
 
-# Information of a run over that of steps which all start at the initialisation; width
-# and shrinkage are chosen at each of them.
+# Information of a run over that of steps which all start at the initialisation; the
+# weights of the blend are chosen at each of them.
 SCALES = (1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0)
 TRIED = 400  # held-out images per class on which they are chosen, at most
 
@@ -57,15 +57,15 @@ def transcript_bayes(
     images. After `passes` Gaussian posterior means, each of which is the next guess,
     the kernels are weighed once. No shadow model is trained.
 
-    The kernels' width and a shrinkage are chosen on held-out images of the pool with
-    simulated noise, at several amounts of information; no scored target is among them.
+    Six widths of the kernels are blended. The weights are chosen on held-out images of
+    the pool with simulated noise, at several amounts of information; no scored target
+    is among them.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
       components: principal directions per class, at most.
       passes: linearisations before the last one.
-      held_out: share of the pool's source images on which width and shrinkage are
-        chosen.
+      held_out: share of the pool's source images that choose the weights.
     """
     threat_model = ThreatModel(
         "reconstruction",

@@ -117,8 +117,11 @@ def blend(prior: KernelPrior, means: Any, images: Any) -> tuple[np.ndarray, floa
     """Return weights [W] of the widths, none negative, with the least error; the error.
 
     `means` [m, W, K] are posterior means of images [m, d] that the prior was not made
-    of. Weights that add up to less than one shrink the guess towards the mean image.
+    of. Weights that add up to less than one shrink the guess towards the mean image. A
+    class without such images gets a single Gaussian, and no error.
     """
+    if not len(images):
+        return np.eye(len(WIDTHS), dtype=np.float32)[0], float("nan")
     truth = np.asarray(images, float) - np.asarray(prior.mean)
     s, means = truth @ np.asarray(prior.basis, float).T, np.asarray(means, float)
     flat = means.transpose(0, 2, 1).reshape(-1, len(WIDTHS))
