@@ -46,14 +46,11 @@ def verdict(line: Line) -> Verdict:
     bounds, estimated, no_bounds = _from_bounds(line)
     missing = no_dp + no_bounds
     if not line.defense.bounds and line.defense.epsilon is None:
-        missing.append(
-            "Anything: no theorem limits what a stronger attack could get from this "
-            "release."
-        )
+        text = "no theorem limits what a stronger attack could get from this release."
+        missing.append(f"Anything: {text}")
     if line.best is not None:
-        missing.append(
-            "That no attack does better: the attacks above are those that were tried."
-        )
+        text = "the attacks above are those that were tried."
+        missing.append(f"That no attack does better: {text}")
     return Verdict(line.label, *answers, dp + bounds, estimated, missing)
 
 

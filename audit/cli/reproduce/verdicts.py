@@ -187,11 +187,11 @@ def table(verdicts: list[ComparedNumber]) -> str:
     return terminal.render(out)
 
 
-def _tables(
-    numbers: list[ComparedNumber],
-) -> dict[tuple[str, str], list[ComparedNumber]]:
-    """Return (heading, title) -> numbers of every table, in order."""
-    groups: dict[tuple[str, str], list[ComparedNumber]] = {}
+Tables = dict[tuple[str, str], list[ComparedNumber]]  # by heading and title
+
+
+def _tables(numbers: list[ComparedNumber]) -> Tables:
+    groups: Tables = {}
     for n in numbers:
         heading = n.table if " " in n.table else f"Table {n.table}"
         groups.setdefault((heading, n.title), []).append(n)

@@ -52,6 +52,7 @@ class Standing(NamedTuple):
     group: SeedGroup
     line: Line
     protection: float | None  # larger is better; None where no attack is valid
+    protection_se: float  # 0 where there is none
     utility: float | None
 
     @property
@@ -157,7 +158,7 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         columns=tuple(_columns(groups)),
         front=pareto(
             [(r.utility, r.protection) for r in rows],
-            [((_slack(r) or 0.0) / 2, _protection_se(r)) for r in rows],
+            [((_slack(r) or 0.0) / 2, r.protection_se) for r in rows],
         ),
         measure=text if headlines else None,
         sign=-1.0 if headlines and headlines[0].better == "higher" else 1.0,
@@ -165,8 +166,10 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
 
 
 def _row(group: SeedGroup, line: Line) -> Standing:
-    protection = None if line.result is None else -line.result.headline.strength
-    return Standing(group, line, protection, cells.usefulness(line.defense))
+    headline = None if line.result is None else line.result.headline
+    protection = None if headline is None else -headline.strength
+    error = float((headline and headline.standard_error) or 0.0)
+    return Standing(group, line, protection, error, cells.usefulness(line.defense))
 
 
 def _order(row: Standing) -> tuple[bool, float, str]:
@@ -286,11 +289,6 @@ def _slack(row: Standing) -> float | None:
     share = min(max(float(utility.accuracy), 0.0), 1.0)
     test = share * (1 - share) / max(1.0, float(utility.test))
     return 2 * math.sqrt(test + (over_seeds or 0.0) ** 2)
-
-
-def _protection_se(row: Standing) -> float:
-    result = row.line.result
-    return 0.0 if result is None else float(result.headline.standard_error or 0.0)
 
 
 def protection_text(row: Standing) -> str:
