@@ -120,8 +120,8 @@ def transcript_bayes(
         law, prior, scale, weights = fitted
         x = prior.mean
         for _ in range(passes):
-            known = evidence(law, steps, prior, label, x)
-            s = kernel_prior.gaussian_mean(prior, *known)
+            information, score = evidence(law, steps, prior, label, x)
+            s = kernel_prior.gaussian_mean(prior, information, score)
             x = jnp.clip(prior.mean + s @ prior.basis, *task.domain)
         information, score = evidence(law, steps, prior, label, x)
         amount = jnp.trace(information) / scale

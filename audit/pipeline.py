@@ -25,13 +25,14 @@ from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
 from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
-from audit.games import base, finished, rows, self_checks
+from audit.games import base, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
 from audit.games.guarantees import Guarantees
 from audit.games.rows import Audited, SelfChecks
 from audit.models import pretrain
 from audit.rng import stream
 from audit.scorecard import card as cards
+from audit.scorecard import finished
 from audit.scorecard.card import Scorecard
 from audit.statistics import lpips
 from audit.types import (
@@ -290,7 +291,7 @@ def play(
     place = store.digest(table.digest, learner.label, entry.label)
     kept = None if shelf is None else finished.get(shelf, place)
     if kept is not None:
-        return trial._replace(status="ok", result=kept)
+        return trial._replace(status="ok", result=Result(**kept))
     try:
         key = stream(key, f"attack {entry.name}")
         result: Result = game.play(key, attack, runs, guarantees, table)
@@ -301,7 +302,7 @@ def play(
     numbers = result.numbers | {"seconds": round(time.perf_counter() - began, 2)}
     result = result._replace(numbers=numbers)
     if shelf is not None:
-        finished.put(shelf, place, result)
+        finished.put(shelf, place, result._asdict())
     return trial._replace(status="ok", result=result)
 
 

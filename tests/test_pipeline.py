@@ -237,3 +237,19 @@ def test_results_of_earlier_runs_do_not_make_a_checkout_dirty(tmp_path):
     code.write_text("changed")
     assert cards._git(code.parent) == {"commit": commit, "dirty": True}
     assert cards._git(tmp_path.parent) is None
+
+
+def test_a_finished_attack_is_not_played_again(folder, monkeypatch):
+    """The same command takes what every attack got from the store, bit for bit."""
+    before, play = cards.load(folder), reconstruction.play
+
+    def floor_alone(key, attack, *others):
+        assert not attack.threat_model.sees, "an attack was played again"
+        return play(key, attack, *others)
+
+    monkeypatch.setattr(reconstruction, "play", floor_alone)
+    assert main(["run", *SMALL, f"out={folder}"]) == 0
+    after = cards.load(folder)
+    assert cards.plain(after.trials) == cards.plain(before.trials)
+    for name, array in before.arrays.items():
+        np.testing.assert_array_equal(after.arrays[name], array)

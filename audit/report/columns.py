@@ -107,8 +107,8 @@ def columns(card: Scorecard) -> list[Column]:
     plug_ins = [name for name in bound_names(card) if name not in SHORT]
     table += [bound_column(name, narrow=False) for name in plug_ins]
     rows = lines(card)
-    told = [c for c in table if not c.optional or {c.cell(r) for r in rows} != {"-"}]
-    return [*told, Column("flags", _flags, right=False)]
+    filled = [c for c in table if not c.optional or {c.cell(r) for r in rows} != {"-"}]
+    return [*filled, Column("flags", _flags, right=False)]
 
 
 def usefulness(defense: DefenseRow) -> float | None:
