@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import kernel_prior, regressor, stream
-from audit.mechanisms.kernel_prior import KernelPrior
+from audit.mechanisms import denoiser, kernel_prior, regressor, stream
+from audit.mechanisms.kernel_prior import KernelPrior, Reading
 from audit.types import (
     Attack,
     Count,
@@ -31,8 +31,9 @@ class Filter(NamedTuple):
     prior: KernelPrior
     centre: Any  # [p] the release of the mean image
     project: Any  # [K, p] B' N^-1
-    information: Any  # [K, K] F = B' N^-1 B
-    weights: Any  # [W] of the kernels' widths
+    read: Reading  # how scores of information F = B' N^-1 B are read
+    denoiser: Any  # Denoiser
+    weights: Any  # [W + 1] of the blended guesses
 
 
 def matched_filter(
@@ -42,6 +43,8 @@ def matched_filter(
     repeats: Count = 6,
     held_out: Share = 0.1,
     ridge: NonNegative = 1e-3,
+    width: Count = 512,
+    denoiser_steps: Count = 3000,
 ) -> Attack:
     """Regress releases on images, then weigh every image by how well it explains one.
 
@@ -50,8 +53,10 @@ def matched_filter(
     the residuals' covariance N. Then F = B' N^-1 B and u = B' N^-1 (release - a) are
     all that a release says of s, up to a Gaussian law of e. The prior is a mixture of
     kernels around the pool's images (`audit.mechanisms.kernel_prior`). The guess is
-    m + V E[s | release], blended over six widths of the kernels with the weights that
-    have the least error on images that are held out; no scored target is among them.
+    m + V E[s | release], blended over six widths of the kernels and a network that has
+    learnt the same mean from drawn scores (`audit.mechanisms.denoiser`), with the
+    weights that have the least error on images that are held out; no scored target is
+    among them.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
@@ -59,6 +64,8 @@ def matched_filter(
       repeats: shadow models per pool image.
       held_out: share of the pool's source images that choose the weights.
       ridge: share of its residual variance that is added to each weight's.
+      width: of the denoiser's hidden layers.
+      denoiser_steps: of Adam, for all classes together.
     """
     threat_model = ThreatModel(
         "reconstruction",
@@ -80,19 +87,37 @@ def matched_filter(
             stream(key, "held"), knowledge, held_out, components
         )
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
-        filters, info = [], {"shadows": len(rows)}
+        shaped = releases.reshape(len(x), repeats, -1)
+        labels, fits = np.asarray(pool.y), []
         for label in range(task.classes):
-            mine = np.asarray(pool.y) == label
-            one, numbers = _fit_class(
-                jax.tree.map(lambda a, i=label: a[i], priors),
-                x[mine],
-                releases[mine[rows]].reshape(-1, repeats, releases.shape[1]),
-                left_out[mine],
-                ridge,
-            )
-            filters.append(one)
-            info |= {f"{name}_{label}": value for name, value in numbers.items()}
-        return jax.tree.map(lambda *a: jnp.stack(a), *filters), info
+            mine = (labels == label) & ~left_out
+            s = (x[mine] - priors.mean[label]) @ priors.basis[label].T
+            fits.append(_regress(s, shaped[mine], ridge))
+        centre, project, information = (
+            jnp.asarray(np.stack(a), jnp.float32) for a in zip(*fits, strict=True)
+        )
+        priors = jax.tree.map(jnp.asarray, priors)
+        network = denoiser.fit(
+            stream(key, "denoiser"),
+            priors,
+            information,
+            (1.0, 1.0),
+            width=width,
+            steps=denoiser_steps,
+        )
+        read = jax.vmap(kernel_prior.reading)(priors, information)
+        learnt = Filter(priors, centre, project, read, network, centre)
+        weights, info = [], {"shadows": len(rows)}
+        for label in range(task.classes):
+            mine = (labels == label) & left_out
+            others = jnp.asarray(shaped[mine].reshape(-1, shaped.shape[2]))
+            one = jax.tree.map(lambda a, i=label: a[i], learnt)
+            means = _means_of_all(one, others)
+            images = np.repeat(x[mine], repeats, 0)
+            best, error = kernel_prior.blend(one.prior, means, images)
+            weights.append(best)
+            info |= {f"held_mse_{label}": error, f"weights_{label}": best.tolist()}
+        return learnt._replace(weights=jnp.asarray(np.stack(weights))), info
 
     def guess(fitted: Filter, key: Array, observation: Observation) -> Array:
         del key
@@ -112,22 +137,20 @@ def _guess(fitted: Filter, release: Array) -> Array:
 
 
 def _posterior_means(fitted: Filter, release: Array) -> Array:
-    """Return what one release says of s, at every width [W, K]."""
+    """Return what one release says of s, in every way [W + 1, K]."""
     score = fitted.project @ (release - fitted.centre)
-    return kernel_prior.posterior_means(fitted.prior, fitted.information, score)
+    return denoiser.guesses(fitted.denoiser, fitted.prior, fitted.read, score)
 
 
-def _fit_class(
-    prior: KernelPrior,
-    x: np.ndarray,
-    releases: np.ndarray,
-    left_out: np.ndarray,
-    ridge: float,
-) -> tuple[Filter, dict]:
-    """Fit one class: images [m, d], releases [m, R, p], who is held out [m]."""
-    s, repeats = (x - prior.mean) @ prior.basis.T, releases.shape[1]
-    flat = releases[~left_out].reshape(-1, releases.shape[2]).astype(np.float64)
-    inputs = np.repeat(s[~left_out].astype(np.float64), repeats, 0)
+_means_of_all = jax.jit(jax.vmap(_posterior_means, (None, 0)))
+
+
+def _regress(
+    s: np.ndarray, releases: np.ndarray, ridge: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Regress releases [m, R, p] of one class on s [m, K]: a [p], B' N^-1, F."""
+    flat = releases.reshape(-1, releases.shape[2]).astype(np.float64)
+    inputs = np.repeat(s.astype(np.float64), releases.shape[1], 0)
     centre, offset = flat.mean(0), inputs.mean(0)
     slope = np.linalg.lstsq(inputs - offset, flat - centre, rcond=None)[0]
     residual = flat - centre - (inputs - offset) @ slope
@@ -135,12 +158,4 @@ def _fit_class(
     # added to each weight's own variance: an optimizer scales noise weight by weight
     noise += np.diag(np.maximum(ridge * np.diag(noise), 1e-30))
     project = np.linalg.solve(noise, slope.T).T  # B' N^-1
-    parts = centre - offset @ slope, project, project @ slope.T, 1.0
-    learnt = Filter(prior, *(jnp.asarray(a, jnp.float32) for a in parts))
-    others = releases[left_out].reshape(-1, releases.shape[2])
-    means = jax.jit(jax.vmap(_posterior_means, (None, 0)))(learnt, others)
-    weights, error = kernel_prior.blend(
-        prior, means, np.repeat(x[left_out], repeats, 0)
-    )
-    numbers = {"held_mse": error, "weights": weights.tolist()}
-    return learnt._replace(weights=jnp.asarray(weights)), numbers
+    return centre - offset @ slope, project, project @ slope.T

@@ -10,7 +10,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import kernel_prior, stream
+from audit.mechanisms import denoiser, kernel_prior, stream
+from audit.mechanisms.denoiser import Denoiser
 from audit.mechanisms.kernel_prior import KernelPrior
 from audit.types import (
     Attack,
@@ -27,7 +28,7 @@ from audit.types import (
 
 # Information of a run over that of steps which all start at the initialisation; the
 # weights of the blend are chosen at each of them.
-SCALES = (1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0)
+SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)
 TRIED = 400  # held-out images per class on which they are chosen, at most
 
 
@@ -36,16 +37,18 @@ class Fitted(NamedTuple):
 
     law: StepLaw
     prior: KernelPrior  # [C, ...]
-    scale: Any  # [C] Tr F of steps that all start at the initialisation
-    weights: Any  # [C, scales, W] of the kernels' widths
+    denoiser: Denoiser  # [C, ...] the amount 1: steps that all start at the beginning
+    weights: Any  # [C, scales, W + 1] of the blended guesses
 
 
 def transcript_bayes(
     task: Task,
     *,
-    components: Count = 100,
+    components: Count = 120,
     passes: Count = 2,
     held_out: Share = 0.1,
+    width: Count = 512,
+    denoiser_steps: Count = 4000,
 ) -> Attack:
     """Linearise what a record adds to each step, then take the posterior mean.
 
@@ -66,6 +69,8 @@ def transcript_bayes(
       components: principal directions per class, at most.
       passes: linearisations before the last one.
       held_out: share of the pool's source images that choose the weights.
+      width: of the denoiser's hidden layers.
+      denoiser_steps: of Adam, per class and together.
     """
     threat_model = ThreatModel(
         "reconstruction",
@@ -89,8 +94,15 @@ def transcript_bayes(
             gap = ravel_pytree(rest)[0] - here + push(x - prior.mean)
             return slopes @ slopes.T, slopes @ gap
 
-        each = jax.vmap(one)(steps.params, law.sides(steps.params), steps.rest)
-        return jax.tree.map(lambda a: a.sum(0) / law.stddev**2, each)
+        def body(total: tuple, step: tuple) -> tuple:
+            return jax.tree.map(jnp.add, total, one(*step)), None
+
+        count = len(prior.basis)
+        nothing = jnp.zeros((count, count)), jnp.zeros(count)
+        # step by step: the slopes of all steps together leave a processor's cache
+        each = steps.params, law.sides(steps.params), steps.rest
+        total = jax.lax.scan(body, nothing, each)[0]
+        return jax.tree.map(lambda a: a / law.stddev**2, total)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         law, pool = knowledge.mechanism, knowledge.pool
@@ -101,32 +113,45 @@ def transcript_bayes(
         start = jax.tree.map(
             lambda a: jnp.broadcast_to(a, (law.steps, *np.shape(a))), knowledge.init
         )
-        steps = Steps(start, start, start)  # what they show is simulated instead
-        chosen: list[Any] = []
-        info: dict[str, Any] = {}
+        nothing = Steps(start, start, start)  # what they show is simulated instead
+        priors = jax.tree.map(jnp.asarray, priors)
+
+        def first(prior: KernelPrior, label: Array) -> Array:
+            return evidence(law, nothing, prior, label, prior.mean)[0]
+
+        information = jax.jit(jax.vmap(first))(priors, jnp.arange(task.classes))
+        network = denoiser.fit(
+            stream(key, "denoiser"),
+            priors,
+            information,
+            (SCALES[0], SCALES[-1]),
+            width=width,
+            steps=denoiser_steps,
+        )
+        weights, info = [], {}
         for label in range(task.classes):
-            prior = jax.tree.map(lambda a, i=label: jnp.asarray(a[i]), priors)
-            information, _ = jax.jit(evidence)(law, steps, prior, label, prior.mean)
             others = np.asarray(pool.x)[left_out & (np.asarray(pool.y) == label)]
-            others = others[:TRIED].reshape(-1, len(prior.mean))
+            mine = jax.tree.map(lambda a, i=label: a[i], (priors, network, information))
             noise_key = stream(key, f"noise {label}")
-            weights = _choose(noise_key, prior, information, others)
-            chosen.append((prior, jnp.trace(information), weights))
-            info |= {f"weights_{label}": weights.tolist()}
-        return Fitted(law, *jax.tree.map(lambda *a: jnp.stack(a), *chosen)), info
+            flat = others[:TRIED].reshape(-1, priors.mean.shape[1])
+            weights.append(_choose(noise_key, *mine, flat))
+            info |= {f"weights_{label}": weights[-1].tolist()}
+        return Fitted(law, priors, network, jnp.asarray(np.stack(weights))), info
 
     def of_class(fitted: Fitted, label: Any, steps: Steps) -> Array:
         """Return the guess [d] at a run whose unknown record is of this class."""
-        law, prior, scale, weights = fitted
+        law, prior, network, weights = fitted
         x = prior.mean
         for _ in range(passes):
             information, score = evidence(law, steps, prior, label, x)
-            s = kernel_prior.gaussian_mean(prior, information, score)
+            read = kernel_prior.reading(prior, information)
+            s = denoiser.posterior_mean(network, read, score)
             x = jnp.clip(prior.mean + s @ prior.basis, *task.domain)
         information, score = evidence(law, steps, prior, label, x)
-        amount = jnp.trace(information) / scale
+        read = kernel_prior.reading(prior, information)
+        amount = read.values.sum() / network.unit
         level = jnp.abs(jnp.log(amount) - jnp.log(jnp.array(SCALES))).argmin()
-        means = kernel_prior.posterior_means(prior, information, score)
+        means = denoiser.guesses(network, prior, read, score)
         return kernel_prior.image(prior, weights[level], means)
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
@@ -141,13 +166,20 @@ def transcript_bayes(
     return Attack(threat_model, fit, guess)
 
 
-_posterior_means = jax.jit(jax.vmap(kernel_prior.posterior_means, (None, None, 0)))
+@jax.jit
+def _guesses(network: Denoiser, prior: KernelPrior, scores: Array, F: Array) -> Array:
+    read = kernel_prior.reading(prior, F)
+    return jax.vmap(lambda u: denoiser.guesses(network, prior, read, u))(scores)
 
 
 def _choose(
-    key: Array, prior: KernelPrior, information: Array, others: np.ndarray
-) -> Array:
-    """Return the weights of the kernels' widths at each of `SCALES` [scales, W].
+    key: Array,
+    prior: KernelPrior,
+    network: Denoiser,
+    information: Array,
+    others: np.ndarray,
+) -> np.ndarray:
+    """Return the weights of the guesses at each of `SCALES` [scales, W + 1].
 
     Scores of held-out images [m, d] are drawn as steps would show them.
     """
@@ -158,6 +190,6 @@ def _choose(
     chosen = []
     for scale in SCALES:
         scores = scale * s @ information + jnp.sqrt(scale) * noise
-        means = _posterior_means(prior, scale * information, scores)
+        means = _guesses(network, prior, scores, scale * information)
         chosen.append(kernel_prior.blend(prior, means, others)[0])
-    return jnp.asarray(np.stack(chosen))
+    return np.stack(chosen)

@@ -27,7 +27,7 @@ from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
 from audit.games import base, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
-from audit.games.guarantees import Guarantees
+from audit.games.guarantees import Guarantees, calibrated
 from audit.games.rows import Audited, SelfChecks
 from audit.models import pretrain
 from audit.rng import stream
@@ -59,7 +59,11 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     game = compose.play(scenario)
     problem = load(scenario, game)
     public = begin(key, scenario, problem)
-    learners = [build(key, entry, problem, public) for entry in scenario.defenses]
+    splits = problem.splits
+    n = len(splits.fixed.y) + bool(len(splits.targets.y))  # records of one run
+    n = n if game.records is None else game.records(splits)
+    entries = [calibrated(e, problem.task, n, spec.delta) for e in scenario.defenses]
+    learners = [build(key, entry, problem, public) for entry in entries]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     checks = SelfChecks({}, [])
     engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
@@ -72,9 +76,6 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
             affordable(learner, public, table)
     for entry, attack in attacks:
         check_plays(entry, attack, game, learners)
-    splits = problem.splits
-    n = len(splits.fixed.y) + bool(len(splits.targets.y))  # records of one run
-    n = n if game.records is None else game.records(splits)
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
     table = table._replace(floor=floor)
 
@@ -82,7 +83,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     made_of = scenario.resolved(), code, data.splits_digest(splits), store.versions()
     table = table._replace(digest=store.digest(*made_of, jax.default_backend()))
     guarantees, defenses, trials = {}, {}, []
-    for entry, learner in zip(scenario.defenses, learners, strict=True):
+    for entry, learner in zip(entries, learners, strict=True):
         label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
         runs = game.release(key_of_defense, learner, table)
         limits = guarantees[label] = game.account(key_of_defense, runs, table)

@@ -18,7 +18,10 @@ from audit.config import registry, scenario_file
 from audit.config.registry import Setting
 from audit.config.schema import DataSet, ScenarioSpec, SplitSizes
 from audit.errors import UserError, did_you_mean
-from audit.types import Lanes
+from audit.types import Lanes, Positive
+
+NOISE = "noise_multiplier"  # a defense that has it can be given its epsilon instead
+TARGET = {"target_epsilon": Setting(Positive | None, None)}
 
 
 class Entry(NamedTuple):
@@ -28,6 +31,7 @@ class Entry(NamedTuple):
     name: str  # the plug-in
     passed: dict[str, Any]  # settings somebody gave
     settings: dict[str, Any]  # all of them, defaults included
+    target_epsilon: float | None = None  # a defense's noise is solved for it
 
 
 class Scenario(NamedTuple):
@@ -56,7 +60,7 @@ class Scenario(NamedTuple):
             return self.spec.model_dump(include=set(names))
 
         def line_up(entries: tuple[Entry, ...]) -> dict:
-            return {e.label: {"use": e.name, **e.settings} for e in entries}
+            return {e.label: {"use": e.name, **_stated(e)} for e in entries}
 
         return {
             "scenario": self.spec.name,
@@ -272,7 +276,7 @@ def _line_up(
         if label not in words and "use" not in given:
             raise UserError(f"unknown {kind} {label!r}{did_you_mean(label, words)}")
         if label not in chosen:  # of no effect here, and still no place for a slip
-            known = registry.settings(kind, given.get("use", label))
+            known = _settings(kind, given.get("use", label))
             _check_known(given, {*known, "use"}, f"unknown setting {kind}.{label}.")
     return chosen
 
@@ -288,6 +292,22 @@ def _entries(
         trained = {k: v for k, v in passed.items() if k not in given}
         registry.check(kind, name, trained, "training")
         passed |= {k: v for k, v in given.items() if k != "use"}
-        settings = registry.check(kind, name, passed, f"{kind}.{label}")
-        entries.append(Entry(label, name, passed, settings))
+        declared = _settings(kind, name)
+        settings = registry.validate(declared, passed, f"{kind}.{label}")
+        target = settings.pop("target_epsilon", None)
+        entries.append(Entry(label, name, passed, settings, target))
     return tuple(entries)
+
+
+def _settings(kind: str, name: str) -> dict[str, Setting]:
+    """Return what a line-up may say of a plug-in."""
+    declared = registry.settings(kind, name)
+    return declared | (TARGET if kind == "defense" and NOISE in declared else {})
+
+
+def _stated(entry: Entry) -> dict[str, Any]:
+    """Return an entry's settings as the scenario states them."""
+    if entry.target_epsilon is None:
+        return entry.settings
+    rest = {k: v for k, v in entry.settings.items() if k != NOISE}
+    return rest | {"target_epsilon": entry.target_epsilon}

@@ -115,7 +115,9 @@ def _game(
     def account(key: Array, runs: Runs, table: Table) -> Guarantees:
         """Account for epsilon, every slot counted; no guess is at a record."""
         n = records(canaries, table.problem.splits)
-        return Guarantees(epsilon=guarantees.epsilon(runs.learner, n, table.delta))
+        return Guarantees(
+            epsilon=guarantees.epsilon(runs.learner.defense, n, table.delta)
+        )
 
     return Game(
         goal="membership",

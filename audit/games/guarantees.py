@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,12 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from scipy import optimize
 
 from audit.accounting import bounds, rdp
 from audit.accounting.finite_prior import finite_prior
+from audit.config import registry
+from audit.config.compose import NOISE, Entry
 from audit.data.pool import originals
 from audit.engine.precision import double
 from audit.engine.shadow import Engine, Learner, sweep
+from audit.errors import UserError
 from audit.games.base import Problem, Table, repeated
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
@@ -22,15 +27,18 @@ from audit.scorecard.claims import PublishedClaim, published_claims
 from audit.types import (
     Adjacency,
     Bound,
+    Defense,
     Examples,
     Lanes,
     Minimiser,
     Readings,
     Splits,
+    Task,
     TrainingSet,
 )
 
 STATISTICS: dict[str, Callable] = {"mean": np.mean, "median": np.median, "max": np.max}
+_BRACKETS = 10  # powers of 4 among which the noise for an epsilon is looked for
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
 
@@ -227,16 +235,54 @@ def without_bounds(learner: Learner, n: int, delta: float) -> Guarantees:
     """Return epsilon for n records, and what the defense's publication claims."""
     name = learner.recipe.factory.__name__
     claims = published_claims(name, learner.settings, learner.task, n)
-    return Guarantees(epsilon=epsilon(learner, n, delta), nominal=claims)
+    return Guarantees(epsilon=epsilon(learner.defense, n, delta), nominal=claims)
 
 
-def epsilon(learner: Learner, n: int, delta: float) -> dict[str, Any] | None:
+def calibrated(entry: Entry, task: Task, n: int, delta: float) -> Entry:
+    """Return an entry whose noise multiplier gives its `target_epsilon`, if it has one.
+
+    Epsilon is replace-one, for n records at `delta`, of the accountant that says least.
+    It is at most the target, and as near to it as the accountant's rounding allows.
+
+    Raises:
+      UserError: if no accountant has a theorem, or no noise will do.
+    """
+    target = entry.target_epsilon
+    if target is None:
+        return entry
+    factory, where = registry.find("defense", entry.name), f"defense.{entry.label}"
+
+    def excess(log_noise: float) -> float:
+        settings = entry.settings | {NOISE: math.exp(log_noise)}
+        readings = epsilon(factory(task, **settings), n, delta)
+        values = readings["replace_one"] if readings else {}
+        finite = [v for k, v in values.items() if v is not None]
+        if not finite:
+            raise UserError(f"{where}.target_epsilon={target}: no accountant has one")
+        return math.log(max(min(finite), 1e-300) / target)
+
+    step = math.log(4) if excess(0.0) > 0 else -math.log(4)
+    for i in range(_BRACKETS):
+        near, far = i * step, (i + 1) * step
+        if (excess(far) > 0) != (step > 0):
+            break
+    else:
+        most = math.exp(step * _BRACKETS)
+        raise UserError(
+            f"{where}.target_epsilon={target}: no {NOISE} from 1 to {most:.3g} gives it"
+        )
+    root = optimize.brentq(excess, near, far, xtol=1e-6)
+    while excess(root) > 0:
+        root += 1e-6
+    return entry._replace(settings=entry.settings | {NOISE: math.exp(root)})
+
+
+def epsilon(defense: Defense, n: int, delta: float) -> dict[str, Any] | None:
     """Account for epsilon at `delta`, both adjacencies, every accountant that can.
 
     `tight` is the privacy-loss distribution (exact for full-batch Gaussian noise),
     `rdp` the conversion of the Renyi curve. None where no accountant has a theorem.
     """
-    defense = learner.defense
     if defense.rdp is None and defense.pld is None:
         return None
     values: dict[str, Any] = {"delta": delta}

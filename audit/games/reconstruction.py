@@ -36,7 +36,8 @@ from audit.types import (
 
 # the steps of all runs, made when an attack asks for them
 Transcript = Callable[[], Steps]
-TOGETHER = 32  # guesses from transcripts that are made at a time, for their memory
+# guesses from transcripts that are made at a time: what a cache holds, or a GPU
+TOGETHER = {"cpu": 2}
 
 
 def reconstruction() -> Game:
@@ -209,7 +210,8 @@ def play(
 
 
 def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:
-    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=TOGETHER)
+    size = TOGETHER.get(jax.default_backend(), 32)
+    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=size)
 
 
 def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.linalg import cho_factor, cho_solve
 from scipy import optimize
 
 from audit.data.pool import hold_out
@@ -78,53 +77,64 @@ def _fit(x: np.ndarray, original: np.ndarray, components: int) -> KernelPrior:
     return KernelPrior(mean, basis, values[:count], moved @ basis.T, np.zeros(len(x)))
 
 
-def posterior_means(prior: KernelPrior, information: Any, score: Any) -> Array:
-    """Return E[s | score] of one class at each of `WIDTHS` [W, K].
+class Reading(NamedTuple):
+    """How a score F s + N(0, F) noise speaks of s, in numbers t that it tells apart.
 
-    Here score = F s + N(0, F) noise. With A = F + L^-1 / c and Q = F - F A^-1 F the
-    posterior weight of kernel mu_k is exp(mu_k . (score - F A^-1 score) - mu_k' Q mu_k
-    / 2). At the weighted mean mu of the kernels, the posterior mean is
-    mu + A^-1 (score - F mu).
-
-    Args:
-      prior: of the class.
-      information: [K, K] F, symmetric.
-      score: [K].
+    With L^(1/2) F L^(1/2) = Q diag(D) Q' and s = L^(1/2) Q t, the numbers t have the
+    prior N(0, 1) each, and (L^(1/2) Q)' score = D t + N(0, D) noise, for each alone.
     """
 
+    values: Any  # [K] D
+    basis: Any  # [K, K] s = basis @ t
+    kernels: Any  # [M, K] the t of each image of the pool
+
+
+def reading(prior: KernelPrior, information: Any) -> Reading:
+    """Return how scores with this information F [K, K] are read, of one class."""
+    root = jnp.sqrt(prior.variances)
+    values, vectors = jnp.linalg.eigh(root[:, None] * information * root)
+    kernels = prior.kernels / root @ vectors
+    return Reading(jnp.maximum(values, 0), root[:, None] * vectors, kernels)
+
+
+def posterior_means(prior: KernelPrior, read: Reading, score: Any) -> Array:
+    """Return E[s | score] at each of `WIDTHS` [W, K], for one class and score [K].
+
+    A kernel of width c around t_k explains the score v of t by N(r D t_k, D + c D^2),
+    r = sqrt(1 - c). At the mean m of r t_k, weighed so, E[t | v] is
+    m + c (v - D m) / (1 + c D).
+    """
+    values, v = read.values, score @ read.basis
+
     def at(width: Array) -> Array:
-        precision = 1 / (prior.variances * width)
-        factor = cho_factor(information + jnp.diag(precision))
-        # score - F A^-1 score and Q, without cancellation where little is known
+        told = 1 / (1 + width * values)
         shrink = jnp.sqrt(1 - width)  # 0 for a single Gaussian
-        left = shrink * precision * cho_solve(factor, score)
-        spread = shrink**2 / 2 * precision[:, None] * cho_solve(factor, information)
-        penalty = ((prior.kernels @ spread) * prior.kernels).sum(1)
-        weight = jax.nn.softmax(prior.kernels @ left - penalty + prior.log_weight)
-        mean = shrink * (weight @ prior.kernels)
-        return mean + cho_solve(factor, score - information @ mean)
+        fit = shrink * read.kernels @ (told * v)
+        misfit = shrink**2 / 2 * read.kernels**2 @ (told * values)
+        weight = jax.nn.softmax(fit - misfit + prior.log_weight)
+        mean = shrink * (weight @ read.kernels)
+        return mean + width * told * (v - values * mean)
 
-    # one after the other: unrolled, the widths take minutes to compile
-    return jax.lax.map(at, jnp.array(WIDTHS, score.dtype))
+    return jax.vmap(at)(jnp.array(WIDTHS, v.dtype)) @ read.basis.T
 
 
-def gaussian_mean(prior: KernelPrior, information: Any, score: Any) -> Array:
+def gaussian_mean(read: Reading, score: Any) -> Array:
     """Return the first of `posterior_means` [K], for which no kernel is looked at."""
-    return cho_solve(cho_factor(information + jnp.diag(1 / prior.variances)), score)
+    return read.basis @ (score @ read.basis / (1 + read.values))
 
 
 def blend(prior: KernelPrior, means: Any, images: Any) -> tuple[np.ndarray, float]:
-    """Return weights [W] of the widths, none negative, with the least error; the error.
+    """Return weights [W], none negative, with the least error of the sum; the error.
 
-    `means` [m, W, K] are posterior means of images [m, d] that the prior was not made
-    of. Weights that add up to less than one shrink the guess towards the mean image. A
-    class without such images gets a single Gaussian, and no error.
+    `means` [m, W, K] are W posterior means each of images [m, d] that the prior was not
+    made of. Weights that add up to less than one shrink the guess towards the mean
+    image. A class without such images gets the first guess, and no error.
     """
     if not len(images):
-        return np.eye(len(WIDTHS), dtype=np.float32)[0], float("nan")
+        return np.eye(means.shape[1], dtype=np.float32)[0], float("nan")
     truth = np.asarray(images, float) - np.asarray(prior.mean)
     s, means = truth @ np.asarray(prior.basis, float).T, np.asarray(means, float)
-    flat = means.transpose(0, 2, 1).reshape(-1, len(WIDTHS))
+    flat = means.transpose(0, 2, 1).reshape(-1, means.shape[1])
     weights = optimize.nnls(flat, s.reshape(-1))[0]  # what lies outside V is no matter
     guess = np.einsum("w,mwk->mk", weights, means) @ np.asarray(prior.basis, float)
     return weights.astype(np.float32), float(((guess - truth) ** 2).mean())

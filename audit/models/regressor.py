@@ -66,7 +66,7 @@ def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
     return regressor.shrink * x
 
 
-def _init(key: jax.Array, sizes: list[int]) -> list:
+def init(key: jax.Array, sizes: list[int]) -> list:
     """He-normal hidden layers, and a zero last layer so that the first guess is 0."""
     make = jax.nn.initializers.he_normal()
     keys = jax.random.split(key, len(sizes) - 1)
@@ -139,7 +139,7 @@ def fit(
         guess = predict(Regressor(carry[0], 1.0), held_features)
         return carry, jnp.mean(each) / sizes[-1], *_shrunk(guess, held_targets)
 
-    layers = _init(stream(key, "init"), sizes)
+    layers = init(stream(key, "init"), sizes)
     carry, best = (layers, optimizer.init(layers)), layers
     info: dict[str, float] = {}
     least: list[float] = []

@@ -12,6 +12,7 @@ SHAPE, D, P = (4, 4, 1), 16, 12
 TASK = networks.binary_linear(SHAPE, 2)
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
+SMALL = {"width": 32, "denoiser_steps": 300}  # of the network
 SPREAD = 0.15 * RNG.normal(size=(D, D)) / 4  # images are 1/2 + SPREAD z
 EFFECT = RNG.normal(size=(2, D, P))  # of an image on a release, by class
 
@@ -47,7 +48,7 @@ def error(pool, targets, noise, **settings):
 @pytest.mark.parametrize("noise", [0.02, 0.5])
 def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
     """Within 5% of Tr (L^-1 + F)^-1 / d, and not below it by four standard errors."""
-    errors, _ = error(images(6000, 1), images(1000, 2), noise, repeats=2)
+    errors, _ = error(images(6000, 1), images(1000, 2), noise, repeats=2, **SMALL)
     prior = np.linalg.inv(SPREAD @ SPREAD.T)
     posteriors = [np.linalg.inv(prior + b @ b.T / noise**2) for b in EFFECT]
     risk = np.mean([np.trace(posterior) for posterior in posteriors]) / D
@@ -59,7 +60,7 @@ def test_it_names_the_image_where_the_prior_is_a_list():
     """Targets are pool images: narrow kernels find them, one Gaussian does not."""
     pool = images(12, 3)
     many = Examples(np.tile(pool.x, (50, 1, 1, 1)), np.tile(pool.y, 50))
-    errors, info = error(many, pool, 0.1, repeats=4)
+    errors, info = error(many, pool, 0.1, repeats=4, **SMALL)
     spread = pool.x.reshape(12, D).var(0).mean()
     assert errors.mean() < 0.02 * spread
     for weights in (info["weights_0"], info["weights_1"]):
@@ -68,7 +69,7 @@ def test_it_names_the_image_where_the_prior_is_a_list():
 
 def test_it_falls_back_to_the_floor_where_nothing_leaks():
     pool, targets = images(600, 4), images(400, 5)
-    errors, info = error(pool, targets, 1e4, repeats=2)
+    errors, info = error(pool, targets, 1e4, repeats=2, **SMALL)
     means = np.stack([pool.x[pool.y == c].mean(0) for c in (0, 1)])
     floor = ((targets.x - means[targets.y]) ** 2).mean()
     assert errors.mean() < 1.02 * floor
@@ -79,5 +80,5 @@ def test_classes_may_have_fewer_images_than_components():
     """The second class has four images, the first forty."""
     x = images(80, 6).x[:44]
     pool = Examples(x, (np.arange(44) >= 40).astype(np.int32))
-    errors, _ = error(pool, images(20, 7), 0.1, repeats=2, held_out=0.25)
+    errors, _ = error(pool, images(20, 7), 0.1, repeats=2, **SMALL, held_out=0.25)
     assert np.isfinite(errors).all()

@@ -1,4 +1,4 @@
-"""Transcript Bayes where the best guess is known: linear steps, Gaussian images."""
+"""Attacks on transcripts where the best guess is known: linear steps."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
+from attacks.candidate_bayes import candidate_bayes
+from attacks.maximum_likelihood import maximum_likelihood
 from attacks.transcript_bayes import transcript_bayes
 from audit.games import reconstruction
 from audit.models import networks
@@ -27,35 +29,45 @@ def images(n, seed):
     return Examples(x.reshape(n, *SHAPE), np.arange(n, dtype=np.int32) % 2)
 
 
-def contribution(params, side, example):
+WIDE = RNG.normal(size=(D, 2 * D)).astype(np.float32)  # from which x can be solved for
+
+
+def contribution(effect, params, side, example):
     """Return a part that depends on the step, through parameters and side."""
-    return side * (example.x.reshape(-1) @ EFFECT) + params
+    return side * (example.x.reshape(-1) @ effect) + params
 
 
 def sides(params):
     return 1.0 + jnp.arange(T)
 
 
-def error(pool, targets, noise, **settings):
-    """Return the attack's squared error per coordinate at each target, and its fit."""
-    law = StepLaw(Partial(contribution), noise, Partial(sides), T)
-    attack, source = transcript_bayes(TASK, **settings), np.arange(len(pool.y))
-    init = np.zeros(P, np.float32)
+def played(attack, pool, targets, noise, effect):
+    """Return the guesses at each target, the noised parts [n, T, P], and the fit."""
+    law = StepLaw(Partial(contribution, effect), noise, Partial(sides), T)
+    source, rng = np.arange(len(pool.y)), np.random.default_rng(8)
+    init = np.zeros(effect.shape[1], np.float32)
     knowledge = Knowledge(TASK, pool, source, pool, init, mechanism=law)
     state, info = attack.fit(KEY, knowledge)
-    params = RNG.normal(size=(len(targets.y), T, P)).astype(np.float32)
-    flat = targets.x.reshape(len(targets.y), 1, -1) @ EFFECT
-    shown = params + flat * (1 + np.arange(T))[:, None]
-    rest = (shown + noise * RNG.normal(size=shown.shape)).astype(np.float32)
+    params = rng.normal(size=(len(targets.y), T, len(init))).astype(np.float32)
+    flat = targets.x.reshape(len(targets.y), 1, -1) @ effect
+    parts = flat * (1 + np.arange(T))[:, None]
+    parts = parts + noise * rng.normal(size=parts.shape)
+    rest = (params + parts).astype(np.float32)
     observed = Observation(label=targets.y, steps=Steps(params, rest, rest))
-    guess = jax.vmap(attack.guess, (None, None, 0))(state, KEY, observed)
-    return ((guess - targets.x) ** 2).mean((1, 2, 3)), info
+    return jax.vmap(attack.guess, (None, None, 0))(state, KEY, observed), parts, info
+
+
+def error(pool, targets, noise):
+    """Return the squared error of `transcript_bayes` per coordinate at each target."""
+    attack = transcript_bayes(TASK, width=32, denoiser_steps=300)
+    guesses = played(attack, pool, targets, noise, EFFECT)[0]
+    return ((guesses - targets.x) ** 2).mean((1, 2, 3))
 
 
 @pytest.mark.parametrize("noise", [0.05, 1.0])
 def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
     """Within 5% of Tr (L^-1 + F)^-1 / d, and not below it by four standard errors."""
-    errors, _ = error(images(2000, 1), images(600, 2), noise)
+    errors = error(images(2000, 1), images(600, 2), noise)
     information = 14 * EFFECT @ EFFECT.T / noise**2  # 1 + 4 + 9: the sides squared
     risk = np.trace(np.linalg.inv(np.linalg.inv(SPREAD @ SPREAD.T) + information)) / D
     assert errors.mean() < 1.05 * risk
@@ -64,9 +76,38 @@ def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
 
 def test_it_falls_back_to_the_floor_where_nothing_leaks():
     pool, targets = images(600, 4), images(400, 5)
-    errors, _ = error(pool, targets, 1e5)
+    errors = error(pool, targets, 1e5)
     means = np.stack([pool.x[pool.y == c].mean(0) for c in (0, 1)])
     assert errors.mean() < 1.02 * ((targets.x - means[targets.y]) ** 2).mean()
+
+
+@pytest.mark.parametrize("noise", [0.05, 5.0])
+def test_maximum_likelihood_attains_the_cramer_rao_bound(noise):
+    """Its error is Tr F^-1 / d and its bias 0, each within four standard errors."""
+    pool, targets = images(50, 6), images(600, 7)
+    guesses = played(maximum_likelihood(TASK), pool, targets, noise, WIDE)[0]
+    gaps = np.asarray(guesses - targets.x, float).reshape(len(targets.y), D)
+    errors, information = (gaps**2).mean(1), 14 * WIDE @ WIDE.T / noise**2
+    bound = np.trace(np.linalg.inv(information)) / D
+    assert abs(errors.mean() - bound) < 4 * errors.std() / len(errors) ** 0.5
+    worst = np.abs(gaps.mean(0) / gaps.std(0)).max() * len(gaps) ** 0.5
+    assert worst < 4
+
+
+@pytest.mark.parametrize("noise", [1.0, 10.0])
+def test_candidate_bayes_is_the_mean_of_the_exact_posterior(noise):
+    """The guess is what numpy computes from the density of every step."""
+    pool, targets = images(41, 3), images(20, 4)
+    attack = candidate_bayes(TASK, candidates=15)
+    guesses, parts, info = played(attack, pool, targets, noise, EFFECT)
+    assert info["candidates"] == [15, 15]
+    for label, guess, part in zip(targets.y, guesses, parts, strict=True):
+        mine = pool.x[pool.y == label][:15].reshape(-1, 1, D)
+        gap = part - mine @ EFFECT * (1 + np.arange(T))[:, None]
+        log = -(gap**2).sum((1, 2)) / (2 * noise**2)
+        weight = np.exp(log - log.max())
+        mean = (weight / weight.sum()) @ mine[:, 0]
+        np.testing.assert_allclose(np.reshape(guess, D), mean, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "fim"])

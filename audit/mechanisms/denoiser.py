@@ -1,0 +1,127 @@
+"""A network that learns what a score says of an image, from the attacker's own prior.
+
+The score is F s + N(0, F) noise, as in `kernel_prior`; s are an image's coefficients.
+Pairs of images and scores cost nothing: images come from the pool, noise is drawn.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from audit.mechanisms import kernel_prior
+from audit.mechanisms.kernel_prior import KernelPrior, Reading
+from audit.models import regressor
+from audit.models.regressor import Regressor
+
+
+class Denoiser(NamedTuple):
+    """What is learnt of one class; a leading axis C where classes are stacked."""
+
+    network: Regressor  # (Gaussian posterior mean, log amount) -> what it lacks
+    unit: Any  # [] Tr F L at the amount 1
+    amounts: Any  # [2] least and most amount that the network was trained for
+
+
+def fit(
+    key: Array,
+    prior: KernelPrior,
+    information: Any,
+    amounts: tuple[float, float],
+    *,
+    width: int,
+    steps: int,
+    batch_size: int = 64,
+    learning_rate: float = 1e-3,
+) -> Denoiser:
+    """Train one network per class to add to the Gaussian posterior mean what it lacks.
+
+    A step draws images of the class, with replacement, and a score of each at a
+    multiple of the information, log-uniform between two `amounts`. Adam's learning
+    rate falls to 0 along half a cosine.
+
+    Args:
+      key: of the initialisation and of all draws.
+      prior: of all classes, stacked; the network sees no image but its kernels.
+      information: [C, K, K] F of each class at the amount 1.
+      amounts: least and most multiple of F; equal = always that.
+      width: of the two hidden layers.
+      steps: of Adam.
+      batch_size: images per class and step.
+      learning_rate: of Adam, at the first step.
+    """
+    classes, count = prior.kernels.shape[0], prior.kernels.shape[2]
+    readings = jax.vmap(kernel_prior.reading)(prior, jnp.asarray(information))
+    start, draws = jax.random.split(key)
+    sizes = [count + 1, width, width, count]
+    layers = jax.vmap(lambda k: regressor.init(k, sizes))(
+        jax.random.split(start, classes)
+    )
+    keys = jax.random.split(draws, (steps, classes))
+    within = jnp.broadcast_to(jnp.array(amounts), (classes, 2))
+    shape = batch_size, learning_rate
+    layers = _trained(*shape, layers, keys, (prior, readings, within))
+    network = Regressor(layers, jnp.ones(classes))
+    return Denoiser(network, readings.values.sum(1), within)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _trained(
+    batch_size: int, learning_rate: float, layers: Any, keys: Array, data: tuple
+) -> Any:
+    """Return the layers [C, ...] after a step of Adam for each of the keys [S, C]."""
+    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, len(keys)))
+
+    def loss(layers: Any, key: Array, mine: tuple) -> Array:
+        prior, read, within = mine
+        keys = jax.random.split(key, 3)
+        images = jnp.isfinite(prior.log_weight).sum()
+        rows = jax.random.randint(keys[0], (batch_size,), 0, images)
+        least, most = jnp.log(within)
+        shape = (batch_size, 1)
+        log_amount = jax.random.uniform(keys[1], shape, minval=least, maxval=most)
+        signal = jnp.exp(log_amount) * read.values
+        noise = jax.random.normal(keys[2], (batch_size, len(read.values)))
+        score = signal * read.kernels[rows] + jnp.sqrt(signal) * noise
+        mean = score / (1 + signal) @ read.basis.T
+        lacking = regressor.predict(Regressor(layers, 1.0), _features(mean, log_amount))
+        error = ((mean + lacking - prior.kernels[rows]) ** 2).sum(-1).mean()
+        return error / prior.variances.sum()
+
+    def step(carry: tuple, key: Array, mine: tuple) -> tuple:
+        layers, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(layers, key, mine), state)
+        return optax.apply_updates(layers, updates), state
+
+    def body(carry: tuple, keys: Array) -> tuple:
+        return jax.vmap(step)(carry, keys, data), None
+
+    start = layers, jax.vmap(optimizer.init)(layers)
+    return jax.lax.scan(body, start, keys)[0][0]
+
+
+def posterior_mean(denoiser: Denoiser, read: Reading, score: Any) -> Array:
+    """Return the network's E[s | score] [K] of one class and one score [K]."""
+    least, most = denoiser.amounts
+    amount = jnp.clip(read.values.sum() / denoiser.unit, least, most)
+    mean = kernel_prior.gaussian_mean(read, score)
+    features = _features(mean, jnp.log(amount)[None])
+    return mean + regressor.predict(denoiser.network, features)
+
+
+def guesses(denoiser: Denoiser, prior: KernelPrior, read: Reading, score: Any) -> Array:
+    """Return E[s | score] [W + 1, K]: by every width of the kernels, and the network's.
+
+    Arguments: `posterior_mean`.
+    """
+    learnt = posterior_mean(denoiser, read, score)
+    return jnp.vstack([kernel_prior.posterior_means(prior, read, score), learnt])
+
+
+def _features(mean: Array, log_amount: Array) -> Array:
+    return jnp.concatenate([2 * mean, log_amount], -1)
