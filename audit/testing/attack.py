@@ -22,6 +22,7 @@ GAME_SETTINGS: dict[str, dict[str, Any]] = {
     "attribute": {"attribute": "any"},
     "canary": {"canaries": {"count": 1}},
     "one_run": {"canaries": {"count": 4}},
+    "identification": {"candidates": {"priors": [3]}},
 }
 
 
