@@ -37,15 +37,28 @@ def named_and_allowed(card: Scorecard) -> Any:
         ends[0] = min(ends[0], *(float(row["blind"]) for row in rows))
         if not nth:
             best = [float(row["optimum"]["value"]) for row in rows]
+            _label(axis, [t for t in trials if t.attack == attack], ends)
             hollow = {"marker": "_", "s": 90, "color": common.INK, "zorder": 3}
             axis.scatter(allowed, best, label="best possible", **hollow)
-    ends = [ends[0] / 1.2, ends[1] * 1.1]
+    ends = [ends[0] / 1.6, ends[1] * 1.1]
     axis.plot(ends, ends, label="named = allowed", **common.DIAGONAL)
     axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     for one in (axis.xaxis, axis.yaxis):
         common.few_labels(one)
     axis.legend(loc="upper left", **common.LEGEND)
     return figure
+
+
+def _label(axis: Any, trials: list[TrialRow], ends: list[float]) -> None:
+    """Write the names of the defenses under their points, where each has one."""
+    if any(len(t["result"]["priors"]) > 1 for t in trials):
+        return
+    style = {"rotation": 90, "ha": "right", "va": "bottom", "fontsize": 7}
+    for t in trials:
+        allowed = float(t["result"]["priors"][0]["bound"])
+        axis.text(
+            allowed / 1.02, ends[0] / 1.15, t.defense, color=common.MUTED, **style
+        )
 
 
 FIGURES = {"named_and_allowed.png": (_named, named_and_allowed)}
