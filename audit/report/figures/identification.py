@@ -57,7 +57,7 @@ def _label(axis: Any, trials: list[TrialRow], ends: list[float]) -> None:
     for t in trials:
         allowed = float(t["result"]["priors"][0]["bound"])
         axis.text(
-            allowed / 1.02, ends[0] / 1.15, t.defense, color=common.MUTED, **style
+            allowed / 1.02, ends[0] / 1.55, t.defense, color=common.MUTED, **style
         )
 
 
