@@ -126,6 +126,7 @@ SAMPLED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "given"), SAMPLED)
 def test_the_likeliest_is_right_as_often_as_its_likelihood_says(name, given):
     """Poisson batches that nobody sees, and directions of whole batches."""
