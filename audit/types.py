@@ -251,7 +251,8 @@ class Sampler(NamedTuple):
     rdp: SampledRenyi
     pld: SampledLoss
     schedule: BatchSchedule | None = None  # where one batch costs as much as all
-    everybody: bool = False  # all records take part in every step
+    # a record is in every step, or in each by a coin of its own; None = neither
+    presence: Literal["certain", "independent"] | None = None
 
 
 class NoiseSample(Protocol):
@@ -309,6 +310,7 @@ class StepView(NamedTuple):
     update: Updates  # the noised sum that the step applied
     batch: Batch
     t: Array  # [] step number, from 0
+    known: Updates = None  # the known records' sum; None where each has its own noise
 
 
 class State(NamedTuple):
@@ -349,6 +351,14 @@ class Steps(NamedTuple):
     params: Any  # [T] before each step
     update: Updates  # [T] the noised sum
     rest: Updates  # [T] the same less the known records: the target's part, and noise
+
+
+class Alignment(NamedTuple):
+    """What the noised steps of one run say of every candidate; others are known."""
+
+    inner: AnyArray  # [M] sum over steps of <rest, contribution>
+    square: AnyArray  # [M] sum over steps of ||contribution||^2
+    ratio: AnyArray  # [M] log p(transcript | candidate), less what all share
 
 
 class Iterative(NamedTuple):
@@ -492,7 +502,9 @@ class Defense(NamedTuple):
 class ThreatModel(NamedTuple):
     """Who the attacker is. The referee grants exactly the words given here."""
 
-    goal: Literal["reconstruction", "inversion", "membership", "attribute"]
+    goal: Literal[
+        "reconstruction", "inversion", "membership", "attribute", "identification"
+    ]
     sees: frozenset[str] = frozenset()  # of {"params", "signals"}; oracles: {"target"}
     # of {"fixed", "label", "init", "train", "public", "shadows"}
     knows: frozenset[str] = frozenset()
@@ -547,7 +559,9 @@ class Observation(NamedTuple):
     target: Any = None  # oracles only; an oracle is a reference, never ranked
     rest: Any = None  # [D] what the known records and the regulariser leave of the
     # objective's gradient at `params`: the target's own gradient must cancel it
-    candidates: Any = None  # attribute games: [v, *features] what the target may be
+    candidates: Any = None  # attribute games: [v, *features] what the target may be;
+    # identification games: Examples [M, ...]
+    alignment: Alignment | None = None  # identification games
     refits: Any = None  # attribute games: [v, D] noiseless releases, one per candidate
     signals: Any = None  # membership games: signals.Signals, and `label` is [records]
     ratios: Any = None  # canary games: [] log p(transcript), canary in against out
@@ -565,7 +579,8 @@ class Guess(Protocol):
     def __call__(self, state: Any, key: Array, observation: Observation, /) -> Any:
         """Return a record [*features]; the game vmaps over observations.
 
-        In attribute games: one score per value; in membership games: one per record.
+        In attribute games: one score per value; in membership games: one per record;
+        in identification games: one per candidate, the largest names the target.
         """
 
 

@@ -60,7 +60,7 @@ class SplitSizes(Section):
 class Features(Section):
     """What is done to the records first; arguments of `data.prepare_features`."""
 
-    channels: bool | Literal["cifar10"] = False
+    channels: bool | Literal["cifar10", "centred"] = False
     unit_ball: bool = False
     pca: NonNegativeInt = 0
     standardise: bool = False

@@ -18,14 +18,17 @@ Parts = dict[str, Examples]
 
 # Means and standard deviations of the channels of CIFAR-10 in most code. The latter are
 # averages of the standard deviation within an image; those over all pixels are .247,
-# .243 and .262.
-USUAL = {"cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))}
+# .243 and .262. `centred` maps every channel from [0, 1] to [-1, 1], x -> 2 x - 1.
+USUAL = {
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "centred": ((0.5,), (0.5,)),
+}
 
 
 def prepare_features(
     splits: Splits,
     *,
-    channels: bool | Literal["cifar10"] = False,
+    channels: bool | Literal["cifar10", "centred"] = False,
     unit_ball: bool = False,
     pca: int = 0,
     standardise: bool = False,
@@ -38,7 +41,7 @@ def prepare_features(
     Args:
       splits: from `split`.
       channels: standardise each channel by the public records; images keep their shape.
-        A name takes the usual numbers for that data set instead (`USUAL`).
+        A name takes the numbers of `USUAL` instead: of a data set, or `centred`.
       unit_ball: flatten, and divide the training side (public, fixed, targets, pool) by
         its largest norm, the test part by its own. A pool that equals the test part is
         scaled as the test part.
@@ -77,7 +80,7 @@ def prepare_features(
 def _by_channel(splits: Splits, channels: bool | str) -> Splits:
     if isinstance(channels, str):
         mean, sd = map(np.array, USUAL[channels])
-        if splits.fixed.x.shape[-1] != len(mean):
+        if len(mean) not in (1, splits.fixed.x.shape[-1]):
             raise DataError(
                 f"features.channels={channels}: is of {len(mean)} channels, records "
                 f"have shape {splits.fixed.x.shape[1:]}"

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from audit.errors import UserError, did_you_mean
 from audit.mechanisms.batch import gathered
-from audit.mechanisms.noisy_sgd import transcript
+from audit.mechanisms.noisy_sgd import alignment, transcript
 from audit.types import TRAITS, Defense, Task, TrainingSet
 
 
@@ -39,8 +39,8 @@ class Recipe(NamedTuple):
         return defense
 
 
-# (mechanism, key, side, data) -> what is read of its steps
-OF_STEPS: dict[str, Callable] = {"transcript": transcript}
+# (mechanism, key, side, data, ...) -> what is read of its steps
+OF_STEPS: dict[str, Callable] = {"transcript": transcript, "alignment": alignment}
 
 
 @functools.cache

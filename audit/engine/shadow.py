@@ -106,7 +106,7 @@ def sweep(
 
     Args:
       method: "train", "fisher" or "log_likelihood" of the defense, "fil" of its
-        mechanism, or "transcript" of a mechanism that takes steps.
+        mechanism, or "transcript" or "alignment" of a mechanism that takes steps.
       learner: the defense to run.
       key: root key; lane i runs with fold_in(key, i).
       data: `fixed` is shared by all lanes. `target` has leading axis m, or is None.

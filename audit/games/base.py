@@ -43,7 +43,8 @@ from audit.types import (
 OBSERVED_BY = {
     **{f: {f} for f in ("params", "label", "update", "target", "refits", "signals")},
     "rest": {"objective"},
-    "candidates": {"record", "canaries"},
+    "candidates": {"record", "canaries", "candidates"},
+    "alignment": {"transcript"},
     "ratios": {"transcript"},
     "steps": {"transcript"},
 }

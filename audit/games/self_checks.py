@@ -205,7 +205,7 @@ def _steps(
     size = sum(a.size for a in jax.tree.leaves(learner.side.params))
     draws = int(np.clip(math.ceil(NUMBERS / size), *KEYS))
     # as many slots as one batch has, so that every slot takes part
-    slots = 1 if sampler.everybody else int(sampler.denominator(n))
+    slots = 1 if sampler.presence == "certain" else int(sampler.denominator(n))
     probes = _probes(records, learner.task)
     m, noisy = len(probes.y), draws + 1
     total = noisy + 2 * m

@@ -95,12 +95,18 @@ def _in_parts(one: Callable, like: Any, z: Any, weight: Any) -> Any:
 
 def sum_all(query: Query, state: State, data: TrainingSet, batch: Batch) -> Any:
     """Return the sum of one step over the batch, the target included."""
+    return _sums(query, state, data, batch)[1]
+
+
+def _sums(query: Query, state: State, data: TrainingSet, batch: Batch) -> tuple:
+    """Return the sums of one step without the target and with it."""
     fixed, weight, target_weight = split(data, batch)
-    total = sum_fixed(query, state.params, state.side, fixed, weight)
+    known = sum_fixed(query, state.params, state.side, fixed, weight)
     if data.target is None:
-        return total
+        return known, known
     contribution = query.fn(state.params, state.side, data.target)
-    return jax.tree.map(lambda a, b: a + target_weight * b, total, contribution)
+    with_target = lambda a, b: a + target_weight * b  # noqa: E731
+    return known, jax.tree.map(with_target, known, contribution)
 
 
 def noised_sum(
@@ -113,18 +119,35 @@ def noised_sum(
 ) -> Any:
     """Return the sum of one step, from the state before it, with its noise.
 
-    The noise is drawn for the sum, for the batch, or for each record by a key of its
-    row, MICRO_BATCH of them in memory at a time; `key` is that of the step.
+    See `known_and_noised`.
+    """
+    return known_and_noised(query, noise, key, state, data, batch)[1]
+
+
+def known_and_noised(
+    query: Query,
+    noise: Noise,
+    key: jax.Array,
+    state: State,
+    data: TrainingSet,
+    batch: Batch,
+) -> tuple[Any, Any]:
+    """Return the sum over the known records, and the noised sum of the step.
+
+    The former is None where each record has its own noise. The noise is drawn for the
+    sum, for the batch, or for each record by a key of its row, MICRO_BATCH of them in
+    memory at a time; `key` is that of the step.
     """
     if noise.at == "sum":
-        return noise.sample(key, sum_all(query, state, data, batch))
+        known, total = _sums(query, state, data, batch)
+        return known, noise.sample(key, total)
     fixed, weight, target_weight = split(data, batch)
     if noise.at == "batch":
-        total = sum_all(query, state, data, batch)
-        known = count(data) - (data.target is not None)
-        many = known if weight is None else weight.sum()
+        known, total = _sums(query, state, data, batch)
+        others = count(data) - (data.target is not None)
+        many = others if weight is None else weight.sum()
         many = many + (target_weight if data.target is not None else 0)
-        return noise.sample(key, total, many)
+        return known, noise.sample(key, total, many)
     rows = jnp.arange(len(fixed.y)) if batch.rows is None else batch.rows
 
     def one(record: tuple) -> Any:
@@ -134,9 +157,9 @@ def noised_sum(
 
     total = _in_parts(one, state.params, (fixed, rows), weight)
     if data.target is None:
-        return total
+        return None, total
     drawn = one((data.target, jnp.asarray(count(data) - 1)))
-    return jax.tree.map(lambda a, b: a + target_weight * b, total, drawn)
+    return None, jax.tree.map(lambda a, b: a + target_weight * b, total, drawn)
 
 
 def records(data: TrainingSet, rows: Any) -> Examples:

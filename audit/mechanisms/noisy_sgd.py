@@ -6,6 +6,7 @@ from the same objects, so that what is trained is what is accounted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from audit.mechanisms.query import Side, masked, start
 from audit.rng import stream
 from audit.types import (
     Adjacency,
+    Alignment,
     Batch,
     Defense,
     Examples,
@@ -117,7 +119,7 @@ def noisy_sgd(
         "rows": True,
         "linear": task.linear is not None,
         "noisy": noise.law.log_density is not None,
-        "full_batch": sampler.everybody,
+        "full_batch": sampler.presence == "certain",
         "gaussian": gaussian,
     }
     return Defense(
@@ -149,15 +151,15 @@ def _advance(
             side = refresh(state.params, state.side, state.t)
             state = state._replace(side=side)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
-        noised = batches.noised_sum(query, noise, step_key, state, data, batch)
-        noised = masked(state.side.mask, noised)
+        sums = batches.known_and_noised(query, noise, step_key, state, data, batch)
+        known, noised = (masked(state.side.mask, total) for total in sums)
         size = sampler.denominator(batches.count(data))
         mean = jax.tree.map(lambda u: u / size, noised)
         updates, opt = optimizer.update(mean, state.optimizer, state.params)
         # weight decay must not move what is frozen
         updates = masked(state.side.mask, updates)
         params = optax.apply_updates(state.params, updates)
-        view = StepView(state.params, state.side, noised, batch, state.t)
+        view = StepView(state.params, state.side, noised, batch, state.t, known)
         return State(params, opt, state.side, state.t + 1), view
 
     return advance
@@ -260,18 +262,15 @@ def transcript(
 
     def body(state: State, _: None) -> tuple:
         state, view = mechanism.step(key, state, data)
-        return state, Steps(view.params, view.update, _rest(mechanism, view, data))
+        return state, Steps(view.params, view.update, _rest(view))
 
     first = mechanism.init(key, side)
     return jax.lax.scan(body, first, length=mechanism.steps)[1]
 
 
-def _rest(mechanism: Iterative, view: StepView, data: TrainingSet) -> Any:
+def _rest(view: StepView) -> Any:
     """Return the noised sum of a step less what the known records contribute."""
-    fixed, weight, _ = batches.split(data, view.batch)
-    query = mechanism.query
-    total = batches.sum_fixed(query, view.params, view.side, fixed, weight)
-    return jax.tree.map(jnp.subtract, view.update, masked(view.side.mask, total))
+    return jax.tree.map(jnp.subtract, view.update, view.known)
 
 
 def _log_likelihood(
@@ -285,8 +284,8 @@ def _log_likelihood(
     target = jax.tree.map(lambda a: jnp.asarray(a)[None], data.target)
 
     def read(view: StepView) -> jax.Array:
-        present, rest = batches.split(data, view.batch)[2], _rest(mechanism, view, data)
-        ratio = partial(_log_ratio, query, view.params, view.side, rest)
+        present = batches.split(data, view.batch)[2]
+        ratio = partial(_log_ratio, query, view.params, view.side, _rest(view))
         both = jnp.concatenate([ratio(candidates), ratio(target)])
         return present * noise.precision * both
 
@@ -297,12 +296,61 @@ def _log_ratio(
     query: Query, params: Any, side: Side, rest: Any, z: Examples
 ) -> jax.Array:
     """Return s^2 log N(rest; fn(z), s^2) up to what all z share: <r, f> - ||f||^2/2."""
-    if query.closed_forms.score is not None:
-        inner, square = query.closed_forms.score(params, side, z, rest)
-        return inner - square / 2
+    inner, square = _score(query, params, side, rest, z)
+    return inner - square / 2
 
-    def one(z: Examples) -> jax.Array:
+
+def _score(query: Query, params: Any, side: Side, rest: Any, z: Examples) -> tuple:
+    """Return <rest, fn(z)> and ||fn(z)||^2 of every z [m], by closed form if any."""
+    if query.closed_forms.score is not None:
+        return query.closed_forms.score(params, side, z, rest)
+
+    def one(z: Examples) -> tuple:
         f = query.fn(params, side, z)
-        return optax.tree.vdot(rest, f) - optax.tree.vdot(f, f) / 2
+        return optax.tree.vdot(rest, f), optax.tree.vdot(f, f)
 
     return jax.lax.map(one, z, batch_size=batches.MICRO_BATCH)
+
+
+def alignment(
+    mechanism: Iterative,
+    key: jax.Array,
+    side: Side,
+    data: TrainingSet,
+    candidates: Examples,
+) -> Alignment:
+    """Return what the run's noised steps say of every candidate, folded step by step.
+
+    The reader knows all records but the target, and which of them are in each batch,
+    but not whether the target is: with share q of the steps and l the log-likelihood
+    ratio of a step that it is in, the step's is log(1 - q + q e^l).
+
+    Noise is added to the sum, or is one draw around the sum of a batch of everybody.
+    """
+    query, sampler, noise, *_ = mechanism
+    assert sampler.presence is not None, "batches of which one part tells the other"
+    n = batches.count(data)
+    share = 1.0 if sampler.presence == "certain" else sampler.denominator(n) / n
+
+    def added(view: StepView) -> Alignment:
+        scored = _score(query, view.params, view.side, _rest(view), candidates)
+        inner, square = scored
+        ratio = noise.precision * (inner - square / 2)
+        if share < 1:
+            ratio = jnp.logaddexp(math.log1p(-share), math.log(share) + ratio)
+        return Alignment(inner, square, ratio)
+
+    def around(view: StepView) -> Alignment:
+        drawn = optax.tree.scale(1 / n, view.update)
+
+        def one(z: Examples) -> Alignment:
+            f = query.fn(view.params, view.side, z)
+            total = optax.tree.add(view.known, masked(view.side.mask, f))
+            assert noise.law.log_density is not None
+            ratio = noise.law.log_density(total, drawn)
+            return Alignment(optax.tree.vdot(drawn, f), optax.tree.vdot(f, f), ratio)
+
+        return jax.lax.map(one, candidates, batch_size=batches.MICRO_BATCH)
+
+    read = {"sum": added, "batch": around}[noise.at]
+    return _along(mechanism, key, side, data, read)

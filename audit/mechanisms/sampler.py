@@ -106,7 +106,7 @@ def full_batch(batch_size: int | None = None) -> Sampler:
     return Sampler(
         draw=lambda key, t, n: Batch(None, None),
         denominator=float,
-        everybody=True,
+        presence="certain",
         **_unamplified(lambda n, steps: steps),
     )
 
@@ -174,7 +174,14 @@ def poisson(batch_size: int | None) -> Sampler:
     def factor(noise, query, n):
         return _amplified(noise, query.norm_bound, batch_size / n)
 
-    return Sampler(draw, lambda n: float(batch_size), factor, curve, pld)
+    return Sampler(
+        draw,
+        lambda n: float(batch_size),
+        factor,
+        curve,
+        pld,
+        presence="independent",
+    )
 
 
 def shuffled_epochs(batch_size: int | None) -> Sampler:

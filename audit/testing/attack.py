@@ -22,7 +22,12 @@ GAME_SETTINGS: dict[str, dict[str, Any]] = {
     "attribute": {"attribute": "any"},
     "canary": {"canaries": {"count": 1}},
     "one_run": {"canaries": {"count": 4}},
+    "identification": {"candidates": {"priors": [3]}},
 }
+
+
+# goals whose guesses are scores, not records
+SCORES = ("membership", "attribute", "identification")
 
 
 class AttackCase:
@@ -165,7 +170,7 @@ def guesses_are_finite(case: AttackCase) -> None:
 def guesses_stay_in_the_domain(case: AttackCase) -> None:
     """A guessed record lies where records lie, unless it says that it need not."""
     low, high = case.shown.task.domain
-    if case.attack.threat_model.goal in ("membership", "attribute"):
+    if case.attack.threat_model.goal in SCORES:
         does_not_apply("it guesses scores")
     if case.leaves_domain:
         does_not_apply("said not to (leaves_domain=True)")

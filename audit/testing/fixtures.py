@@ -14,7 +14,7 @@ from audit.config import registry
 from audit.engine import shadow
 from audit.engine.shadow import Learner
 from audit.engine.signals import Shadows, Signals
-from audit.games import attribute, base, reconstruction
+from audit.games import attribute, base, identification, reconstruction
 from audit.games.gradient_inversion import exposed_step
 from audit.mechanisms.output_perturbation import objective_of
 from audit.models import networks, pretrain
@@ -129,6 +129,8 @@ def shown(
     known = Shown(world.task, defense, exact, knowledge, Observation(), 0, ())
     if model.goal == "membership":
         return _membership(known, model, world, learner)
+    if model.goal == "identification":
+        return _identification(known, world, learner, table)
     return _records(known, model, world, learner, table)
 
 
@@ -175,6 +177,19 @@ def _records(
     return known._replace(
         knowledge=knowledge, observations=observation, many=count, shape=shape
     )
+
+
+def _identification(
+    known: Shown, world: World, learner: Learner, table: base.Table
+) -> Shown:
+    """Add one run per target; every target is a candidate in every run."""
+    targets, count = world.splits.targets, len(world.splits.targets.y)
+    runs = identification.release(world.key, learner, table)
+    observation = Observation(
+        candidates=jax.tree.map(lambda a: np.stack([a] * count), targets),
+        alignment=runs.evidence,
+    )
+    return known._replace(observations=observation, many=count, shape=(count,))
 
 
 def _attacked(model: ThreatModel, world: World) -> Learner:

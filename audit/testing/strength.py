@@ -51,7 +51,12 @@ STRONGER = {
 }
 Word = Literal["holds", "weaker", "stronger"]
 # Flags that say a theorem and an attack cannot both be right
-BROKEN = ("below-bound-unexplained", "lower-above-upper", "tpr-above-bound")
+BROKEN = (
+    "below-bound-unexplained",
+    "lower-above-upper",
+    "tpr-above-bound",
+    "success-above-bound",
+)
 
 
 class Cell(NamedTuple):

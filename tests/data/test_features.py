@@ -30,6 +30,13 @@ def test_channels_by_public_statistics():
     np.testing.assert_allclose(done.targets.x, (raw.targets.x - mean) / sd, atol=1e-5)
 
 
+def test_centred_channels_are_from_minus_one_to_one():
+    raw = splits(1)
+    done = data.prepare_features(raw, channels="centred")
+    np.testing.assert_allclose(done.fixed.x, 2 * raw.fixed.x - 1, atol=1e-6)
+    np.testing.assert_array_equal(done.pool_source, raw.pool_source)
+
+
 def test_channels_as_is_usual():
     raw = splits()
     done = data.prepare_features(raw, channels="cifar10")

@@ -68,6 +68,7 @@ SETTINGS = {
     "attribute": {"attribute": "age"},
     "canary": {"canaries": {"count": 1}},
     "one_run": {"canaries": {"count": 4}},
+    "identification": {"candidates": {"priors": [3]}},
     "membership": FEW,
     "membership_replace_one": FEW,
 }

@@ -16,6 +16,7 @@ DRAWN = {
     "glm_attributes": {"success_by_eta.png"},
     "epsilon_audit": BOTH_SIDES,
     "epsilon_one_run": BOTH_SIDES,
+    "rero_priors": {"named_and_allowed.png"},
 }
 EPSILON_8 = ["training.steps=3", "defense.epsilon_8.noise_multiplier=1.0396272"]
 SMALL = {
@@ -33,10 +34,14 @@ SMALL = {
         "defenses=[epsilon_8,poisson]",
         "defense.poisson={use: dpsgd, sampling: poisson, batch_size: 25}",
     ],
+    "rero_priors": [
+        "data=digits", "sets.digits.splits.targets=16", "candidates.priors=[4,2,16]",
+        "runs=20", "training.steps=4", "defenses=[sigma_5]",
+    ],
 }  # fmt: skip
 # four exact fits in float64 take a minute of compiling; Poisson batches are accounted
 # for by a privacy-loss distribution, which takes half a minute
-SLOW = {"glm_fil_mnist", "epsilon_one_run"}
+SLOW = {"glm_fil_mnist", "epsilon_one_run", "rero_priors"}
 
 
 def of_names(*names):

@@ -37,6 +37,11 @@ RUNS = {  # scenario, cut down where it takes long: words, seeds, notes
         (0, 1),
         set(),
     ),
+    "rero_mnist": (
+        ("scenario=rero_mnist", "data=digits", "runs=50"),
+        (0,),
+        {"noise-not-measured"},
+    ),
     "glm_adult": (
         ("scenario=glm_adult", "data=breast_cancer", "runs=10"),
         (0, 1),

@@ -104,6 +104,9 @@ SLIPS = {
             "pixels: .849 beside .870, in a band of .047",
         ),
     },
+    "candidates": {
+        "prior_aware, one bit": Mutant("sigma_9_5 sigma_5", ONE_BIT),
+    },
     "shadow_models": {
         "reconstructor, half the epochs, trained models": Mutant(
             "sgd perturbed", words="attack.reconstructor.epochs=3"
