@@ -11,7 +11,7 @@ from audit.report.figures import common
 from audit.scorecard.card import Scorecard
 
 
-class Point(NamedTuple):
+class BudgetPoint(NamedTuple):
     """One attack on one defense."""
 
     shadows: int
@@ -19,12 +19,12 @@ class Point(NamedTuple):
     error: float  # standard error over targets; nan where it is not known
 
 
-def curves(card: Scorecard) -> dict[str, list[Point]]:
+def curves(card: Scorecard) -> dict[str, list[BudgetPoint]]:
     """Return "defense, attack" -> its budgets in order, of attacks with two or more.
 
     Labels of one attack are one curve: `reconstructor` and `reconstructor_500`.
     """
-    budgets = defaultdict[str, dict[int, Point]](dict)
+    budgets = defaultdict[str, dict[int, BudgetPoint]](dict)
     for trial in card.trials:
         result = trial.result
         if result is None or result.mse is None:
@@ -32,7 +32,7 @@ def curves(card: Scorecard) -> dict[str, list[Point]]:
         shadows = (result.get("fit") or {}).get("shadows")
         if isinstance(shadows, int):
             error = float("nan") if result.mse_se is None else float(result.mse_se)
-            point = Point(shadows, float(result.mse), error)
+            point = BudgetPoint(shadows, float(result.mse), error)
             budgets[f"{trial.defense}, {trial.use}"][shadows] = point
     return {k: [v[n] for n in sorted(v)] for k, v in budgets.items() if len(v) > 1}
 
