@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import denoiser, kernel_prior, regressor, stream
+from audit.mechanisms import denoiser, kernel_prior, shadow_models, stream
 from audit.mechanisms.kernel_prior import KernelPrior, Reading
 from audit.types import (
     Attack,
@@ -21,7 +21,6 @@ from audit.types import (
     Share,
     Task,
     ThreatModel,
-    TrainingSet,
 )
 
 
@@ -74,15 +73,10 @@ def matched_filter(
     )
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Filter, dict]:
-        assert knowledge.train is not None, "granted: declared above"
-        assert knowledge.fixed is not None, "granted: declared above"
         pool = knowledge.pool
-        rows = np.repeat(np.arange(len(pool.y)), repeats)
-        repeated = jax.tree.map(lambda a: np.asarray(a)[rows], pool)
-        shadows = knowledge.train(
-            stream(key, "shadow"), TrainingSet(knowledge.fixed, repeated)
+        releases, rows = shadow_models.releases(
+            stream(key, "shadow"), knowledge, pool, repeats
         )
-        releases = regressor.matrix(shadows.params)
         priors, left_out = kernel_prior.of_pool(
             stream(key, "held"), knowledge, held_out, components
         )

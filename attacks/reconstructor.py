@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import hold_out, regressor, stream
+from audit.mechanisms import hold_out, regressor, shadow_models, stream
 from audit.types import (
     Attack,
     Count,
@@ -21,14 +21,13 @@ from audit.types import (
     Share,
     Task,
     ThreatModel,
-    TrainingSet,
 )
 
 
 class Fitted(NamedTuple):
     """What the attacker learns before the release."""
 
-    means: Array  # [classes, pixels] the guess without a release
+    means: Array  # [classes, pixels] the guess without a release; of all, [1, pixels]
     scaler: regressor.Scaler
     network: regressor.Regressor
 
@@ -46,6 +45,12 @@ def reconstructor(
     held_out: Share = 0.1,
     clip_features: Positive = 5.0,
     least_scale: Positive = 0.1,
+    repeats: Count = 1,
+    shadows: Count | None = None,
+    label: bool = True,
+    output: Literal["linear", "sigmoid"] = "linear",
+    absolute_loss: NonNegative = 0.0,
+    schedule: Literal["constant", "cosine"] = "constant",
 ) -> Attack:
     """Train shadow models on the pool, learn to invert them, invert the release.
 
@@ -55,6 +60,10 @@ def reconstructor(
     (Edmunds 2024, Tables B.3, B.4 and B.8), its loss the squared error summed over
     pixels. The fit keeps the best epoch on a held-out split of the shadows. All copies
     of one pool image are on one side of that split; no scored target is in it.
+
+    Balle et al. (2022) have a sigmoid output, add absolute errors to the loss and do
+    not use the label: `width: 1000, width_last: 1000, output: sigmoid,
+    absolute_loss: 1.0, label: false`.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
@@ -68,36 +77,51 @@ def reconstructor(
       held_out: share of the pool's source images in the early-stopping split.
       clip_features: standardised features are clipped to plus or minus this.
       least_scale: floor of a feature's scale, as a share of the median scale.
+      repeats: shadow models per pool image, each with fresh noise.
+      shadows: pool images that shadow models are trained on, the first so many; None =
+        all of them.
+      label: whether the attacker knows the target's label.
+      output: what the last layer's sums become: `linear`, what is added to the class
+        mean; `sigmoid`, the image.
+      absolute_loss: weight of the absolute errors in the loss.
+      schedule: of the learning rate; `cosine` falls to 0 in the last epoch.
     """
+    knows = {"fixed", "train"} | ({"label"} if label else set())
     threat_model = ThreatModel(
-        "reconstruction",
-        sees=frozenset({"params"}),
-        knows=frozenset({"fixed", "label", "train"}),
+        "reconstruction", sees=frozenset({"params"}), knows=frozenset(knows)
     )
+    groups = task.classes if label else 1  # those without a label have one mean
 
-    def features(scaler: regressor.Scaler, params: Any, label: Any) -> Array:
+    def features(scaler: regressor.Scaler, params: Any, group: Any) -> Array:
         scaled = regressor.scale(scaler, params)
-        return jnp.concatenate([scaled, jax.nn.one_hot(label, task.classes)], -1)
+        if not label:
+            return scaled
+        return jnp.concatenate([scaled, jax.nn.one_hot(group, groups)], -1)
+
+    def image(fitted: Fitted, row: Array, group: Any) -> Array:
+        sums = regressor.predict(fitted.network, row)
+        if output == "sigmoid":
+            return regressor.OUTPUTS[output](sums)
+        return fitted.means[group] + sums
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
-        assert knowledge.train is not None, "granted: declared above"
-        assert knowledge.fixed is not None, "granted: declared above"
-        pool = knowledge.pool
-        shadows = knowledge.train(
-            stream(key, "shadow"), TrainingSet(knowledge.fixed, pool)
+        pool = jax.tree.map(lambda a: a[:shadows], knowledge.pool)
+        source = np.asarray(knowledge.pool_source)[:shadows]
+        params, rows = shadow_models.releases(
+            stream(key, "shadow"), knowledge, pool, repeats
         )
-        params = regressor.matrix(shadows.params)
-        left_out = hold_out(stream(key, "held"), knowledge.pool_source, held_out)
+        left_out = hold_out(stream(key, "held"), source, held_out)
+        # the mean of augmented copies is a blurred, worse guess
+        original = (source == np.arange(len(source))) & ~left_out
+        group = np.asarray(pool.y) if label else np.zeros(len(source), int)
+        y = np.asarray(pool.x).reshape(len(source), -1)
+        means = _means(y, group, original, groups)
+        y = (y - means[group] if output == "linear" else y)[rows]
+        left_out, group = left_out[rows], group[rows]
         scaler = regressor.fit_scaler(
             params[~left_out], limit=clip_features, least=least_scale
         )
-        x = np.asarray(features(scaler, params, pool.y))
-        y = np.asarray(pool.x).reshape(len(pool.x), -1)
-        # the mean of augmented copies is a blurred, worse guess
-        original = knowledge.pool_source == np.arange(len(left_out))
-        by_class = [original & ~left_out & (pool.y == c) for c in range(task.classes)]
-        means = np.stack([y[rows].mean(0) for rows in by_class])
-        y = y - means[pool.y]
+        x = np.asarray(features(scaler, params, group))
         network, info = regressor.fit(
             stream(key, "network"),
             x[~left_out],
@@ -110,14 +134,27 @@ def reconstructor(
             batch_size=batch_size,
             epochs=epochs,
             patience=patience,
+            output=output,
+            absolute=absolute_loss,
+            schedule=schedule,
         )
         return Fitted(jnp.asarray(means), scaler, network), info | {"shadows": len(x)}
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
         params = ravel_pytree(observation.params)[0]
-        row = features(fitted.scaler, params, observation.label)
-        image = fitted.means[observation.label] + regressor.predict(fitted.network, row)
-        return jnp.clip(image, *task.domain).reshape(task.features)
+        group = observation.label if label else 0
+        row = features(fitted.scaler, params, group)
+        return jnp.clip(image(fitted, row, group), *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
+
+
+def _means(
+    images: np.ndarray, group: np.ndarray, original: np.ndarray, groups: int
+) -> np.ndarray:
+    """Return the mean original of every group [groups, d], of images [m, d]."""
+    rows = [original & (group == each) for each in range(groups)]
+    for label in (i for i, r in enumerate(rows) if not r.any()):
+        raise ValueError(f"no shadow model learnt an image of class {label}: use more")
+    return np.stack([images[r].mean(0) for r in rows])

@@ -43,7 +43,10 @@ def result(
     parts, x = metrics.decompose(guesses, targets.x), targets.x
     errors = ((guesses - x[:, None]) ** 2).mean(tuple(range(2, guesses.ndim)))
     null, null_arrays = controls.of_guesses(guesses, targets, table.problem.splits.pool)
+    mae = float(abs(guesses - x[:, None]).mean())
     numbers = {
+        "mae": mae,
+        "mae_plus_mse": mae + float(parts.mse.mean()),  # the loss of Balle et al.
         **images(guesses[:, 0], x, table.lpips),
         "against": against(guarantees.bounds, parts.mse, errors),
         "fit": diagnostics,

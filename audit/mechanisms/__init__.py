@@ -19,6 +19,7 @@ from audit.data.pool import originals as originals
 from audit.data.pool import which_values as which_values
 from audit.errors import UserError as UserError
 from audit.mechanisms import kernel_prior as kernel_prior
+from audit.mechanisms import shadow_models as shadow_models
 from audit.mechanisms.noise import batch_direction as batch_direction
 from audit.mechanisms.noise import gaussian as gaussian
 from audit.mechanisms.noise import mean_field as mean_field

@@ -59,7 +59,7 @@ def fit(
     readings = jax.vmap(kernel_prior.reading)(prior, jnp.asarray(information))
     start, draws = jax.random.split(key)
     sizes = [count + 1, width, width, count]
-    layers = jax.vmap(lambda k: regressor.init(k, sizes))(
+    layers = jax.vmap(lambda k: regressor.init(k, sizes, jnp.zeros(count)))(
         jax.random.split(start, classes)
     )
     keys = jax.random.split(draws, (steps, classes))

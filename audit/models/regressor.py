@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,11 @@ import numpy as np
 import optax
 
 from audit.rng import stream
+
+Output = Literal["linear", "sigmoid"]  # what the last layer's sums become
+Schedule = Literal["constant", "cosine"]  # of the learning rate; cosine ends at 0
+OUTPUTS = {"linear": lambda x: x, "sigmoid": jax.nn.sigmoid}
+LEAST_START = 1e-3  # a sigmoid starts no nearer to 0 or 1 than this
 
 
 class Scaler(NamedTuple):
@@ -58,7 +63,7 @@ def scale(scaler: Scaler, features: jax.Array) -> jax.Array:
 
 
 def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
-    """Return outputs [..., o] for features [..., p]; ReLU between layers."""
+    """Return the last layer's sums [..., o] for features [..., p]; ReLU in between."""
     x = features
     for i, (weights, biases) in enumerate(regressor.layers):
         x = jax.nn.relu(x) if i else x
@@ -66,15 +71,15 @@ def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
     return regressor.shrink * x
 
 
-def init(key: jax.Array, sizes: list[int]) -> list:
-    """He-normal hidden layers, and a zero last layer so that the first guess is 0."""
+def init(key: jax.Array, sizes: list[int], start: jax.Array) -> list:
+    """He-normal hidden layers, and a last layer whose sums are `start` [o]."""
     make = jax.nn.initializers.he_normal()
     keys = jax.random.split(key, len(sizes) - 1)
     layers = [
         (make(k, (i, o)), jnp.zeros(o))
         for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True)
     ]
-    return [*layers[:-1], jax.tree.map(jnp.zeros_like, layers[-1])]
+    return [*layers[:-1], (jnp.zeros_like(layers[-1][0]), start)]
 
 
 def _shrunk(out: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -97,33 +102,45 @@ def fit(
     batch_size: int,
     epochs: int,
     patience: int,
+    output: Output = "linear",
+    absolute: float = 0.0,
+    schedule: Schedule = "constant",
 ) -> tuple[Regressor, dict]:
     """Minimise the summed squared error with Adam; keep the best held-out epoch.
 
-    On noisy releases a network overfits: its guesses vary more than the targets. So its
-    output is multiplied by the factor in [0, 1] with the least held-out error.
+    On noisy releases a network overfits: its guesses vary more than the targets. So a
+    linear output is multiplied by the factor in [0, 1] with the least held-out error.
 
-    The features [m, p] are standardised, the targets [m, o] centred: zero is the guess
-    without features. The held-out [v, p] and [v, o] are never the scored targets.
+    The features [m, p] are standardised. The targets [m, o] of a linear output are
+    centred: zero is the guess without features. Those of a sigmoid are in [0, 1], and
+    that guess is their mean. The sum of absolute errors is part of the loss, times
+    `absolute`. The held-out [v, p] and [v, o] are never the scored targets.
     `hidden` are the widths of the ReLU layers. The weight decay is added to the
     gradient before Adam, the last partial batch of an epoch dropped, and the fit ends
     after `patience` epochs without a better held-out error.
 
     Returns:
       The regressor, and as floats {epoch, epochs, held_mse, train_mse, shrink,
-      late_gain}, the last one the relative fall of the held-out error in the last
-      quarter of the epochs, 0 if patience ended the fit.
+      late_gain}. `train_mse` is the loss per output, absolute errors included;
+      `shrink` is 1 for a sigmoid; `late_gain` is the relative fall of the held-out
+      error in the last quarter of the epochs, 0 if patience ended the fit.
     """
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))
     sizes = [features.shape[1], *hidden, targets.shape[1]]
-    optimizer = optax.chain(
-        optax.add_decayed_weights(weight_decay), optax.adam(learning_rate)
-    )
+    rate: Any = learning_rate
+    if schedule == "cosine":
+        rate = optax.cosine_decay_schedule(learning_rate, epochs * (m // size))
+    optimizer = optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(rate))
+    squash, start = OUTPUTS[output], jnp.zeros(sizes[-1])
+    if output == "sigmoid":
+        mean = jnp.clip(targets.mean(0), LEAST_START, 1 - LEAST_START)
+        start = jnp.log(mean / (1 - mean))
 
     def loss(layers: Any, rows: jax.Array) -> jax.Array:
-        out = predict(Regressor(layers, 1.0), features[rows])
-        return ((out - targets[rows]) ** 2).sum(-1).mean()
+        error = squash(predict(Regressor(layers, 1.0), features[rows])) - targets[rows]
+        square = (error**2).sum(-1).mean()
+        return square + absolute * abs(error).sum(-1).mean() if absolute else square
 
     def step(carry: tuple, rows: jax.Array) -> tuple:
         layers, opt = carry
@@ -136,10 +153,13 @@ def fit(
         order = jax.random.permutation(key, m)[: m // size * size]
         each: jax.Array
         carry, each = jax.lax.scan(step, carry, order.reshape(-1, size))
-        guess = predict(Regressor(carry[0], 1.0), held_features)
-        return carry, jnp.mean(each) / sizes[-1], *_shrunk(guess, held_targets)
+        guess = squash(predict(Regressor(carry[0], 1.0), held_features))
+        kept = jnp.ones(()), ((guess - held_targets) ** 2).mean()
+        if output == "linear":
+            kept = _shrunk(guess, held_targets)
+        return carry, jnp.mean(each) / sizes[-1], *kept
 
-    layers = init(stream(key, "init"), sizes)
+    layers = init(stream(key, "init"), sizes, start)
     carry, best = (layers, optimizer.init(layers)), layers
     info: dict[str, float] = {}
     least: list[float] = []

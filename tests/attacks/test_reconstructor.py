@@ -1,0 +1,128 @@
+"""The reconstructor's budgets and outputs, where shadow releases are known."""
+
+import jax
+import numpy as np
+import pytest
+
+from attacks.reconstructor import reconstructor
+from audit.models import networks, regressor
+from audit.types import Knowledge, Observation, Release
+from tests.conftest import records
+
+SHAPE, KEY = (4, 4, 1), jax.random.key(0)
+TASK = networks.binary_linear(SHAPE, 2)
+POOL, TARGETS = records(300, SHAPE, 2), records(200, SHAPE, 2, seed=5)
+SMALL = {"width": 64, "width_last": 64, "epochs": 30, "weight_decay": 0.0}
+NOTEBOOK = {"output": "sigmoid", "absolute_loss": 1.0, "schedule": "cosine"}
+
+
+def releases(images, noise, seed):
+    """Return the images [m, 16] with noise."""
+    flat = np.asarray(images).reshape(len(images), -1)
+    drawn = np.random.default_rng(seed).normal(size=flat.shape)
+    return (flat + noise * drawn).astype(np.float32)
+
+
+def fitted(noise=0.0, pool=POOL, **settings):
+    """Return the attack, its state, its fit, and the images its shadows learnt."""
+    learnt = []
+
+    def train(key, data):
+        learnt.append(np.asarray(data.target.x))
+        return Release(releases(data.target.x, noise, 1))
+
+    attack, source = reconstructor(TASK, **SMALL | settings), np.arange(len(pool.y))
+    knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train)
+    return attack, *attack.fit(KEY, knowledge), learnt[0]
+
+
+def errors(noise=0.0, **settings):
+    """Return the attack's mean square at each target [200]."""
+    attack, state, *_ = fitted(noise, **settings)
+    label = TARGETS.y if "label" in attack.threat_model.knows else None
+    shown = Observation(params=releases(TARGETS.x, noise, 2), label=label)
+    got = jax.vmap(attack.guess, (None, None, 0))(state, KEY, shown)
+    assert got.min() >= 0
+    assert got.max() <= 1
+    return np.asarray(((got - TARGETS.x) ** 2).mean((1, 2, 3)))
+
+
+def test_copies_of_one_image_stay_on_one_side_of_the_split(monkeypatch):
+    sides = []
+
+    def spy(key, x, y, other_x, other_y, **settings):
+        sides.extend({row.tobytes() for row in side} for side in (y, other_y))
+        assert len(y) + len(other_y) == len(x) + len(other_x) == 3 * len(POOL.y)
+        # releases are the images: every row is the release of its own image
+        mean = POOL.x.reshape(300, -1).mean(0)
+        assert np.corrcoef(x[:, :16].ravel(), (y - mean).ravel())[0, 1] > 0.9
+        raise StopIteration
+
+    monkeypatch.setattr(regressor, "fit", spy)
+    with pytest.raises(StopIteration):
+        fitted(repeats=3)
+    fitted_on, held_out = sides
+    assert len(held_out) == 30
+    assert not fitted_on & held_out
+
+
+def test_repeats_help_where_releases_are_noisy():
+    """By four standard errors over targets, which are the same."""
+    gain = errors(0.3) - errors(0.3, repeats=8)
+    assert gain.mean() > 4 * gain.std() / np.sqrt(len(gain))
+
+
+def test_a_budget_is_the_first_images_of_the_pool():
+    _, state, info, learnt = fitted(shadows=100, epochs=1)
+    np.testing.assert_array_equal(learnt, POOL.x[:100])
+    assert info["shadows"] == 100
+    few = jax.tree.map(lambda a: a[:100], POOL)
+    same = fitted(pool=few, epochs=1)[1]
+    jax.tree.map(np.testing.assert_array_equal, state, same)
+
+
+def test_a_budget_without_an_image_of_some_class_is_refused():
+    zeros = POOL._replace(y=np.where(np.arange(300) < 50, 0, POOL.y).astype(np.int32))
+    with pytest.raises(ValueError, match="image of class 1: use more"):
+        fitted(pool=zeros, shadows=40)
+
+
+@pytest.mark.parametrize("settings", [{}, NOTEBOOK])
+def test_who_does_not_know_the_label_is_not_shown_it_and_learns_all_the_same(settings):
+    """`errors` shows a label to who declares it, and nothing in its place to others."""
+    floor = ((TARGETS.x - POOL.x.mean(0)) ** 2).mean()
+    assert errors(label=False, **settings).mean() < 0.35 * floor
+
+
+def test_a_sigmoid_starts_at_the_mean_image():
+    frozen = {"label": False, "learning_rate": 1e-12, "epochs": 1}
+    _, state, info, _ = fitted(**NOTEBOOK | frozen)
+    got = jax.nn.sigmoid(regressor.predict(state.network, np.zeros(16, np.float32)))
+    # the mean of what is fitted to: 270 of 300 images, each pixel uniform in [0, 1]
+    np.testing.assert_allclose(got, POOL.x.mean(0).ravel(), atol=4 * 0.29 / 30**0.5 / 9)
+    assert info["shrink"] == 1
+
+
+def test_absolute_errors_are_part_of_the_loss():
+    """One full batch from a known start: the loss is what it is by hand."""
+    settings = NOTEBOOK | {"label": False, "batch_size": 270, "epochs": 1}
+    square, both = (
+        fitted(**settings | {"absolute_loss": weight})[2]["train_mse"]
+        for weight in (0.0, 1.0)
+    )
+    pixels = np.asarray(POOL.x).reshape(300, -1)
+    gap = pixels - pixels.mean(0)
+    assert square == pytest.approx((gap**2).mean(), rel=0.02)
+    assert both - square == pytest.approx(abs(gap).mean(), rel=0.02)
+
+
+def test_a_cosine_schedule_comes_to_a_standstill():
+    """In the last quarter of the epochs a constant rate still fits a good deal."""
+    x, y = np.random.default_rng(0).normal(size=(2, 64, 8)).astype(np.float32)
+    settings = {"hidden": (16,), "learning_rate": 1e-2, "weight_decay": 0.0}
+    settings |= {"batch_size": 16, "epochs": 40, "patience": 40}
+    constant, cosine = (
+        regressor.fit(KEY, x, y, x, y, **settings, schedule=schedule)[1]["late_gain"]
+        for schedule in ("constant", "cosine")
+    )
+    assert cosine < constant / 3
