@@ -1,0 +1,101 @@
+"""Reconstruction robustness against closed forms, published values and simulation."""
+
+import numpy as np
+import pytest
+
+from audit.accounting import rdp
+from audit.accounting.reconstruction_robustness import success
+
+
+class Delta:
+    """A loss that is nothing but its curve delta(eps)."""
+
+    def __init__(self, curve):
+        self.get_delta_for_epsilon = lambda e: np.maximum(curve(e), 0)
+
+
+GAUSSIAN = [
+    (0.1, 1, 0.3891436916),
+    (0.01, 1, 0.0923622481),
+    (0.5, 1, 0.8413447461),
+    (1 / 256, 2, 0.2546052669),
+    (1e-4, 3, 0.2360653812),
+    (0.125, 0.25, 0.1839671750),
+    (0.125, 2, 0.8022403200),
+    (0.1, 1.1153, 0.4339794903),
+]
+
+
+@pytest.mark.parametrize(("kappa", "mu", "want"), GAUSSIAN)
+def test_gaussian(kappa, mu, want):
+    """In closed form, and by its curve alone."""
+    loss = rdp.GaussianPrivacy(mu)
+    assert success(kappa, loss) == pytest.approx(want, abs=1e-10)
+    by_curve = success(kappa, Delta(loss.get_delta_for_epsilon))
+    assert by_curve == pytest.approx(want, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kappa", "epsilon", "want"),
+    [(0.1, 1, 0.2718281828), (0.3, 1, 0.6934337990), (0.5, 2, 0.9323323584)],
+)
+def test_laplace(kappa, epsilon, want):
+    loss = Delta(lambda e: -np.expm1((e - epsilon) / 2))
+    assert success(kappa, loss) == pytest.approx(want, rel=1e-8)
+
+
+def test_pure_privacy():
+    """min(e^eps kappa, 1 - e^-eps (1 - kappa)), attained by randomised response."""
+    loss = Delta(lambda e: (np.exp(3) - np.exp(e)) / (1 + np.exp(3)))
+    assert success(0.1, loss) == pytest.approx(0.95519164, rel=1e-6)
+    assert success(0.01, loss) == pytest.approx(0.01 * np.exp(3), rel=1e-6)
+
+
+def poisson(q, sigma, steps):
+    """Add-or-remove, on a grid of 1e-3."""
+    import dp_accounting as dp
+
+    one = dp.pld.privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, sampling_prob=q, value_discretization_interval=1e-3
+    )
+    return one.self_compose(steps)
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "want"),
+    [
+        (0.1, 1.0, 100, (0.469189, 0.146056, 0.038782)),
+        pytest.param(
+            0.01, 0.6, 1000, (0.417258, 0.124514, 0.033396), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            0.01, 1.0, 1000, (0.194254, 0.029151, 0.004070), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_poisson_batches(q, sigma, steps, want):
+    loss = poisson(q, sigma, steps)
+    got = [success(kappa, loss) for kappa in (0.1, 0.01, 0.001)]
+    np.testing.assert_allclose(got, want, atol=6e-7)
+
+
+def test_of_both_directions_the_larger_counts():
+    """The direction "add" alone would promise less than attackers reach."""
+    loss = poisson(0.1, 1.0, 100)
+    add = Delta(loss._pmf_add.get_delta_for_epsilon)
+    for kappa, want in ((0.1, 0.434006), (0.01, 0.101331), (0.001, 0.018712)):
+        assert success(kappa, add) == pytest.approx(want, abs=6e-7)
+        assert success(kappa, loss) > 1.08 * want
+
+
+def test_ends():
+    for mu in (0.0, 1.0, 30.0):
+        loss = Delta(rdp.GaussianPrivacy(mu).get_delta_for_epsilon)
+        assert success(1.0, loss) == 1
+        assert success(0.0, loss) == pytest.approx(0, abs=1e-9)
+    assert success(0.1, rdp.GaussianPrivacy(np.inf)) == 1
+    none = Delta(rdp.GaussianPrivacy(0.0).get_delta_for_epsilon)
+    assert success(0.3, none) == pytest.approx(0.3)
+    for kappa in (-0.1, 1.1, np.nan):
+        with pytest.raises(ValueError, match="kappa="):
+            success(kappa, none)
