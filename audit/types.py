@@ -171,12 +171,21 @@ class ContributionScore(Protocol):
         """Return <update, fn(z)> and ||fn(z)||^2 of each example, each [m]."""
 
 
+class ContributionInformation(Protocol):
+    def __call__(self, params: Any, side: Side, examples: Examples, /) -> tuple:
+        """Return D [m, d], U [m, d, r], S [m, r, r]: J^T J = diag(D) + U S U^T.
+
+        J = d fn / d x of each example [m], flat.
+        """
+
+
 class ClosedForms(NamedTuple):
     """Faster ways to what a query's `fn` defines; laws hold each against `fn`."""
 
     total: WeightedTotal | None = None
     trace: ContributionTrace | None = None
     score: ContributionScore | None = None
+    information: ContributionInformation | None = None
 
 
 class Query(NamedTuple):

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from audit.errors import UserError, did_you_mean
 from audit.mechanisms.batch import gathered
-from audit.mechanisms.noisy_sgd import transcript
+from audit.mechanisms.noisy_sgd import information_matrix, transcript
 from audit.types import TRAITS, Defense, Task, TrainingSet
 
 
@@ -40,7 +40,10 @@ class Recipe(NamedTuple):
 
 
 # (mechanism, key, side, data) -> what is read of its steps
-OF_STEPS: dict[str, Callable] = {"transcript": transcript}
+OF_STEPS: dict[str, Callable] = {
+    "transcript": transcript,
+    "information_matrix": information_matrix,
+}
 
 
 @functools.cache
