@@ -98,6 +98,14 @@ class Splits(NamedTuple):
     pool_source: AnyArray  # [pool] index of the original that a row comes from
 
 
+class Mixture(NamedTuple):
+    """A published law of records x: in each class a mixture of Gaussians, unclipped."""
+
+    weights: AnyArray  # [C, K] of the components; a row adds up to 1
+    means: AnyArray  # [C, K, d]
+    covariances: AnyArray  # [C, d, d] of every component of the class, not singular
+
+
 # What is learnt -----------------------------------------------------------------------
 
 
@@ -543,6 +551,7 @@ class Knowledge(NamedTuple):
     attribute: Attribute | None = None  # in attribute games
     likelihood: Any = None  # (params, example, update) -> log density of the update
     mechanism: StepLaw | None = None
+    prior: Mixture | None = None  # that records are drawn from, where one is published
     shadows: Any = None  # in membership games: signals.Shadows
 
 

@@ -1,0 +1,192 @@
+"""Exact Bayes risk where the law that records are drawn from is published.
+
+Given a transcript, what is known of the record is its posterior, and its posterior
+variance is what no attacker beats on average. A record enters a step by a function that
+is nearly linear, so that the posterior of a Gaussian mixture is nearly a Gaussian
+mixture. Samples of that one, weighed by the exact prior and the exact likelihood over
+their density, are samples of the posterior: the linearisation can cost effective
+samples, never exactness. docs/bounds/closed_world.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.special import logsumexp
+from scipy import special
+
+from audit.accounting.finite_prior import LEVEL, POWER
+from audit.types import Bound, Examples, Mixture, StepLaw, Steps
+
+SAMPLES = 512  # of each posterior
+PASSES = 3  # linearisations before the samples are drawn
+TOGETHER = 32  # posteriors that are sampled at a time, for their memory
+
+
+class Posterior(NamedTuple):
+    """What a transcript leaves open; errors are per coordinate."""
+
+    mean: Any  # [d]
+    risk: Any  # [] its variance: the least expected squared error
+    spread: Any  # [] variance of the squared error of the mean
+    effective: Any  # [] samples: (sum w)^2 / sum w^2
+
+
+def closed_world(
+    key: Array, law: StepLaw, steps: Steps, prior: Mixture, targets: Examples, runs: int
+) -> Bound:
+    """Return the Bayes risk of the targets' transcripts, averaged.
+
+    Args:
+      key: of the samples.
+      law: how a record enters the steps, which everybody takes part in.
+      steps: [targets * runs, T, ...].
+      prior: that the targets were drawn from.
+      targets: their labels are public.
+      runs: transcripts per target, in a row.
+
+    Raises:
+      ValueError: if there are no targets.
+    """
+    n = len(targets.y)
+    if not n:
+        raise ValueError("no target has a transcript")
+    labels = np.repeat(np.asarray(targets.y), runs)
+    keys = jax.random.split(key, len(labels))
+    with jax.enable_x64(True):
+        law, steps, prior = jax.tree.map(_double, (law, steps, prior))
+        shape = np.shape(targets.x)[1:]
+        every = _posteriors(law, prior, keys, steps, labels, shape)
+        each = jax.tree.map(np.asarray, every)
+    mean, risk, spread, effective = (a.reshape(n, runs, *a.shape[1:]) for a in each)
+    x = np.asarray(targets.x, float).reshape(n, 1, -1)
+    risks, error = risk.mean(1), ((mean - x) ** 2).mean((1, 2))
+    value, given = float(risks.mean()), float(spread.mean() / runs)
+
+    def excess(errors: np.ndarray) -> float:
+        """Return by how many s.e. the errors [targets] of a row exceed the risk."""
+        gaps = np.asarray(errors, float) - risks
+        variance = max(given, gaps.var(ddof=1) if n > 1 else 0.0) / n
+        return float(gaps.mean() / np.sqrt(variance)) if variance else 0.0
+
+    quantiles = special.ndtri(POWER) - special.ndtri(LEVEL)
+    smallest = (quantiles / (value / 2)) ** 2 * given if value > 0 else np.inf
+    few, typical = effective.min(), np.median(effective)
+    return Bound(
+        "closed_world",
+        np.asarray(value),
+        "any attacker, targets drawn from the published prior; effective samples "
+        f"{typical:.0f} of {SAMPLES} in the median, {few:.0f} at least",
+        "exact Bayes risk, importance sampling derived in docs/",
+        standard_error=float(risks.std(ddof=1) / np.sqrt(n)) if n > 1 else None,
+        genie=error,
+        excess=excess,
+        needed=max(2, int(np.ceil(smallest))) if smallest < 1e9 else None,
+    )
+
+
+def _double(a: Any) -> Any:
+    a = jnp.asarray(a)
+    return a.astype(jnp.float64) if jnp.issubdtype(a.dtype, jnp.floating) else a
+
+
+@partial(jax.jit, static_argnames="shape")
+def _posteriors(
+    law: StepLaw, prior: Mixture, keys: Array, steps: Steps, labels: Any, shape: tuple
+) -> Posterior:
+    def one(at: tuple) -> Posterior:
+        key, steps, label = at
+        mixture = jax.tree.map(lambda a: a[label], prior)
+        return posterior(key, law, steps, mixture, label, shape)
+
+    # one block after the other; the last is filled up, so that all are one program
+    count = len(labels)
+    at = jnp.minimum(jnp.arange(-(-count // TOGETHER) * TOGETHER), count - 1)
+    rows = jax.tree.map(lambda a: a[at], (keys, steps, jnp.asarray(labels)))
+    every = jax.lax.map(one, rows, batch_size=TOGETHER)
+    return jax.tree.map(lambda a: a[:count], every)
+
+
+def posterior(
+    key: Array, law: StepLaw, steps: Steps, prior: Mixture, label: Any, shape: tuple
+) -> Posterior:
+    """Sample the posterior of one record, given one transcript.
+
+    With x = c + L s, L L' the covariance, component k of the prior is N(n_k, 1) in s,
+    and so close to component k of the posterior is N(n_k + G^-1 (v - H n_k), G^-1),
+    H = L' F L and G = 1 + H for the Fisher information F at a guess, that it serves to
+    draw from.
+
+    Args:
+      key: of the samples.
+      law: of the steps.
+      steps: [T, ...] of one run.
+      prior: of the record's class: [K], [K, d], [d, d].
+      label: [] of the record.
+      shape: of one record.
+    """
+    root = jnp.linalg.cholesky(prior.covariances)
+    centre, d = prior.weights @ prior.means, prior.means.shape[1]
+    kernels = solve_triangular(root, (prior.means - centre).T, lower=True).T  # n_k
+    log_weights = jnp.log(prior.weights)
+    sides = law.sides(steps.params)
+    shown = jax.vmap(lambda u: ravel_pytree(u)[0])(steps.rest) / law.stddev  # [T, D]
+
+    def expected(s: Array) -> Array:
+        """Return what the record at s adds to every step, over the noise [T, D]."""
+        example = Examples((centre + root @ s).reshape(shape), label)
+
+        def at(params: Any, side: Any) -> Array:
+            return ravel_pytree(law.contribution(params, side, example))[0]
+
+        return jax.vmap(at)(steps.params, sides) / law.stddev
+
+    def proposal(s: Array) -> tuple[Array, Array, Array]:
+        """Return log weights [K], means [K, d] and the Cholesky factor of G."""
+        slope = jax.jacfwd(expected)(s).reshape(-1, d)
+        gap = (shown - expected(s)).reshape(-1) + slope @ s
+        information = slope.T @ slope
+        factor = jnp.linalg.cholesky(jnp.eye(d) + information)
+        residual = (slope.T @ gap)[:, None] - information @ kernels.T  # [d, K]
+        moved = cho_solve((factor, True), residual).T
+        # log density of the gap under component k, up to what all share
+        fit = (kernels * (slope.T @ gap)).sum(1) - _square(kernels @ slope.T) / 2
+        log = log_weights + fit + (residual.T * moved).sum(1) / 2
+        return log - logsumexp(log), kernels + moved, factor
+
+    s = jnp.exp(log_weights) @ kernels
+    for _ in range(PASSES):
+        log, means, factor = proposal(s)
+        s = jnp.exp(log) @ means
+    log, means, factor = proposal(s)
+    pick, draw = jax.random.split(key)
+    component = jax.random.categorical(pick, log, shape=(SAMPLES,))
+    noise = jax.random.normal(draw, (SAMPLES, d))
+    samples = means[component] + solve_triangular(factor.T, noise.T).T
+
+    def log_density(s: Array) -> Array:
+        """Return log of posterior over proposal, up to a constant."""
+        prior_density = logsumexp(log_weights - _square(s - kernels) / 2)
+        proposed = logsumexp(log - _square((s - means) @ factor) / 2)
+        return prior_density - _square(shown - expected(s)).sum() / 2 - proposed
+
+    weight = jax.nn.softmax(jax.vmap(log_density)(samples))
+    once = (weight**2).sum()
+    x = centre + samples @ root.T
+    mean = weight @ x
+    error = ((x - mean) ** 2).mean(1)
+    risk = weight @ error
+    # of so many effective samples the mean is closer to them than to the truth
+    unbiased = 1 / (1 - jnp.minimum(once, 0.5))
+    return Posterior(mean, risk * unbiased, weight @ (error - risk) ** 2, 1 / once)
+
+
+def _square(a: Array) -> Array:
+    return (a**2).sum(-1)
