@@ -30,7 +30,7 @@ PASSES = 3  # linearisations before the samples are drawn
 TOGETHER = 32  # posteriors that are sampled at a time, for their memory
 
 
-class Posterior(NamedTuple):
+class SampledPosterior(NamedTuple):
     """What a transcript leaves open; errors are per coordinate."""
 
     mean: Any  # [d]
@@ -100,8 +100,8 @@ def _double(a: Any) -> Any:
 @partial(jax.jit, static_argnames="shape")
 def _posteriors(
     law: StepLaw, prior: Mixture, keys: Array, steps: Steps, labels: Any, shape: tuple
-) -> Posterior:
-    def one(at: tuple) -> Posterior:
+) -> SampledPosterior:
+    def one(at: tuple) -> SampledPosterior:
         key, steps, label = at
         mixture = jax.tree.map(lambda a: a[label], prior)
         return posterior(key, law, steps, mixture, label, shape)
@@ -116,7 +116,7 @@ def _posteriors(
 
 def posterior(
     key: Array, law: StepLaw, steps: Steps, prior: Mixture, label: Any, shape: tuple
-) -> Posterior:
+) -> SampledPosterior:
     """Sample the posterior of one record, given one transcript.
 
     With x = c + L s, L L' the covariance, component k of the prior is N(n_k, 1) in s,
@@ -185,7 +185,9 @@ def posterior(
     risk = weight @ error
     # of so many effective samples the mean is closer to them than to the truth
     unbiased = 1 / (1 - jnp.minimum(once, 0.5))
-    return Posterior(mean, risk * unbiased, weight @ (error - risk) ** 2, 1 / once)
+    return SampledPosterior(
+        mean, risk * unbiased, weight @ (error - risk) ** 2, 1 / once
+    )
 
 
 def _square(a: Array) -> Array:
