@@ -76,10 +76,16 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         readings = matrix.trace, None
         more.append(_matrix_bound(matrix))
     else:
-        readings = _readings(learner, lambda method: read(method, np.array([n])))
+        one = lambda method: read(method, np.array([n]))  # noqa: E731
+        readings = _readings(learner, lambda m: jax.tree.map(_only, one(m)))
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
     more += _finite_prior(stream(key, "finite prior"), learner, splits, engine)
     return guarantees._replace(bounds=(*guarantees.bounds, *more))
+
+
+def _only(a: np.ndarray) -> np.ndarray:
+    """Return readings [targets, trajectories, 1] of one record each without that 1."""
+    return a[..., 0]
 
 
 def _has_matrix(learner: Learner, lanes: int) -> bool:
