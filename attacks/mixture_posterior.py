@@ -31,7 +31,10 @@ class Fitted(NamedTuple):
     """What the attacker holds before the release."""
 
     law: StepLaw
-    prior: Mixture  # float32
+    log_weights: Any  # [C, K]
+    away: Any  # [C, K, d] means from the class mean, over the prior's spread
+    centre: Any  # [C, d] class means
+    root: Any  # [C, d, d] L, the covariance is L L'
 
 
 def mixture_posterior(task: Task, *, passes: Count = 4) -> Attack:
@@ -61,7 +64,7 @@ def mixture_posterior(task: Task, *, passes: Count = 4) -> Attack:
         if prior is None:
             prior = _of_pool(knowledge)
         info = {"components": int(prior.weights.shape[1])}
-        return Fitted(law, jax.tree.map(jnp.float32, prior)), info
+        return Fitted(law, *map(jnp.float32, _whitened(prior))), info
 
     def evidence(
         law: StepLaw, steps: Steps, label: Any, x: Array, root: Array
@@ -84,22 +87,31 @@ def mixture_posterior(task: Task, *, passes: Count = 4) -> Attack:
         del key
         label, steps = observation.label, observation.steps
         assert steps is not None, "granted: declared above"
-        weights, means, covariance = (a[label] for a in fitted.prior)
-        root = jnp.linalg.cholesky(covariance)
-        x = weights @ means
+        law, *learnt = fitted
+        log_weights, kernels, centre, root = (a[label] for a in learnt)
+        s, one = jnp.exp(log_weights) @ kernels, jnp.eye(len(centre))
         for _ in range(passes):
-            information, score = evidence(fitted.law, steps, label, x, root)
-            # all that follows is in units of the prior's spread around the guess x
-            away = jax.scipy.linalg.solve_triangular(root, (means - x).T, lower=True).T
-            factor = cho_factor(jnp.eye(len(x)) + information)
-            left = cho_solve(factor, score)
-            spread = cho_solve(factor, information)
-            odds = away @ left - ((away @ spread) * away).sum(1) / 2 + jnp.log(weights)
+            x = centre + root @ s
+            information, score = evidence(law, steps, label, x, root)
+            away = kernels - s  # all is in units of the prior's spread around x
+            # one solve at a time: two of them can stop XLA on two cores for ever
+            inverse = cho_solve(cho_factor(one + information), one)
+            left, spread = inverse @ score, inverse @ information
+            odds = away @ left - ((away @ spread) * away).sum(1) / 2 + log_weights
             mean = jax.nn.softmax(odds) @ away
-            x = x + root @ (mean + cho_solve(factor, score - information @ mean))
+            s = s + mean + inverse @ (score - information @ mean)
+        x = centre + root @ s
         return jnp.clip(x, *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
+
+
+def _whitened(prior: Mixture) -> tuple[np.ndarray, ...]:
+    """Return log weights, means from the class mean over L, class means and L."""
+    weights, means, covariances = (np.asarray(a, float) for a in prior)
+    root, centre = np.linalg.cholesky(covariances), (weights[..., None] * means).sum(1)
+    away = np.linalg.inv(root) @ (means - centre[:, None]).swapaxes(1, 2)
+    return np.log(weights), away.swapaxes(1, 2), centre, root
 
 
 def _of_pool(knowledge: Knowledge) -> Mixture:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import cho_factor, cho_solve
 from jax.scipy.special import logsumexp
 from scipy import special
 
@@ -61,7 +61,7 @@ def closed_world(
     labels = np.repeat(np.asarray(targets.y), runs)
     keys = jax.random.split(key, len(labels))
     with jax.enable_x64(True):
-        law, steps, prior = jax.tree.map(_double, (law, steps, prior))
+        law, steps, prior = jax.tree.map(_double, (law, steps, whitened(prior)))
         shape = np.shape(targets.x)[1:]
         every = _posteriors(law, prior, keys, steps, labels, shape)
         each = jax.tree.map(np.asarray, every)
@@ -92,6 +92,28 @@ def closed_world(
     )
 
 
+class Whitened(NamedTuple):
+    """A prior in s, x = centre + root s; a leading axis C where classes are stacked."""
+
+    log_weights: Any  # [K]
+    kernels: Any  # [K, d] means n_k in s, where every covariance is 1
+    centre: Any  # [d] mean of the class
+    root: Any  # [d, d] L
+
+
+def whitened(prior: Mixture) -> Whitened:
+    """Return the prior of every class in the units of its own spread.
+
+    No run depends on it, and it is computed here for another reason, too: two batched
+    triangular solves at a time stop XLA on two cores for ever.
+    """
+    weights, means, covariances = (np.asarray(a, float) for a in prior)
+    root = np.linalg.cholesky(covariances)
+    centre = np.einsum("ck,ckd->cd", weights, means)
+    kernels = np.linalg.solve(root, (means - centre[:, None]).swapaxes(1, 2))
+    return Whitened(np.log(weights), kernels.swapaxes(1, 2), centre, root)
+
+
 def _double(a: Any) -> Any:
     a = jnp.asarray(a)
     return a.astype(jnp.float64) if jnp.issubdtype(a.dtype, jnp.floating) else a
@@ -99,7 +121,7 @@ def _double(a: Any) -> Any:
 
 @partial(jax.jit, static_argnames="shape")
 def _posteriors(
-    law: StepLaw, prior: Mixture, keys: Array, steps: Steps, labels: Any, shape: tuple
+    law: StepLaw, prior: Whitened, keys: Array, steps: Steps, labels: Any, shape: tuple
 ) -> SampledPosterior:
     def one(at: tuple) -> SampledPosterior:
         key, steps, label = at
@@ -115,7 +137,7 @@ def _posteriors(
 
 
 def posterior(
-    key: Array, law: StepLaw, steps: Steps, prior: Mixture, label: Any, shape: tuple
+    key: Array, law: StepLaw, steps: Steps, prior: Whitened, label: Any, shape: tuple
 ) -> SampledPosterior:
     """Sample the posterior of one record, given one transcript.
 
@@ -128,14 +150,12 @@ def posterior(
       key: of the samples.
       law: of the steps.
       steps: [T, ...] of one run.
-      prior: of the record's class: [K], [K, d], [d, d].
+      prior: of the record's class.
       label: [] of the record.
       shape: of one record.
     """
-    root = jnp.linalg.cholesky(prior.covariances)
-    centre, d = prior.weights @ prior.means, prior.means.shape[1]
-    kernels = solve_triangular(root, (prior.means - centre).T, lower=True).T  # n_k
-    log_weights = jnp.log(prior.weights)
+    log_weights, kernels, centre, root = prior
+    d = kernels.shape[1]
     sides = law.sides(steps.params)
     shown = jax.vmap(lambda u: ravel_pytree(u)[0])(steps.rest) / law.stddev  # [T, D]
 
@@ -148,33 +168,35 @@ def posterior(
 
         return jax.vmap(at)(steps.params, sides) / law.stddev
 
-    def proposal(s: Array) -> tuple[Array, Array, Array]:
-        """Return log weights [K], means [K, d] and the Cholesky factor of G."""
+    def proposal(s: Array) -> tuple[Array, Array, Array, Array]:
+        """Return log weights [K], means [K, d], G and its inverse [d, d]."""
         slope = jax.jacfwd(expected)(s).reshape(-1, d)
-        gap = (shown - expected(s)).reshape(-1) + slope @ s
+        score = slope.T @ ((shown - expected(s)).reshape(-1) + slope @ s)
         information = slope.T @ slope
-        factor = jnp.linalg.cholesky(jnp.eye(d) + information)
-        residual = (slope.T @ gap)[:, None] - information @ kernels.T  # [d, K]
-        moved = cho_solve((factor, True), residual).T
-        # log density of the gap under component k, up to what all share
-        fit = (kernels * (slope.T @ gap)).sum(1) - _square(kernels @ slope.T) / 2
-        log = log_weights + fit + (residual.T * moved).sum(1) / 2
-        return log - logsumexp(log), kernels + moved, factor
+        precision = jnp.eye(d) + information
+        inverse = cho_solve(cho_factor(precision), jnp.eye(d))
+        residual = score - kernels @ information
+        moved = residual @ inverse
+        # log density of the step under component k, up to what all share
+        fit = kernels @ score - _square(kernels @ slope.T) / 2
+        log = log_weights + fit + (residual * moved).sum(1) / 2
+        return log - logsumexp(log), kernels + moved, precision, inverse
 
     s = jnp.exp(log_weights) @ kernels
     for _ in range(PASSES):
-        log, means, factor = proposal(s)
+        log, means, *_ = proposal(s)
         s = jnp.exp(log) @ means
-    log, means, factor = proposal(s)
+    log, means, precision, inverse = proposal(s)
     pick, draw = jax.random.split(key)
     component = jax.random.categorical(pick, log, shape=(SAMPLES,))
     noise = jax.random.normal(draw, (SAMPLES, d))
-    samples = means[component] + solve_triangular(factor.T, noise.T).T
+    samples = means[component] + noise @ jnp.linalg.cholesky(inverse).T
 
     def log_density(s: Array) -> Array:
         """Return log of posterior over proposal, up to a constant."""
         prior_density = logsumexp(log_weights - _square(s - kernels) / 2)
-        proposed = logsumexp(log - _square((s - means) @ factor) / 2)
+        away = s - means
+        proposed = logsumexp(log - ((away @ precision) * away).sum(1) / 2)
         return prior_density - _square(shown - expected(s)).sum() / 2 - proposed
 
     weight = jax.nn.softmax(jax.vmap(log_density)(samples))
