@@ -20,7 +20,7 @@ SHORT = {  # how tables call the suite's own bounds
     "hammersley_chapman_robbins": "HCR",
     "van_trees": "van Trees",
     "finite_prior": "finite prior",
-    "closed_world": "closed world",
+    "closed_world": "Bayes risk",
     "cramer_rao_matrix": "Tr I⁻¹/d",
     "hammersley_chapman_robbins_at": "HCR at x",
     "two_point": "two-point",

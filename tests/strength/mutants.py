@@ -104,6 +104,9 @@ SLIPS = {
             "pixels: .849 beside .870, in a band of .047",
         ),
     },
+    "published_prior": {
+        "mixture_posterior, label dropped": Mutant("dpsgd_0_1 dpsgd_1", LABEL_DROPPED),
+    },
     "shadow_models": {
         "reconstructor, half the epochs, trained models": Mutant(
             "sgd perturbed", words="attack.reconstructor.epochs=3"

@@ -72,7 +72,7 @@ PLAYS = {
         "defense.louder.noise_multiplier=0.15",
         cells("ssim", "transcript_bayes", "dpsgd louder"),
     ),
-    # More noise than where errors are a matter of few directions
+    # 300 targets: the records are other ones under every seed
     "published_prior": Play(
         "closed_world",
         "runs=2 sets.digits_mixture.splits.targets=300 accounting_runs=1",
