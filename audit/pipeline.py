@@ -112,11 +112,15 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
 def load(scenario: Scenario, game: Game) -> Problem:
     """Load the data, cut the splits, prepare the features, build the task."""
     spec = scenario.spec
-    dataset = data.choose_classes(data.load(scenario.data), spec.task.classes)
+    dataset = data.choose_classes(
+        data.load(scenario.data, spec.seed), spec.task.classes
+    )
     cut = data.split(dataset, **scenario.splits.model_dump())
     splits = data.prepare_features(cut, **spec.features.model_dump())
-    as_they_are = splits is cut and dataset.columns == ()
-    domain = (0.0, 1.0) if as_they_are else (-np.inf, np.inf)
+    if splits is not cut:  # of prepared features no prior is known
+        dataset = dataset._replace(prior=None)
+    images = splits is cut and dataset.columns == () and dataset.prior is None
+    domain = (0.0, 1.0) if images else (-np.inf, np.inf)
     data.check(splits, domain, in_turn=not game.targets)
     task = _task(
         registry.find("model", spec.task.model),

@@ -98,6 +98,14 @@ class Splits(NamedTuple):
     pool_source: AnyArray  # [pool] index of the original that a row comes from
 
 
+class Mixture(NamedTuple):
+    """A published law of records x: in each class a mixture of Gaussians, unclipped."""
+
+    weights: AnyArray  # [C, K] of the components; a row adds up to 1
+    means: AnyArray  # [C, K, d]
+    covariances: AnyArray  # [C, d, d] of every component of the class, not singular
+
+
 # What is learnt -----------------------------------------------------------------------
 
 
@@ -171,12 +179,21 @@ class ContributionScore(Protocol):
         """Return <update, fn(z)> and ||fn(z)||^2 of each example, each [m]."""
 
 
+class ContributionInformation(Protocol):
+    def __call__(self, params: Any, side: Side, examples: Examples, /) -> tuple:
+        """Return D [m, d], U [m, d, r], S [m, r, r]: J^T J = diag(D) + U S U^T.
+
+        J = d fn / d x of each example [m], flat.
+        """
+
+
 class ClosedForms(NamedTuple):
     """Faster ways to what a query's `fn` defines; laws hold each against `fn`."""
 
     total: WeightedTotal | None = None
     trace: ContributionTrace | None = None
     score: ContributionScore | None = None
+    information: ContributionInformation | None = None
 
 
 class Query(NamedTuple):
@@ -546,6 +563,7 @@ class Knowledge(NamedTuple):
     attribute: Attribute | None = None  # in attribute games
     likelihood: Any = None  # (params, example, update) -> log density of the update
     mechanism: StepLaw | None = None
+    prior: Mixture | None = None  # that records are drawn from, where one is published
     shadows: Any = None  # in membership games: signals.Shadows
 
 

@@ -70,7 +70,8 @@ def test_numbers_agree_with_the_arrays(card):
         assert headline.floor == card.floor.mse
     for label, defense in card.defenses.items():
         for b in defense.bounds:
-            np.testing.assert_allclose(b.mean, card.arrays[f"{label}/{b.name}"].mean())
+            mean = card.arrays[f"{label}/{b.name}"].mean()
+            np.testing.assert_allclose(float(b.mean), mean)  # JSON has infinity as text
         if defense.dfil:
             dfil = card.arrays[f"{label}/dfil"]
             np.testing.assert_allclose(defense.dfil["mean"], dfil.mean())
@@ -88,7 +89,7 @@ def test_bounds_say_for_whom_and_undefended_has_none(card):
     assert (sgd.bounds, sgd.dfil, sgd.epsilon) == ([], None, None)
     assert "no-bound" in names(row(card, "sgd", "reconstructor"))
     bounds = {b.name: b for b in card.defenses["dpsgd"].bounds}
-    assert set(bounds) == set(SHORT)
+    assert set(bounds) == set(SHORT) - {"closed_world"}  # no prior is published
     assert bounds["cramer_rao"].holds_for == "unbiased attackers"
     assert bounds["finite_prior"].holds_for.startswith("any attacker, targets drawn")
     assert not bounds["van_trees"].ranked

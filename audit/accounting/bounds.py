@@ -17,6 +17,7 @@ from scipy import special
 from audit.types import Bound
 
 _NODES = 4001  # of the quadratures
+_SINGULAR = 1e-13  # of the largest eigenvalue: smaller ones are rounding
 
 
 def cramer_rao(dfil: Any) -> Bound:
@@ -29,6 +30,45 @@ def cramer_rao(dfil: Any) -> Bound:
     with np.errstate(divide="ignore"):
         value = 1 / np.asarray(dfil, float)
     return Bound("cramer_rao", value, "unbiased attackers", "Guo et al. 2022, Thm 2")
+
+
+def cramer_rao_matrix(diagonal: Any, factor: Any, core: Any) -> Bound:
+    """Tr I^-1 / d, the Cramer-Rao bound of the whole matrix, at least 1 / dFIL.
+
+    I = diag(diagonal) + factor core factor^T, already averaged over trajectories. It is
+    infinite where I is singular: then no attacker is unbiased, as where part of the
+    weights is frozen. Hence it is never ranked.
+
+    With D the diagonal, V = D^-1/2 factor, G = V^T V and H = V^T D^-1 V, Woodbury's
+    identity gives Tr I^-1 = Tr D^-1 - Tr core (1 + G core)^-1 H: no d x d matrix.
+
+    Args:
+      diagonal: [targets, d], at least 0.
+      factor: [targets, d, r].
+      core: [targets, r, r], symmetric.
+    """
+    diagonal, factor, core = (np.asarray(a, float) for a in (diagonal, factor, core))
+    d, r = factor.shape[1:]
+    value = np.full(len(diagonal), np.inf)
+    for t, frozen in enumerate((diagonal == 0).sum(1)):
+        if r < d and not frozen:
+            value[t] = _inverse_trace_of_sum(diagonal[t], factor[t], core[t])
+        elif frozen <= r:
+            matrix = np.diag(diagonal[t]) + factor[t] @ core[t] @ factor[t].T
+            eigenvalues = np.linalg.eigvalsh(matrix)
+            if eigenvalues[0] > _SINGULAR * eigenvalues[-1]:
+                value[t] = (1 / eigenvalues).sum()
+    who, source = "unbiased attackers", "Guo et al. 2022, Thm 2, matrix form"
+    return Bound("cramer_rao_matrix", value / d, who, source, ranked=False)
+
+
+def _inverse_trace_of_sum(
+    diagonal: np.ndarray, factor: np.ndarray, core: np.ndarray
+) -> float:
+    scaled = factor / diagonal[:, None]
+    gram, weighted = factor.T @ scaled, scaled.T @ scaled
+    inner = np.linalg.solve(np.eye(len(core)) + gram @ core, weighted)
+    return float((1 / diagonal).sum() - (core * inner.T).sum())
 
 
 def hammersley_chapman_robbins(

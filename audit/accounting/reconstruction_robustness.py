@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from audit.accounting import rdp
+from audit.accounting import rdp, tradeoff
+from audit.types import Bound
 
 
 def success(kappa: float, loss: Any) -> float:
@@ -61,6 +62,66 @@ def success(kappa: float, loss: Any) -> float:
     how = {"method": "bounded", "options": {"xatol": 1e-8}}
     found = optimize.minimize_scalar(most, bounds=near, **how)
     return float(np.clip(min(each[best], found.fun), kappa, 1))
+
+
+def mean_error(radii: Any, kappas: Any, loss: Any) -> float:
+    """Return a lower bound on the mean error of any attacker, from the blind success.
+
+    A guess is within eta with probability at most gamma(kappa(eta)), and the mean of an
+    error is the integral of its tail:
+
+        E error >= int_0^inf (1 - gamma(kappa(eta))) d eta.
+
+    Args:
+      radii: [k + 1] errors from 0 on, ascending; beyond the last nothing is counted.
+      kappas: [k] at least the best blind guess's chance of an error below the right end
+        of each interval; of a step function, its value on the interval.
+      loss: as for `success`.
+    """
+    if isinstance(loss, rdp.GaussianPrivacy):
+        most = loss.tpr(kappas)
+    else:
+        most = tradeoff.tpr_from_loss(kappas, loss)
+    return float(np.diff(np.asarray(radii, float)) @ (1 - most))
+
+
+def blind_radii(records: Any) -> np.ndarray:
+    """Return r [M]: no ball of squared radius below r_k holds k + 1 of M records.
+
+    The squared radius is per coordinate. A ball that holds k records has one of them
+    within twice its radius of all others; and, as their mean squared distance from its
+    centre is at most rho^2, that between two of them is at most 2 rho^2, so that some
+    record's mean over the k (itself with 0) is, too. Both limits are computed from the
+    distances between records alone, whatever the centre.
+
+    Args:
+      records: [M, ...], all equally likely.
+    """
+    x = np.asarray(records, float).reshape(len(records), -1)
+    x = x - x.mean(0)
+    square = (x**2).sum(1)
+    apart = np.sort(np.maximum(square[:, None] + square - 2 * x @ x.T, 0), 1)
+    apart[:, 0] = 0
+    count = np.arange(1, len(x) + 1)
+    doubled = apart.min(0) / 4
+    spread = (np.cumsum(apart, 1) / count).min(0) / 2
+    return np.maximum.accumulate(np.maximum(doubled, spread)) / x.shape[1]
+
+
+def as_bound(radii: Any, kappas: Any, loss: Any) -> Bound:
+    """Return `mean_error` as a bound on the mean squared error, for a finite prior.
+
+    The blind success over a pool is exact for the uniform prior on the pool, and an
+    estimate for the population. That is the assumption, and the bound is never ranked.
+    """
+    who = "any attacker, prior = uniform over pool images of the target's class"
+    return Bound(
+        "reconstruction_robustness",
+        np.asarray(mean_error(radii, kappas, loss)),
+        who,
+        "Hayes et al. 2023; integral derived in docs/",
+        ranked=False,
+    )
 
 
 def _up_to(high: float) -> np.ndarray:

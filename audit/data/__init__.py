@@ -29,6 +29,7 @@ SOURCES: dict[str, tuple[Callable[[], Dataset], Sequence[str] | None]] = {
     ),
     "mnist5k": (embedded.load_mnist5k, None),
     "digits": (embedded.load_digits, None),
+    "digits_mixture": (embedded.load_digits_mixture, None),
     "fashion_mnist": (
         lambda: files.load_idx("fashion_mnist", "fashion-mnist", files.FASHION),
         files.idx_files("fashion-mnist"),
@@ -78,8 +79,12 @@ def resolve(name: str, candidates: Sequence[str]) -> str:
     raise DataError(f"none of {', '.join(candidates)} is on this machine")
 
 
-def load(name: str) -> Dataset:
-    """Load a data set; DataError if it is unknown, missing or damaged."""
+def load(name: str, seed: int = 0) -> Dataset:
+    """Load a data set; DataError if it is unknown, missing or damaged.
+
+    Records of a published prior are drawn from `seed`; others do not depend on it.
+    """
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
-    return SOURCES[name][0]()
+    dataset = SOURCES[name][0]()
+    return dataset if dataset.prior is None else embedded.drawn(dataset, seed)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.errors import UserError
+from audit.types import Mixture
 
 
 class DataError(UserError):
@@ -27,6 +28,7 @@ class Dataset(NamedTuple):
     origin: str  # "AUDIT_DATA", "cache", "download" or "embedded"
     note: str  # one line for the scorecard
     columns: tuple[str, ...] = ()  # names of a table's columns; () = images
+    prior: Mixture | None = None  # that the records were drawn from; None = not known
 
 
 def cache_folder() -> Path:

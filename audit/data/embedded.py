@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import math
 import os
 import tempfile
 import zlib
@@ -14,6 +15,9 @@ import numpy as np
 
 from audit.data.dataset import DataError, Dataset, cache_folder, digest, unit
 from audit.data.files import read_npz
+from audit.types import Mixture
+
+DRAWN = 6000  # records of a published prior
 
 
 def load_mnist5k() -> Dataset:
@@ -77,3 +81,35 @@ def load_digits() -> Dataset:
     x, y = unit(digits.images, 16)[..., None], digits.target.astype(np.int32)
     note = "1,797 8x8 digits that come with scikit-learn"
     return Dataset("digits", x, y, None, None, "embedded", note)
+
+
+def load_digits_mixture() -> Dataset:
+    """Read the mixture fitted to 8x8 zeros and ones, and draw records from it."""
+    path = Path(__file__).with_name("digits_mixture.npz")
+    prior = Mixture(**read_npz(path, *Mixture._fields))
+    note = f"{DRAWN:,} records of a Gaussian mixture fitted to 8x8 digits 0 and 1"
+    none = np.zeros(0, np.float32)
+    empty = Dataset("digits_mixture", none, none, None, None, "embedded", note)
+    return drawn(empty._replace(prior=prior), 0)
+
+
+def drawn(dataset: Dataset, seed: int) -> Dataset:
+    """Return the data set with `DRAWN` fresh square images of its prior.
+
+    Classes are equally likely. Values are not clipped, so that the prior is exact.
+    """
+    prior = dataset.prior
+    assert prior is not None, "only such a data set can be drawn anew"
+    rng = np.random.default_rng([seed, 2])
+    classes, components, d = prior.means.shape
+    y = rng.integers(classes, size=DRAWN)
+    uniform = rng.uniform(size=(DRAWN, 1))
+    chosen = (uniform > np.cumsum(prior.weights, 1)[y]).sum(1)
+    x = prior.means[y, np.minimum(chosen, components - 1)].astype(float)
+    noise = rng.normal(size=(DRAWN, d))
+    for label in range(classes):
+        root = np.linalg.cholesky(prior.covariances[label].astype(float))
+        x[y == label] += noise[y == label] @ root.T
+    side = math.isqrt(d)
+    x = x.reshape(DRAWN, side, side, 1).astype(np.float32)
+    return dataset._replace(x_train=x, y_train=y.astype(np.int32))

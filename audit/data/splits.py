@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from audit.data.dataset import DataError, Dataset, digest
-from audit.types import Examples, Splits
+from audit.types import Examples, Mixture, Splits
 
 
 def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
@@ -37,6 +37,8 @@ def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     for part in ("train", "test") if dataset.x_test is not None else ("train",):
         y = relabel[fields[f"y_{part}"]]
         fields |= {f"x_{part}": fields[f"x_{part}"][y >= 0], f"y_{part}": y[y >= 0]}
+    if dataset.prior is not None:
+        fields["prior"] = Mixture(*(part[chosen] for part in dataset.prior))
     return Dataset(**fields)
 
 

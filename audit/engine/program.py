@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from audit.errors import UserError, did_you_mean
 from audit.mechanisms.batch import gathered
-from audit.mechanisms.noisy_sgd import alignment, transcript
+from audit.mechanisms.noisy_sgd import alignment, information_matrix, transcript
 from audit.types import TRAITS, Defense, Task, TrainingSet
 
 
@@ -40,7 +40,11 @@ class Recipe(NamedTuple):
 
 
 # (mechanism, key, side, data, ...) -> what is read of its steps
-OF_STEPS: dict[str, Callable] = {"transcript": transcript, "alignment": alignment}
+OF_STEPS: dict[str, Callable] = {
+    "transcript": transcript,
+    "alignment": alignment,
+    "information_matrix": information_matrix,
+}
 
 
 @functools.cache

@@ -52,6 +52,7 @@ KNOWN_BY = {
     **{f: {f} for f in ("fixed", "init", "public", "train", "objective", "shadows")},
     "likelihood": {"mechanism"},
     "mechanism": {"mechanism"},
+    "prior": {"prior"},
 }
 # The words of every game; a game adds its own. An oracle sees the target.
 WORDS = {
@@ -65,6 +66,7 @@ WORDS = {
     "objective": "all other records' part in what the release minimises",
     "transcript": "every noised update",
     "mechanism": "how a record enters a step, and the size of the noise",
+    "prior": "the law that records are drawn from, where one is published",
 }
 
 Evidence = TypeVar("Evidence")
@@ -244,6 +246,7 @@ def grant(
         "init": getattr(learner.side, "params", None),
         "train": train,
         "objective": objective_of(learner.defense),
+        "prior": table.problem.dataset.prior,
         **available,
     }
     granted = {f: v for f, v in available.items() if shown(model, f)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,7 +13,7 @@ import numpy as np
 from jax import Array
 from scipy import optimize
 
-from audit.accounting import bounds, rdp
+from audit.accounting import bounds, rdp, reconstruction_robustness
 from audit.accounting.finite_prior import finite_prior
 from audit.config import registry
 from audit.config.compose import NOISE, Entry
@@ -29,6 +30,7 @@ from audit.types import (
     Bound,
     Defense,
     Examples,
+    Iterative,
     Lanes,
     Minimiser,
     Readings,
@@ -39,7 +41,12 @@ from audit.types import (
 
 STATISTICS: dict[str, Callable] = {"mean": np.mean, "median": np.median, "max": np.max}
 _BRACKETS = 10  # powers of 4 among which the noise for an epsilon is looked for
+MATRIX = 2**27  # entries of Fisher matrices' factors, at most: 1 GiB
+POOL = 1000  # images per class of whose distances a bound is made, at most
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
+
+
+Losses = Callable[[Adjacency], Any]  # the privacy loss; None = there is no theorem
 
 
 class Guarantees(NamedTuple):
@@ -65,15 +72,51 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
     records = TrainingSet(splits.fixed, repeated(splits.targets, each))
     n = len(splits.fixed.y)
 
-    def read(method: str) -> Any:
-        """Return one reading of every target's record: [targets, trajectories] each."""
-        readings = fisher(method, key, learner, records, np.array([n]), engine=engine)
-        return jax.tree.map(lambda a: a.reshape(-1, each), readings)
+    def read(method: str, *rows: Any) -> Any:
+        """Return readings of every target's record: [targets, trajectories, ...]."""
+        readings = fisher(method, key, learner, records, *rows, engine=engine)
+        return jax.tree.map(lambda a: a.reshape(-1, each, *a.shape[1:]), readings)
 
-    risk = _finite_prior(stream(key, "finite prior"), learner, splits, engine)
-    readings = _readings(learner, read)
+    more: list[Bound] = []
+    if _has_matrix(learner, len(splits.targets.y) * each):
+        matrix = read("information_matrix")
+        readings = matrix.trace, None
+        more.append(_matrix_bound(matrix))
+    else:
+        one = lambda method: read(method, np.array([n]))  # noqa: E731
+        readings = _readings(learner, lambda m: jax.tree.map(_only, one(m)))
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
-    return guarantees._replace(bounds=(*guarantees.bounds, *risk))
+    more += _finite_prior(stream(key, "finite prior"), learner, splits, engine)
+    return guarantees._replace(bounds=(*guarantees.bounds, *more))
+
+
+def _only(a: np.ndarray) -> np.ndarray:
+    """Return readings [targets, trajectories, 1] of one record each without that 1."""
+    return a[..., 0]
+
+
+def _has_matrix(learner: Learner, lanes: int) -> bool:
+    """Return whether the whole Fisher matrix is at hand, for little memory."""
+    mechanism = learner.defense.mechanism
+    if not isinstance(mechanism, Iterative) or learner.defense.fisher is None:
+        return False
+    if mechanism.query.closed_forms.information is None:
+        return False
+    if isinstance(mechanism.noise.precision, dict):  # each module has its own noise
+        return False
+    columns = mechanism.steps * (2 * learner.task.classes + 1)
+    return bool(lanes * columns * np.prod(learner.task.features) <= MATRIX)
+
+
+def _matrix_bound(matrix: Any) -> Bound:
+    """Average the matrices [targets, trajectories, ...] of each target, then invert."""
+    runs, steps, d, r = matrix.factor.shape[1:]
+    factor = matrix.factor.reshape(-1, runs * steps, d, r)
+    factor = factor.transpose(0, 2, 1, 3).reshape(len(factor), d, -1)
+    blocks = matrix.core.reshape(-1, runs * steps, r, r) / runs
+    core = np.einsum("tsij,sk->tsikj", blocks, np.eye(runs * steps))
+    core = core.reshape(len(factor), runs * steps * r, -1)
+    return bounds.cramer_rao_matrix(matrix.diagonal.mean(1), factor, core)
 
 
 def in_turn(
@@ -159,20 +202,62 @@ def of_readings(
         limits.append(bounds.cramer_rao(dfil))
         if problem.task.classes:
             limits.append(_gaussian_prior(traces.mean(1), records, splits))
-    curve, loss = defense.rdp, defense.pld
+    curve, loss = defense.rdp, _losses(defense, n)
     replace_one = curve and (lambda orders: curve(n, orders, "replace_one"))
     rdp2 = order_two(replace_one)
     if rdp2 is not None and np.isfinite(domain).all():
         limits.append(bounds.hammersley_chapman_robbins(rdp2, domain))
-    pld = loss and (lambda: loss(n, "replace_one"))
+        if squared:
+            flat = np.asarray(records.x).reshape(len(records.y), -1)
+            at = bounds.hammersley_chapman_robbins_at(rdp2, flat, domain)
+            limits.append(at._replace(ranked=False))
+    if squared and len(splits.targets.y):
+        limits += _of_losses(loss, problem, records)
+    pld = defense.pld and (lambda: loss("replace_one"))
     limits += from_plug_ins(problem, trace, replace_one, pld)
-    return without_bounds(learner, n, table.delta)._replace(
+    return without_bounds(learner, n, table.delta, loss)._replace(
         dfil=dfil,
         dfil_se=dfil_se,
         bounds=tuple(limits),
         rdp2=rdp2,
         eta=None if norms is None else np.sqrt(norms.mean(1)),
     )
+
+
+def _losses(defense: Defense, n: int) -> Losses:
+    """Return adjacency -> the privacy loss of all releases, made once; None = none."""
+    loss = defense.pld
+    return functools.cache(lambda adjacency: loss and loss(n, adjacency))
+
+
+def _of_losses(loss: Losses, problem: Problem, records: Examples) -> list[Bound]:
+    """Return the bounds that a privacy loss gives; none without one that is finite."""
+    replaced, removed = loss("replace_one"), loss("add_remove")
+    domain = problem.task.domain
+    limits: list[Bound] = []
+    if replaced is not None and np.isfinite(domain).all():
+        if not isinstance(replaced, rdp.GaussianPrivacy):
+            limits += bounds.two_point_of(replaced, domain)
+        elif np.isfinite(replaced.mu):
+            limits += bounds.two_point(replaced.mu, domain)
+    reference = replaced if removed is None else removed
+    if reference is not None and problem.task.classes:
+        limits.append(_reconstruction_robustness(reference, problem.splits, records))
+    return limits
+
+
+def _reconstruction_robustness(loss: Any, splits: Splits, records: Examples) -> Bound:
+    """Weigh the bounds of the classes, each with its own pool as the prior."""
+    pool, labels = originals(splits)
+    total, bound = 0.0, None
+    for label in np.unique(records.y):
+        x = np.asarray(pool)[labels == label][:POOL]
+        blind = np.arange(1, len(x)) / len(x)
+        radii = reconstruction_robustness.blind_radii(x)
+        bound = reconstruction_robustness.as_bound(radii, blind, loss)
+        total += float((np.asarray(records.y) == label).mean() * bound.value)
+    assert bound is not None
+    return bound._replace(value=np.asarray(total))
 
 
 def order_two(curve: Callable | None) -> float | None:
@@ -231,11 +316,17 @@ def _finite_prior(
     return [] if risk is None else [risk]
 
 
-def without_bounds(learner: Learner, n: int, delta: float) -> Guarantees:
-    """Return epsilon for n records, and what the defense's publication claims."""
+def without_bounds(
+    learner: Learner, n: int, delta: float, loss: Losses | None = None
+) -> Guarantees:
+    """Return epsilon for n records, and what the defense's publication claims.
+
+    `loss` are the privacy losses, where they are at hand already.
+    """
     name = learner.recipe.factory.__name__
     claims = published_claims(name, learner.settings, learner.task, n)
-    return Guarantees(epsilon=epsilon(learner.defense, n, delta), nominal=claims)
+    readings = epsilon(learner.defense, n, delta, loss)
+    return Guarantees(epsilon=readings, nominal=claims)
 
 
 def calibrated(entry: Entry, task: Task, n: int, delta: float) -> Entry:
@@ -277,7 +368,9 @@ def calibrated(entry: Entry, task: Task, n: int, delta: float) -> Entry:
     return entry._replace(settings=entry.settings | {NOISE: math.exp(root)})
 
 
-def epsilon(defense: Defense, n: int, delta: float) -> dict[str, Any] | None:
+def epsilon(
+    defense: Defense, n: int, delta: float, losses: Losses | None = None
+) -> dict[str, Any] | None:
     """Account for epsilon at `delta`, both adjacencies, every accountant that can.
 
     `tight` is the privacy-loss distribution (exact for full-batch Gaussian noise),
@@ -286,9 +379,10 @@ def epsilon(defense: Defense, n: int, delta: float) -> dict[str, Any] | None:
     if defense.rdp is None and defense.pld is None:
         return None
     values: dict[str, Any] = {"delta": delta}
+    losses = losses or _losses(defense, n)
     for adjacency in ADJACENCIES:
         curve = None if defense.rdp is None else defense.rdp(n, rdp.ORDERS, adjacency)
-        loss = None if defense.pld is None else defense.pld(n, adjacency)
+        loss = losses(adjacency)
         if curve is not None and not np.isfinite(curve).all():
             curve = None
         values[adjacency] = {

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
+from audit.accounting.closed_world import closed_world
 from audit.engine.program import Recipe
 from audit.engine.shadow import Learner, sweep
 from audit.games import base, controls, guarantees, scoring
@@ -53,10 +54,10 @@ def reconstruction() -> Game:
             "objective",
             "transcript",
             "mechanism",
+            "prior",
         ),
         release=release,
-        # trajectories are drawn anew, from the law of the runs
-        account=lambda key, runs, table: guarantees.joined(key, runs.learner, table),
+        account=account,
         play=play,
         view=VIEW,
         floor="class_mean",
@@ -146,6 +147,29 @@ def step_law(learner: Learner) -> StepLaw:
         Partial(_sides(recipe), floats, side),
         mechanism.steps,
     )
+
+
+def account(key: Array, runs: Runs[Transcript], table: Table) -> Guarantees:
+    """Account for trajectories drawn anew, from the law of the runs.
+
+    Where the data publish their prior, also for the very transcripts that attacks see.
+    """
+    learner, problem = runs.learner, table.problem
+    limits = guarantees.joined(key, learner, table)
+    prior, defense = problem.dataset.prior, learner.defense
+    if prior is None or "full_batch" not in defense.traits:
+        return limits
+    if not has_transcript(defense):
+        return limits
+    bound = closed_world(
+        stream(key, "closed world"),
+        step_law(learner),
+        runs.evidence(),
+        prior,
+        problem.splits.targets,
+        table.runs,
+    )
+    return limits._replace(bounds=(*limits.bounds, bound))
 
 
 def play(

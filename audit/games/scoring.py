@@ -127,7 +127,7 @@ def against(
         mean = float(value.mean())
         if value.ndim and se is not None and bound.name == "cramer_rao":
             below = float((mse + view.STANDARD_ERRORS * se < value).mean())
-        tightness = float(mse.mean()) / mean if mean > 0 else None
+        tightness = float(mse.mean()) / mean if 0 < mean < math.inf else None
         standing[bound.name] = {"tightness": tightness, "share_below": below}
     return standing
 
@@ -152,8 +152,11 @@ REBUILT = (
     Column("LPIPS", of_best(_lpips)),
     Column("floor", lambda line: number(line.card.floor.mse)),
 )
-NARROW = ("cramer_rao", "finite_prior")
-BOUNDS = tuple(view.bound_column(n, narrow=n in NARROW) for n in view.SHORT)
+NARROW = ("cramer_rao", "finite_prior", "closed_world")
+BOUNDS = tuple(
+    view.bound_column(n, narrow=n in NARROW, optional=n == "closed_world")
+    for n in view.COLUMNS
+)
 TRIAL = {
     "MSE ± s.e.": lambda r: with_error(r.mse, r.mse_se),
     "median": lambda r: number(r["mse_median"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -250,6 +250,48 @@ def information(
 
     each = jax.vmap(one)(jax.random.split(key, len(z.y)), z)
     return each if apart else noise.precision * each
+
+
+class TargetInformation(NamedTuple):
+    """Fisher information about the target in all steps of one run, and its trace.
+
+    I = diag(diagonal) + sum_t factor_t core_t factor_t^T
+    """
+
+    trace: Any  # [] as `Defense.fisher` reads it
+    diagonal: Any  # [d]
+    factor: Any  # [T, d, r]
+    core: Any  # [T, r, r]
+
+
+def information_matrix(
+    mechanism: Iterative, key: jax.Array, side: Side, data: TrainingSet
+) -> TargetInformation:
+    """Return the information of the run of `key`, of queries whose matrix is known."""
+    query, sampler, noise, *_ = mechanism
+    n = batches.count(data)
+    rows = jnp.array([n - 1])
+    matrix, trace = query.closed_forms.information, query.closed_forms.trace
+    assert matrix is not None
+    assert trace is not None
+
+    def body(state: State, _: None) -> tuple:
+        state, view = mechanism.step(key, state, data)
+        if sampler.fisher_factor is not None:
+            factor = sampler.fisher_factor(noise, query, n)
+        else:
+            factor = batches.weights(view.batch, rows)[0]
+        z = batches.records(data, rows)
+        total = trace(view.params, view.side, z)[0]
+        diagonal, sides, core = (a[0] for a in matrix(view.params, view.side, z))
+        scale = factor * noise.precision
+        return state, TargetInformation(
+            scale * total, scale * diagonal, sides, scale * core
+        )
+
+    first = mechanism.init(key, side)
+    each: TargetInformation = jax.lax.scan(body, first, length=mechanism.steps)[1]
+    return each._replace(trace=each.trace.sum(0), diagonal=each.diagonal.sum(0))
 
 
 def transcript(

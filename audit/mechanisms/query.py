@@ -124,6 +124,10 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
     def score(params: Any, side: Side, z: Examples, update: Any) -> tuple:
         return model.clipped_score(*inputs(params, z), view(update), treatment(side))
 
+    def information(params: Any, side: Side, z: Examples) -> tuple:
+        return model.clipped_information(*inputs(params, z), treatment(side))
+
     # exact while the first layer is narrow; else the builder's probes are cheaper
     exact = task.linear is not None or task.dense.width <= NARROW
-    return ClosedForms(total, trace if exact else None, score)
+    matrix = information if model is affine else None
+    return ClosedForms(total, trace if exact else None, score, matrix)

@@ -158,6 +158,42 @@ def curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
     return phi, jnp.where(s > 0, 2 * phi * slope / safe + slope**2, 0)
 
 
+def clipped_information(head: Head, x: Any, y: Any, to: Treatment) -> tuple:
+    """Return D [m, d], U [m, d, r] and S [m, r, r]: J^T J = diag(D) + U S U^T.
+
+    J = d gbar / d x. U has the masked record of every trainable logit, the rows of M
+    and J_g^T g, so that r = 2 F + 1, however large d is:
+
+        J_g^T J_g = sum_j e_j^2 diag(m_j) + e_j [(m_j o x) M_j^T + M_j (m_j o x)^T]
+                          + a_j M_j M_j^T,      a_j = ||m_j o xb||^2
+        J^T J     = phi^2 J_g^T J_g + (2 phi phi'/s + phi'^2) (J_g^T g) (J_g^T g)^T
+    """
+    e, p, offset, s = _parts(head, x, y, to)
+    mask = to.mask or jax.tree.map(jnp.ones_like, head)
+    phi, curved = curvature(to.clip, s)
+    a = affine(mask, x**2)  # [m, F]
+    inner = x[..., :, None] * mask.kernel  # [m, d, F]
+    outer = jnp.swapaxes(covariance(e, p) @ head.kernel.T, -1, -2)  # [m, d, F] M^T
+    u = a * e
+    if offset is not None:
+        u = u + affine(offset, x)
+    leak = inner @ (e**2)[..., None] + outer @ u[..., None]  # J_g^T g
+    if offset is not None:
+        leak = leak + (e @ offset.kernel.T)[..., None]
+    diagonal = phi[..., None] ** 2 * (e**2 @ mask.kernel.T)
+    cross, square = (jax.vmap(jnp.diag)(phi[..., None] ** 2 * v) for v in (e, a))
+    zero, side = jnp.zeros_like(cross), jnp.zeros((*e.shape, 1), e.dtype)
+    last = jnp.concatenate([side, side], -2)
+    core = jnp.concatenate(
+        [
+            jnp.concatenate([jnp.block([[zero, cross], [cross, square]]), last], -1),
+            jnp.concatenate([last.swapaxes(-1, -2), curved[..., None, None]], -1),
+        ],
+        -2,
+    )
+    return diagonal, jnp.concatenate([inner, outer, leak], -1), core
+
+
 def covariance(e: Any, p: Any) -> Any:
     """Return S_F [m, F, F]: rows and columns of diag(p) - p p^T of trainable logits.
 

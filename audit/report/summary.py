@@ -13,7 +13,14 @@ from audit.config import registry
 from audit.errors import UserError
 from audit.report import columns
 from audit.scorecard.schema import EpsilonPair
-from audit.scorecard.view import SHORT, Line, adjacency_name, bound_text, number
+from audit.scorecard.view import (
+    SHORT,
+    Line,
+    adjacency_name,
+    bound_text,
+    main_bounds,
+    number,
+)
 
 VACUOUS = 0.99  # an attacker who may be right so often is not held back
 SMALL = 0.01  # of the floor's error: a bound that says next to nothing
@@ -132,6 +139,8 @@ def _from_bounds(line: Line) -> tuple[list[str], list[str], list[str]]:
     missing, unbiased = [], []
     floor = line.card.floor.mse
     for bound in line.defense.bounds:
+        if bound.name not in main_bounds(line.card):
+            continue
         least = f"{bound_text(bound)} ({SHORT.get(bound.name, bound.name)})"
         text = f"An average error of at least {least}"
         if "unbiased" in bound.holds_for:

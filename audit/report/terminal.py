@@ -13,7 +13,7 @@ from audit.config.compose import Scenario
 from audit.report import columns
 from audit.report.columns import common_flags
 from audit.scorecard.schema import DefenseRow, Scorecard
-from audit.scorecard.view import SUMMARY, bound_names
+from audit.scorecard.view import SUMMARY, main_bounds
 
 if TYPE_CHECKING:
     from audit.games.base import Game  # imports JAX
@@ -72,7 +72,7 @@ def notes(card: Scorecard) -> str:
     lines += [
         f"{short}: {SUMMARY + '; ' if name == 'cramer_rao' else ''}"
         f"{bounds[name].holds_for} ({bounds[name].theorem})"
-        for name, short in bound_names(card).items()
+        for name, short in main_bounds(card).items()
     ]
     for label, defense in card.defenses.items():
         lines += _claims(label, defense)

@@ -20,7 +20,21 @@ SHORT = {  # how tables call the suite's own bounds
     "hammersley_chapman_robbins": "HCR",
     "van_trees": "van Trees",
     "finite_prior": "finite prior",
+    "closed_world": "Bayes risk",
+    "cramer_rao_matrix": "Tr I⁻¹/d",
+    "hammersley_chapman_robbins_at": "HCR at x",
+    "two_point": "two-point",
+    "two_point_unbiased": "two-point, unbiased",
+    "reconstruction_robustness": "ReRo",
 }
+# Those that the table of defenses has a column for; the table of bounds has all
+COLUMNS = (
+    "cramer_rao",
+    "hammersley_chapman_robbins",
+    "van_trees",
+    "finite_prior",
+    "closed_world",
+)
 
 Cell = Callable[[AttackResult], str]
 
@@ -136,23 +150,24 @@ def bound_text(bound: schema.BoundSummary, statistic: str = "mean") -> str:
     return format_bound(float(bound[statistic]), log10)
 
 
-def bound_column(name: str, *, narrow: bool) -> Column:
+def bound_column(name: str, *, narrow: bool, optional: bool = False) -> Column:
     """Return the column of one bound, called as tables call it.
 
     One bound per record is summed up by `SUMMARY`: its mean over records would be that
-    of a few records that hardly leak.
+    of a few records that hardly leak. An `optional` column is left out where no defense
+    has the bound.
     """
 
     def cell(line: Line) -> str:
         bound = next((b for b in line.defense.bounds if b.name == name), None)
         if bound is None:
-            return "none"
+            return "-" if optional else "none"
         if name != "cramer_rao":
             return bound_text(bound)
         values = (bound.min, bound.median, inverse_of_mean(line.defense))
         return "/".join(_three_digits(float(v)) for v in values)
 
-    return Column(SHORT.get(name, name), cell, narrow)
+    return Column(SHORT.get(name, name), cell, narrow, optional=optional)
 
 
 def _three_digits(value: float) -> str:
@@ -191,6 +206,12 @@ def bound_names(card: Scorecard) -> dict[str, str]:
     names = {b.name for d in card.defenses.values() for b in d.bounds}
     listed = {name: short for name, short in SHORT.items() if name in names}
     return listed | {name: name for name in sorted(names - set(SHORT))}
+
+
+def main_bounds(card: Scorecard) -> dict[str, str]:
+    """Return those of `bound_names` that have a column, a legend and a panel."""
+    names = bound_names(card)
+    return {n: s for n, s in names.items() if n in COLUMNS or n not in SHORT}
 
 
 # Markdown -----------------------------------------------------------------------------
@@ -243,5 +264,5 @@ PLAIN = View(
     ),
     trial={"metric": lambda r: r.headline.metric, "value ± s.e.": _headline},
     verdict=headline_verdict,
-    bounds=tuple(bound_column(name, narrow=False) for name in SHORT),
+    bounds=tuple(bound_column(name, narrow=False) for name in COLUMNS[:4]),
 )

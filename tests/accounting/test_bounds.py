@@ -1,5 +1,6 @@
 """Bounds against test vectors, brute force and each other."""
 
+import jax
 import numpy as np
 import pytest
 import scipy.integrate
@@ -7,6 +8,8 @@ import scipy.optimize
 import scipy.stats
 
 from audit.accounting import bounds, rdp
+from audit.clipping import soft_clip
+from audit.models import affine
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,49 @@ def test_cramer_rao_of_nothing_is_infinite():
     got = bounds.cramer_rao([2.0, 0.0])
     assert got.value.tolist() == [0.5, np.inf]
     assert got.holds_for == "unbiased attackers"
+
+
+def test_cramer_rao_of_the_matrix_against_the_inverse():
+    """Woodbury's identity, the dense way where a diagonal entry is 0, and neither."""
+    rng = np.random.default_rng(0)
+    diagonal, factor = rng.uniform(0.1, 1, (3, 9)), rng.normal(size=(3, 9, 3))
+    root = rng.normal(size=(3, 3, 3))
+    core = root @ root.swapaxes(1, 2)
+    diagonal[1, :2] = 0  # the factor makes up for two directions
+    diagonal[2, :4] = 0  # four are too many
+    got = bounds.cramer_rao_matrix(diagonal, factor, core)
+    for i in range(2):
+        matrix = np.diag(diagonal[i]) + factor[i] @ core[i] @ factor[i].T
+        want = np.trace(np.linalg.inv(matrix)) / 9
+        np.testing.assert_allclose(got.value[i], want, rtol=1e-9)
+        assert want >= 9 / np.trace(matrix)
+    assert got.value[2] == np.inf
+    assert not got.ranked
+    equal = bounds.cramer_rao_matrix(
+        [[2.0] * 4], np.zeros((1, 4, 1)), np.ones((1, 1, 1))
+    )
+    np.testing.assert_allclose(equal.value, bounds.cramer_rao([2.0]).value)
+
+
+def test_cramer_rao_of_the_matrix_of_a_linear_model():
+    """The sheet's model (d = 6, three classes, label 1), by its eigenvalues."""
+    with jax.enable_x64(True):
+        i, j = np.arange(6)[:, None], np.arange(3)
+        head = affine.Head(np.sin(1 + 3 * i + j), np.array([0.1, -0.2, 0.3]))
+        x, y = (np.arange(6)[None] + 0.5) / 6, np.array([1])
+        for norm, eigenvalues in SPECTRA.items():
+            to = affine.Treatment(soft_clip(norm), 3)
+            parts = affine.clipped_information(head, x, y, to)
+            got = bounds.cramer_rao_matrix(*parts).value[0]
+            np.testing.assert_allclose(
+                got, np.mean(1 / np.array(eigenvalues)), rtol=1e-7
+            )
+
+
+SPECTRA = {
+    1.0: [0.14339537, 0.41433981, 0.41433981, 0.41433981, 0.41461805, 0.51848993],
+    4.0: [1.04453059, 1.3304885, 1.3304885, 1.3304885, 1.65378253, 1.87672839],
+}
 
 
 @pytest.mark.parametrize("trace", [0.1, 3.0, 6.0, 50.0])

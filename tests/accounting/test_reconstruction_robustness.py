@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from audit.accounting import rdp
-from audit.accounting.reconstruction_robustness import success
+from audit.accounting.reconstruction_robustness import (
+    blind_radii,
+    mean_error,
+    success,
+)
 
 
 class Delta:
@@ -99,3 +104,67 @@ def test_ends():
     for kappa in (-0.1, 1.1, np.nan):
         with pytest.raises(ValueError, match="kappa="):
             success(kappa, none)
+
+
+# Errors of guesses --------------------------------------------------------------------
+
+
+def of_curve(kappa, most, loss, nodes=40_001):
+    """The bound of a continuous blind success, whose radii are up to `most`."""
+    radii = np.linspace(0, most, nodes)
+    return mean_error(radii, np.minimum(kappa(radii[1:]), 1), loss)
+
+
+@pytest.mark.parametrize(
+    ("mu", "absolute", "squared"),
+    [
+        (0.5, 0.18091840, 0.05156662),
+        (1, 0.11987503, 0.02830054),
+        (2, 0.03932480, 0.00576660),
+    ],
+)
+def test_errors_under_a_uniform_prior(mu, absolute, squared):
+    """On [0, 1], where a guess within eta succeeds blindly with 2 eta."""
+    loss = rdp.GaussianPrivacy(mu)
+    got = of_curve(lambda eta: 2 * eta, 0.5, loss)
+    assert got == pytest.approx(absolute, rel=2e-3)
+    assert got < absolute
+    got = of_curve(lambda eta: 2 * np.sqrt(eta), 0.25, loss)
+    assert got == pytest.approx(squared, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("d", "variance", "mu", "want"),
+    [
+        (20, 1.0, 2, 0.49870298),
+        (784, 0.044, 5, 0.03380625),
+        (784, 0.044, 1, 0.04181554),
+    ],
+)
+def test_errors_under_a_gaussian_prior(d, variance, mu, want):
+    kappa = lambda eta: scipy.stats.chi2.cdf(d * eta / variance, d)  # noqa: E731
+    got = of_curve(kappa, 3 * variance, rdp.GaussianPrivacy(mu))
+    assert got == pytest.approx(want, rel=1e-3)
+
+
+def test_a_loss_without_closed_form_gives_nearly_the_same():
+    exact = rdp.GaussianPrivacy(1.0)
+    curve = lambda eta: 2 * eta  # noqa: E731
+    got = of_curve(curve, 0.5, Delta(exact.get_delta_for_epsilon), nodes=501)
+    assert got == pytest.approx(of_curve(curve, 0.5, exact, nodes=501), rel=1e-4)
+
+
+def test_no_ball_holds_more_records_than_its_radius_says():
+    """Against random centres, each with the smallest ball for every count."""
+    rng = np.random.default_rng(0)
+    for d in (1, 2, 30):
+        x = rng.normal(size=(40, d))
+        radii = blind_radii(x)
+        assert radii[0] == 0
+        centres = np.concatenate([x, rng.normal(size=(500, d)) / 2, x.mean(0)[None]])
+        some = rng.dirichlet(np.full(40, 0.2), 2000) @ x
+        centres = np.concatenate([centres, some])
+        each = np.sort(((centres[:, None] - x) ** 2).mean(2), 1)
+        assert (each >= radii * (1 - 1e-9)).all()
+    # a quarter of the widest distance alone would be half of that
+    assert radii[-1] > 0.75 * x.var(0).mean()

@@ -13,6 +13,7 @@ from audit.clipping import clip_tree, hard_clip, no_clip, soft_clip
 from audit.models.affine import (
     Head,
     Treatment,
+    clipped_information,
     clipped_score,
     clipped_total,
     clipped_trace,
@@ -217,3 +218,29 @@ def test_lanes_share_two_matrix_products(shape, masked):
     assert products == (3 if masked else 2)  # masked norms are one more, for all lanes
     largest, where = max(sizes(program.jaxpr))
     assert largest <= max(70 * 30 * SHAPES[shape][1], lanes.kernel.size), where
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("masked", "offset"), [(False, False), (True, True)])
+@pytest.mark.parametrize("clip", [soft_clip(1.0), no_clip()])
+def test_information_against_the_jacobian(shape, masked, offset, clip):
+    """Also its trace against the closed form of the trace."""
+    with jax.enable_x64(True):
+        head, x, y, mask, constant, _ = problem(shape, masked=masked, offset=offset)
+        classes = SHAPES[shape][1]
+        to = Treatment(clip, classes, mask, constant)
+        diagonal, factor, core = map(np.asarray, clipped_information(head, x, y, to))
+        trace = clipped_trace(head, x, y, to)
+        ones = jax.tree.map(jnp.ones_like, head)
+        zeros = jax.tree.map(jnp.zeros_like, head)
+        rest = classes, mask or ones, constant or zeros
+
+        def one(x, y):
+            return ravel_pytree(contribution(head, x, y, clip, *rest))[0]
+
+        jacobian = np.asarray(jax.vmap(jax.jacobian(one))(x, y))
+    got = factor @ core @ factor.swapaxes(1, 2)
+    got += diagonal[:, None] * np.eye(x.shape[1])
+    want = jacobian.swapaxes(1, 2) @ jacobian
+    np.testing.assert_allclose(got, want, atol=1e-10 * np.abs(want).max())
+    np.testing.assert_allclose(np.trace(got, axis1=1, axis2=2), trace, rtol=1e-10)

@@ -107,6 +107,9 @@ SLIPS = {
     "candidates": {
         "prior_aware, one bit": Mutant("sigma_9_5 sigma_5", ONE_BIT),
     },
+    "published_prior": {
+        "mixture_posterior, label dropped": Mutant("dpsgd_0_1 dpsgd_1", LABEL_DROPPED),
+    },
     "shadow_models": {
         "reconstructor, half the epochs, trained models": Mutant(
             "sgd perturbed", words="attack.reconstructor.epochs=3"

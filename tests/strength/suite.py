@@ -72,6 +72,12 @@ PLAYS = {
         "defense.louder.noise_multiplier=0.15",
         cells("ssim", "transcript_bayes", "dpsgd louder"),
     ),
+    # 300 targets: the records are other ones under every seed
+    "published_prior": Play(
+        "closed_world",
+        "runs=2 sets.digits_mixture.splits.targets=300 accounting_runs=1",
+        cells("mse", "mixture_posterior", "dpsgd_0_1 dpsgd_1"),
+    ),
     # One release's noise is shared by all records, so what counts is how many releases
     # there are, and how much of the error is noise: with 400 the bands were 6 to 7%
     # wide, with 1,000 those of `glm_label` 5.2%.

@@ -42,7 +42,7 @@ PUBLISHED = {
 }
 # fredrikson is at the floor on both embedded tables, so that no card plays it;
 # transcript_bayes is in no line-up by default
-UNPUBLISHED = {"fredrikson", "transcript_bayes"}
+UNPUBLISHED = {"fredrikson", "transcript_bayes", "mixture_posterior"}
 # Presets are settings of one attack, whatever their labels
 ATTACKS = {"analytic": "gradient_inversion", "iga": "gradient_inversion"}
 

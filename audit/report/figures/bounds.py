@@ -10,7 +10,7 @@ import numpy as np
 from audit.report import columns
 from audit.report.figures import common
 from audit.scorecard.card import Scorecard
-from audit.scorecard.view import SHORT, attack_name, bound_column, bound_names
+from audit.scorecard.view import SHORT, attack_name, bound_column, main_bounds
 
 LEAST = 1e-5  # the smallest bound a panel shows in its place
 
@@ -67,7 +67,7 @@ def drawn_bounds(card: Scorecard) -> dict[str, str]:
     """
     rows = [bound for defense in card.defenses.values() for bound in defense.bounds]
     means = {bound.name for bound in rows if bound.standard_error is not None}
-    names = {n: s for n, s in bound_names(card).items() if n not in means}
+    names = {n: s for n, s in main_bounds(card).items() if n not in means}
     return {n: s for n, s in names.items() if _points(card, n)}
 
 
