@@ -101,7 +101,7 @@ def matched_filter(
         )
         read = jax.vmap(kernel_prior.reading)(priors, information)
         learnt = Filter(priors, centre, project, read, network, centre)
-        weights, info = [], {"shadows": len(rows)}
+        weights, info = [], dict[str, Any](shadows=len(rows))
         for label in range(task.classes):
             mine = (labels == label) & left_out
             others = jnp.asarray(shaped[mine].reshape(-1, shaped.shape[2]))

@@ -68,7 +68,8 @@ def maximum_likelihood(
             example = Examples(x.reshape(task.features), label)
 
             def one(step: tuple) -> Array:
-                return ravel_pytree(law.contribution(*step, example))[0]
+                params, side = step
+                return ravel_pytree(law.contribution(params, side, example))[0]
 
             return jax.lax.map(one, each)
 

@@ -128,13 +128,13 @@ def transcript_bayes(
             width=width,
             steps=denoiser_steps,
         )
-        weights, info = [], {}
+        weights, info = [], dict[str, Any]()
         for label in range(task.classes):
             others = np.asarray(pool.x)[left_out & (np.asarray(pool.y) == label)]
             mine = jax.tree.map(lambda a, i=label: a[i], (priors, network, information))
             noise_key = stream(key, f"noise {label}")
             flat = others[:TRIED].reshape(-1, priors.mean.shape[1])
-            weights.append(_choose(noise_key, *mine, flat))
+            weights.append(_choose(noise_key, mine, flat))
             info |= {f"weights_{label}": weights[-1].tolist()}
         return Fitted(law, priors, network, jnp.asarray(np.stack(weights))), info
 
@@ -172,17 +172,14 @@ def _guesses(network: Denoiser, prior: KernelPrior, scores: Array, F: Array) -> 
     return jax.vmap(lambda u: denoiser.guesses(network, prior, read, u))(scores)
 
 
-def _choose(
-    key: Array,
-    prior: KernelPrior,
-    network: Denoiser,
-    information: Array,
-    others: np.ndarray,
-) -> np.ndarray:
+def _choose(key: Array, learnt: tuple, others: np.ndarray) -> np.ndarray:
     """Return the weights of the guesses at each of `SCALES` [scales, W + 1].
+
+    Prior, network and information are `learnt` of one class.
 
     Scores of held-out images [m, d] are drawn as steps would show them.
     """
+    prior, network, information = learnt
     values, vectors = jnp.linalg.eigh(information)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0))
     s = (others - prior.mean) @ prior.basis.T
