@@ -146,7 +146,8 @@ def _regress(
     flat = releases.reshape(-1, releases.shape[2]).astype(np.float64)
     inputs = np.repeat(s.astype(np.float64), releases.shape[1], 0)
     centre, offset = flat.mean(0), inputs.mean(0)
-    slope = np.linalg.lstsq(inputs - offset, flat - centre, rcond=None)[0]
+    moved = (inputs - offset).T
+    slope = np.linalg.lstsq(moved @ moved.T, moved @ (flat - centre), rcond=None)[0]
     residual = flat - centre - (inputs - offset) @ slope
     noise = residual.T @ residual / max(1, len(flat) - len(slope) - 1)
     # added to each weight's own variance: an optimizer scales noise weight by weight
