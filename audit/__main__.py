@@ -317,6 +317,8 @@ def _list(given: list[str]) -> int:
     print("data sets")
     for name in data.names():
         line(name, data.where(name) or "not on this machine", SUITE)
+    for name in registry.names("data"):
+        line(name, registry.summary("data", name), registry.place("data", name).origin)
     return 0
 
 

@@ -111,7 +111,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
 def load(scenario: Scenario, game: Game) -> Problem:
     """Load the data, cut the splits, prepare the features, build the task."""
     spec = scenario.spec
-    dataset = data.choose_classes(data.load(scenario.data), spec.task.classes)
+    dataset = compose.dataset(scenario)
     cut = data.split(dataset, **scenario.splits.model_dump())
     splits = data.prepare_features(cut, **spec.features.model_dump())
     as_they_are = splits is cut and dataset.columns == ()
@@ -120,7 +120,7 @@ def load(scenario: Scenario, game: Game) -> Problem:
     task = _task(
         registry.find("model", spec.task.model),
         tuple(splits.fixed.x.shape[1:]),
-        len(spec.task.classes),
+        len(scenario.classes),
         tuple(sorted(spec.task.settings.items())),
     )
     task = task._replace(domain=domain, label_private=spec.task.label_private)

@@ -129,7 +129,8 @@ class Task(NamedTuple):
     label_private: bool = False
     linear: Any = None  # (params -> affine.Head, Head -> params) if logits are affine
     smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
-    dense: Any = None  # dense.Stack, if the model is one and the loss cross-entropy
+    dense: Any = None  # dense.Stack, where the model consists of dense layers
+    notes: tuple[str, ...] = ()  # what a card says of a model that is not the suite's
 
 
 # The three parts of a mechanism -------------------------------------------------------

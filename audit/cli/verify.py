@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from audit.config import hydra_app, plugins, workspace
 from audit.config.compose import Scenario
+from audit.data import own
 from audit.engine.store import installed
 from audit.errors import UserError
 from audit.scorecard import schema
@@ -87,7 +88,8 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
     if [w for w in typed if w.startswith("scenario=")] != [name]:
         raise UserError(f"the row's command {command!r} is not of its {name}")
     kept = [w for w in typed[4:] if not w.startswith(OURS)]
-    return [*kept, f"data={card.data['name']}", f"out={out}"]
+    files = [w for w in typed[4:] if w.startswith(f"data={own.PREFIX}")]  # by content
+    return [*kept, *(files or [f"data={card.data['name']}"]), f"out={out}"]
 
 
 def compose(card: Scorecard, out: Path) -> Scenario:

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from audit.config import registry, scenario_file
+from audit import data as data_sets
+from audit.config import cuts, registry, scenario_file
 from audit.config.registry import Setting
 from audit.config.schema import DataSet, ScenarioSpec, SplitSizes
+from audit.data import Dataset, own
 from audit.errors import UserError, did_you_mean
 from audit.types import Lanes
 
@@ -42,6 +44,19 @@ class Scenario(NamedTuple):
     lanes: Lanes
     bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
     elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
+    own: Dataset | None = None  # data of one's own; None = one of the suite's, by name
+
+    @property
+    def stands_in_for(self) -> str | None:
+        """The data set that was wanted first and is not here; None if it is."""
+        first = next(iter(self.spec.sets))
+        return None if self.own is not None or self.data == first else first
+
+    @property
+    def classes(self) -> list[int]:
+        """The classes that are told apart; none where labels are numbers."""
+        assert not isinstance(self.spec.task.classes, str), "`all` is resolved"
+        return self.spec.task.classes
 
     @property
     def line_ups(self) -> dict[str, tuple[Entry, ...]]:
@@ -101,13 +116,18 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         spec = ScenarioSpec(name=name, **common)
     except ValidationError as error:
         raise UserError(registry.explain(error, model=ScenarioSpec)) from None
-    data = _choose_data(spec)
-    here = spec.sets[data]
+    data, mine = _choose_data(spec)
+    here = spec.sets.get(data) or DataSet(splits=SplitSizes())
     for data_set, section in spec.sets.items():
         _check_settings(spec.game, section.model_extra or {}, f"sets.{data_set}.")
     settings |= here.model_extra or {}  # those of the data set in use win
     checked = registry.check("game", spec.game, settings, "")
-    _playable(spec, here)
+    spec = _with_classes(spec, data, mine)
+    if data not in spec.sets:
+        assert mine is not None, "the data sets of the suite are cut by scenarios"
+        here = here.model_copy(update={"splits": _proposed(spec, mine, checked)})
+    splits = cuts.sizes(here.splits, spec.splits)
+    _playable(spec, splits)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
@@ -124,13 +144,40 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     return Scenario(
         spec=spec.model_copy(update=update),
         data=data,
-        splits=here.splits,
+        splits=splits,
         game=Entry(spec.game, spec.game, settings, checked),
         defenses=_entries("defense", defenses, {**spec.training, **here.training}),
         attacks=_entries("attack", attacks, {}),
         lanes=Lanes(**registry.validate(lanes, spec.lanes, "lanes")),
         bounds=_bounds(spec),
+        own=mine,
     )
+
+
+def dataset(scenario: Scenario) -> Dataset:
+    """Return the scenario's data set, of its classes. Raises DataError."""
+    everything = scenario.own or data_sets.load(scenario.data)
+    return data_sets.choose_classes(everything, scenario.classes)
+
+
+def _with_classes(spec: ScenarioSpec, data: str, mine: Dataset | None) -> ScenarioSpec:
+    """Return the scenario with its classes listed where it asks for all there are."""
+    if spec.task.classes != "all":
+        return spec
+    labels = (mine or data_sets.load(data)).y_train
+    numbers = labels.dtype.kind == "f"
+    classes = [] if numbers else sorted({int(label) for label in labels})
+    task = spec.task.model_copy(update={"classes": classes})
+    return spec.model_copy(update={"task": task})
+
+
+def _proposed(spec: ScenarioSpec, mine: Dataset, settings: Mapping) -> SplitSizes:
+    """Return sizes for data of one's own; whether there are targets is the game's."""
+    game = registry.find("game", spec.game)(**settings)
+    classes = spec.task.classes
+    assert not isinstance(classes, str), "`all` is resolved"
+    chosen = data_sets.choose_classes(mine, classes)
+    return cuts.proposed(chosen, targets=bool(game.targets))
 
 
 def _check_sections(
@@ -215,14 +262,13 @@ def _bounds(spec: ScenarioSpec) -> tuple[Entry, ...]:
     return _entries("bound", requested, {})
 
 
-def _playable(spec: ScenarioSpec, here: DataSet) -> None:
+def _playable(spec: ScenarioSpec, sizes: SplitSizes) -> None:
     """Refuse classes and splits that no game can be played with."""
     if len(spec.task.classes) == 1:
         raise UserError(
             f"task.classes={spec.task.classes}: at least two, or none where labels are "
             f"numbers"
         )
-    sizes = here.splits
     if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
     if 0 < sizes.augment <= sizes.pool:
@@ -232,20 +278,29 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
         )
 
 
-def _choose_data(spec: ScenarioSpec) -> str:
-    from audit import data
-
-    names = data.names()
-    _check_known(spec.sets, names, "unknown data set sets.")
-    if spec.data not in ("auto", *names):
-        hint = did_you_mean(spec.data, ["auto", *spec.sets])
-        raise UserError(f"unknown data set data={spec.data}{hint}")
+def _choose_data(spec: ScenarioSpec) -> tuple[str, Dataset | None]:
+    """Return the name of the data, and what they are if they are one's own."""
+    if spec.data.startswith(own.PREFIX):
+        mine = data_sets.load(spec.data)
+        return mine.name, mine
+    suite, plug_ins = data_sets.names(), registry.names("data")
+    for name in sorted(set(suite) & set(plug_ins)):
+        raise UserError(f"data {name!r} is the suite's own; rename the plug-in")
+    _check_known(spec.sets, [*suite, *plug_ins], "unknown data set sets.")
+    if spec.data in plug_ins:
+        made = registry.find("data", spec.data)()
+        return spec.data, own.check(made, spec.data)
+    if spec.data not in ("auto", *suite):
+        hint = did_you_mean(spec.data, ["auto", *spec.sets, *plug_ins])
+        raise UserError(
+            f"unknown data set data={spec.data}{hint}, or {own.PREFIX}PATH.npz"
+        )
     if spec.data not in ("auto", *spec.sets):
         raise UserError(
             f"scenario {spec.name} has no splits for data={spec.data}; it has "
             f"{', '.join(spec.sets)}"
         )
-    return data.resolve(spec.data, list(spec.sets))
+    return data_sets.resolve(spec.data, [n for n in spec.sets if n in suite]), None
 
 
 def _line_up(

@@ -125,5 +125,6 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
         return model.clipped_score(*inputs(params, z), view(update), treatment(side))
 
     # exact while the first layer is narrow; else the builder's probes are cheaper
-    exact = task.linear is not None or task.dense.width <= NARROW
+    narrow = task.linear is None and not task.dense.passes
+    exact = task.linear is not None or (narrow and task.dense.width <= NARROW)
     return ClosedForms(total, trace if exact else None, score)

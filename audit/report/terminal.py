@@ -25,8 +25,10 @@ def banner(scenario: Scenario, game: Game) -> str:
     """Return what is about to run, on which data, before anything does."""
     spec, splits = scenario.spec, scenario.splits
     lines = [f"{spec.name}: {spec.title}", f"data: {scenario.data}"]
-    if scenario.data != next(iter(spec.sets)):
-        lines[-1] += f" (stands in for {next(iter(spec.sets))}, not found here)"
+    if scenario.own is not None:
+        lines[-1] += f" ({scenario.own.note})"
+    if scenario.stands_in_for is not None:
+        lines[-1] += f" (stands in for {scenario.stands_in_for}, not found here)"
     fixed = "all other" if splits.fixed is None else str(splits.fixed)
     sizes = f"{fixed} fixed records, {splits.targets} targets"
     if game.sizes is not None:
