@@ -50,6 +50,7 @@ Trait = Literal[
     "rows",  # reads `TrainingSet.rows` itself, empty slots included
     "stationary",  # releases a minimiser, up to noise
     "sum",  # releases a noised sum of clipped records
+    "unaccounted",  # nothing is known but how it trains: no reading, defended or not
 ]
 TRAITS: frozenset[str] = frozenset(typing.get_args(Trait))
 

@@ -249,7 +249,7 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         learner.label
         for learner in audited.learners
         if learner.defense.fisher is None and learner.defense.rdp is None
-        if "approximate" not in learner.defense.traits
+        if not {"approximate", "unaccounted"} & learner.defense.traits
     ]
     controls = [
         other.result.error

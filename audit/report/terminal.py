@@ -91,6 +91,7 @@ def notes(card: Scorecard) -> str:
         for attack, result in results.items()
         if result["fit"].get("augmented")
     )
+    lines += [f"model: {line}" for line in card.provenance.model]
     unavailable = {result.get("lpips_unavailable") for result in results.values()}
     lines += [f"LPIPS unavailable: {why}" for why in sorted(unavailable - {None})]
     return "\n".join(lines)
