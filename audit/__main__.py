@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -288,16 +289,33 @@ def _again(scenario: Scenario, command: str = "") -> Scorecard:
 
 
 def _membership(given: list[str]) -> int:
+    from audit.api import files
     from audit.cli import rate_scores, score_formats
+    from audit.engine.store import make_writable
 
     usage = {
         "target=MODEL": lambda typed: typed,
         "calibration=N": rate_scores.calibration_models,
+        "out=DIR": Path,
     }
     holds = f"a file holds {score_formats.LAYOUTS}"
     which = f"membership of what? one .npz file or folder: {holds}"
     [path], options = parse("membership", given, "PATH", usage, which)
-    print(rate_scores.render(rate_scores.rate(Path(path), **options)))
+    out, began = options.pop("out", None), time.perf_counter()
+    if out is not None:
+        make_writable(out, "out")
+    rating = rate_scores.rate(Path(path), **options)
+    print(rate_scores.render(rating))
+    if out is not None:
+        from audit.cli import rated_card
+        from audit.report import html
+
+        command = f"python -m audit membership {' '.join(given)}"
+        card = rated_card.card(rating, Path(path), command, began)
+        print()
+        _print_files(files.write(card, out), "  ")
+        html.write(out, out / html.PAGE)
+        _print_files([out / html.PAGE], "  ")
     return 0
 
 
