@@ -31,7 +31,8 @@ usage: python -m audit COMMAND [key=value ...]
   report RUN [out=FILE]
            one run as one page that opens anywhere; RUN: its folder, or its name
   compare A B [--plugins DIR]
-           two cards: does the second protect less? exit code 1 if so, beyond noise
+           two cards, or folders of cards of several seeds: does the second protect
+           less? exit code 1 if so, beyond noise
   verify ROW.json [out=DIR]
            run a scorecard's command again: equal (0), differs (1) or stale (3)
   membership PATH [target=MODEL] [calibration=1] [out=DIR]
@@ -255,13 +256,13 @@ def _report(given: list[str]) -> int:
 
 
 def _compare(given: list[str]) -> int:
-    from audit.report import comparison, html
+    from audit.api import comparison
 
-    which = "compare which two? scorecard.json files, their folders, or names of runs"
+    which = "compare which two? runs, or folders of runs"
     runs, _ = parse("compare", given, "A and B", {})
     if len(runs) != 2:
         raise UserError(f"{which}; got {len(runs)}")
-    compared = comparison.compare(*(html.load(html.locate(run)) for run in runs))
+    compared = comparison.compare(*map(comparison.read, runs))
     print(compared)
     return int(compared.weaker)
 

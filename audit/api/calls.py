@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.api import files, words
+from audit.api import comparison, files, words
 from audit.api.card import Card
 from audit.api.shown import notebook_or_terminal
 from audit.config import compose, hydra_app, plugins, workspace
 from audit.config.compose import Scenario
 from audit.engine.progress import Progress
 from audit.errors import UserError
-from audit.report import comparison, html
+from audit.report import html
 from audit.scorecard.card import Scorecard
 
 OWN = "own"  # the scenario that data and models of one's own start from
@@ -143,14 +143,17 @@ def compare(first: Any, second: Any) -> comparison.CardComparison:
     """Return whether the second card's defenses protect less than the first's.
 
     Args:
-      first: a card, or the path of one.
+      first: a card, several seeds of one, or the path of a run or a folder of runs.
       second: the same.
 
     Raises:
       UserError: if they are not of one scenario and one data set.
     """
-    a, b = (c if isinstance(c, Scorecard) else load(c) for c in (first, second))
-    return comparison.compare(a, b)
+    sides = (
+        comparison.read(str(cards)) if isinstance(cards, (str, Path)) else cards
+        for cards in (first, second)
+    )
+    return comparison.compare(*sides)
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
