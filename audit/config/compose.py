@@ -105,8 +105,14 @@ def title(scenario: Path) -> str:
     return line[1].strip() if line else ""
 
 
-def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
-    """Return a composed scenario, checked. Raises UserError, naming what is wrong."""
+def validate(
+    name: str, composed: Mapping[str, Any], typed: Iterable[str] | None = None
+) -> Scenario:
+    """Return a composed scenario, checked. Raises UserError, naming what is wrong.
+
+    `typed` are the words of `training` that somebody typed, None = all of them: those
+    of a file may be for defenses that the line-up in use does not have.
+    """
     every = ScenarioSpec.model_fields.keys() - {"name"}
     common = {k: v for k, v in composed.items() if k in every}
     settings = {k: v for k, v in composed.items() if k not in common}
@@ -132,7 +138,7 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
     attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
-    _check_sections(spec, defenses, attacks)
+    _check_sections(spec, defenses, attacks, typed)
     update: dict[str, Any] = {  # the command line may have shortened the line-up
         "chosen": {k: v for k, v in spec.chosen.items() if k in defenses}
     }
@@ -181,7 +187,10 @@ def _proposed(spec: ScenarioSpec, mine: Dataset, settings: Mapping) -> SplitSize
 
 
 def _check_sections(
-    spec: ScenarioSpec, defenses: dict[str, dict[str, Any]], attacks: Iterable[str]
+    spec: ScenarioSpec,
+    defenses: dict[str, dict[str, Any]],
+    attacks: Iterable[str],
+    typed: Iterable[str] | None,
 ) -> None:
     """Refuse labels and words of training that nothing in the scenario has."""
     trained = {
@@ -196,8 +205,22 @@ def _check_sections(
             given = getattr(section, kind)
             _check_known(given, labels, f"unknown {kind} sets.{name}.{kind}.")
         training = {**spec.training, **section.training}
+        if typed is not None and not trained.issuperset(training):
+            _check_known(
+                set(training) - set(typed), _trained(), "no defense has training."
+            )
+            training = {word: training[word] for word in training if word in typed}
         _check_known(training, trained, "no defense in the line-up has training.")
     _check_known(spec.chosen, known["defense"], "unknown defense chosen.")
+
+
+def _trained() -> set[str]:
+    """Return the settings of all defenses there are."""
+    words: set[str] = set()
+    for name in registry.names("defense"):
+        with contextlib.suppress(UserError):  # another plug-in may be broken
+            words |= registry.settings("defense", name).keys()
+    return words
 
 
 def _check_known(words: Iterable[str], known: Iterable[str], where: str) -> None:
