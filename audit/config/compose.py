@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from audit import data as data_sets
 from audit.config import cuts, registry, scenario_file
 from audit.config.registry import Setting
-from audit.config.schema import DataSet, ScenarioSpec, SplitSizes
+from audit.config.schema import DataSet, Features, ScenarioSpec, SplitSizes
 from audit.data import Dataset, own
 from audit.errors import UserError, did_you_mean
 from audit.types import Lanes
@@ -131,7 +131,10 @@ def validate(
     spec = _with_classes(spec, data, mine)
     if data not in spec.sets:
         assert mine is not None, "the data sets of the suite are cut by scenarios"
-        here = here.model_copy(update={"splits": _proposed(spec, mine, checked)})
+        words: dict[str, Any] = {"splits": _proposed(spec, mine, checked)}
+        if mine.columns:  # columns in units of their own
+            words["features"] = Features(standardise=True)
+        here = here.model_copy(update=words)
     splits = cuts.sizes(here.splits, spec.splits)
     _playable(spec, splits)
     registry.source("model", spec.task.model)

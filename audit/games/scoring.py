@@ -90,9 +90,11 @@ def squared(
 def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, Any]:
     """Return SSIM, PSNR and LPIPS of one guess per target, clipped to [0, 1].
 
-    Guesses and targets are [targets, H, W, C]; `weights` are those of LPIPS, or the
-    reason why there are none.
+    Guesses and targets are [targets, H, W, C], else there are no such numbers;
+    `weights` are those of LPIPS, or the reason why there are none.
     """
+    if targets.ndim != 4:
+        return {"ssim": None, "psnr_median": None, "lpips": None}
     clipped = np.clip(guesses, 0, 1)
     ssim, window = metrics.ssim(clipped, targets)
     psnr = np.asarray(metrics.psnr(clipped, targets))

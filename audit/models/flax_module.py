@@ -8,8 +8,8 @@ pass. Every other module has per-example gradients. `Task.notes` say which, and 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -124,6 +124,61 @@ def _batched(apply: Callable, x: Any) -> bool:
     return len(shape) == 2 and shape[0] == 1
 
 
+def convolved(
+    inputs: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: Any,
+    *,
+    lhs_dilation: Any = None,
+    rhs_dilation: Any = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    **_: Any,
+) -> jax.Array:
+    """Return what a flax layer's convolution does, as a product with patches.
+
+    Under vmaps over runs and over records the gradient of a convolution is slow on a
+    CPU, and that of three nested ones does not exist in JAX (`networks.windows`).
+
+    Args:
+      inputs: [m, *spatial, channels].
+      kernel: [*sizes, channels // groups, outputs].
+      strides: of each spatial axis.
+      padding: "SAME", "VALID", or (before, after) of each spatial axis.
+      lhs_dilation: of the inputs; other than 1 is left to JAX.
+      rhs_dilation: of the kernel.
+      dimension_numbers: as flax gives them, channels last.
+      feature_group_count: groups.
+    """
+    sizes, groups = kernel.shape[:-2], feature_group_count
+    if any(step != 1 for step in lhs_dilation or ()):
+        return jax.lax.conv_general_dilated(
+            inputs, kernel, strides, padding, lhs_dilation, rhs_dilation,
+            dimension_numbers, groups,
+        )  # fmt: skip
+    steps = tuple(rhs_dilation or (1,) * len(sizes))
+    reach = [(size - 1) * step + 1 for size, step in zip(sizes, steps, strict=True)]
+    if isinstance(padding, str):
+        spatial = inputs.shape[1:-1]
+        padding = jax.lax.padtype_to_pads(spatial, reach, strides, padding)
+    x = jnp.pad(inputs, [(0, 0), *padding, (0, 0)])
+    for axis in reversed(range(1, len(sizes) + 1)):
+        last = x.shape[axis] - reach[axis - 1] + 1
+        starts = [i * steps[axis - 1] for i in range(sizes[axis - 1])]
+        cut = [
+            jax.lax.slice_in_dim(x, i, i + last, strides[axis - 1], axis)
+            for i in starts
+        ]
+        x = jnp.concatenate(cut, -1)
+    if groups == 1:
+        return x @ kernel.reshape(-1, kernel.shape[-1])
+    many = math.prod(sizes)
+    x = x.reshape(*x.shape[:-1], many, groups, -1)
+    weights = kernel.reshape(many, kernel.shape[-2], groups, -1)
+    return jnp.einsum("...kgc,kcgo->...go", x, weights).reshape(*x.shape[:-3], -1)
+
+
 # linen --------------------------------------------------------------------------------
 
 
@@ -172,13 +227,15 @@ def _linen(module: nn.Module, x: Any) -> _Network:
 
     def apply(params: Any, x: Any, tap: Tap | None) -> Any:
         def through(next_fun: Callable, args: Any, kwargs: Any, context: Any) -> Any:
+            layer = context.module  # made for this call
+            if type(layer) is nn.Conv:
+                object.__setattr__(layer, "conv_general_dilated", convolved)
             out = next_fun(*args, **kwargs)
-            if type(context.module) is nn.Dense and context.method_name == "__call__":
-                return tap(tuple(context.module.path), args[0], out)  # type: ignore[misc]
+            if tap and type(layer) is nn.Dense and context.method_name == "__call__":
+                return tap(tuple(layer.path), args[0], out)
             return out
 
-        inside = nn.intercept_methods(through) if tap else contextlib.nullcontext()
-        with inside:
+        with nn.intercept_methods(through):
             out: Any = module.apply({"params": params}, x[None] if batched else x)
         return out[0] if batched else out
 
@@ -231,8 +288,10 @@ def _nnx(module: Any, x: Any) -> _Network:
         filled = jax.tree.map(lambda leaf: leaf, state)
         nnx.replace_by_pure_dict(filled, params)
         network = nnx.merge(graph, filled)
-        for path, layer in nnx.iter_modules(network) if tap else ():
-            if type(layer) is nnx.Linear:
+        for path, layer in nnx.iter_modules(network):
+            if type(layer) is nnx.Conv:
+                layer.conv_general_dilated = convolved
+            if tap and type(layer) is nnx.Linear:
                 layer.dot_general = _tapped(tap, path, layer.dot_general)
         return network(x)
 
