@@ -76,7 +76,7 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
         moving.update(map(id, eqn.outvars))
         kind = eqn.primitive.name
         called = str(eqn.params.get("name", "")) or name
-        if called in SMOOTH:
+        if called in SMOOTH and not (called == "elu" and _bent(eqn)):
             continue
         where = place or _line(eqn)
         if where == NORMALISERS:
@@ -92,6 +92,12 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
             yield from _inside(
                 inner, {id(v) for v, moves in pairs if moves}, called, where
             )
+
+
+def _bent(eqn: Any) -> bool:
+    """Return whether an ELU has another slope than 1 below 0, as SELU's."""
+    given = (getattr(v, "val", None) for v in eqn.invars[1:])  # None = not a constant
+    return any(alpha != 1.0 for alpha in given)
 
 
 def _programs(eqn: Any) -> Iterator[Any]:

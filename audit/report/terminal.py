@@ -57,7 +57,8 @@ def table(card: Scorecard) -> str:
 def render(out: Table) -> str:
     """Return a table as plain text, at most 120 columns wide."""
     file = io.StringIO()
-    Console(file=file, width=WIDTH, color_system=None).print(out)
+    plain: dict[str, Any] = {"color_system": None, "force_jupyter": False}
+    Console(file=file, width=WIDTH, **plain).print(out)
     return "\n".join(line.rstrip() for line in file.getvalue().split("\n")).strip("\n")
 
 
