@@ -13,6 +13,12 @@ from audit.report.figures import drawings
 from audit.report.html.template import fragment
 from audit.scorecard.schema import DefenseRow, Number, Scorecard, TrialRow
 
+# columns of `frame` that hold numbers, NaN where there is none
+NUMBERS = (
+    "value", "standard_error", "floor", "targets", "runs", "accuracy", "r2", "dfil",
+    "rdp_order_2", "delta", "epsilon", "epsilon_add_remove",
+)  # fmt: skip
+
 
 class Card(Scorecard):
     """One audit, as `audit.run` and `audit.load` return it.
@@ -41,16 +47,16 @@ class Card(Scorecard):
         standard_error, better (which value is the stronger attack's), floor, targets,
         runs, oracle, flags; of the defense: accuracy or r2, dfil (mean), rdp_order_2,
         epsilon and epsilon_add_remove (the tighter accountant's, at delta). What was
-        not measured is missing (NaN or None).
+        not measured is NaN or None.
         """
         import pandas as pd
 
         rows = [_row(self, trial) for trial in self.trials]
         if not rows:  # nobody attacks
             rows = [_common(self, label) for label in self.defenses]
-        return pd.DataFrame(rows).convert_dtypes(
-            convert_string=False, convert_integer=True
-        )
+        frame = pd.DataFrame(rows)
+        numbers = [name for name in NUMBERS if name in frame]
+        return frame.astype(dict.fromkeys(numbers, float))
 
     @property
     def figures(self) -> list[str]:

@@ -156,7 +156,9 @@ def _literal(value: Any, name: str) -> str:
             return text
         if re.fullmatch(r"file:[\w./-]+", text):
             return text
-        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        # Hydra takes a backslash as it is, but for those before a quote
+        escaped = re.sub(r"(\\*)'", r"\1\1\'", text)
+        escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
         return f"'{escaped}'"
     if isinstance(value, (list, tuple, range)):
         return f"[{','.join(_literal(v, name) for v in value)}]"

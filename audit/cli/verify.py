@@ -75,6 +75,12 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
         raise UserError(
             f"the row's command {command!r} is not one of python -m audit run"
         )
+    made = [p.name for p in card.provenance.plugins if p.origin == plugins.IN_PYTHON]
+    if made:
+        raise UserError(
+            f"the row was made in Python with {', '.join(made)} of its caller: make it "
+            f"again there, or put them into a plug-in's file"
+        )
     typed, folders = plugins.words(typed)
     if folders and not plugins.named_folders():
         raise UserError(

@@ -31,15 +31,18 @@ def version(value: Any) -> str:
     return store.digest(_content(value, {}))
 
 
-def _content(value: Any, visited: dict[int, int]) -> Any:
-    """Return plain data that say what an object is; `visited` cuts circles."""
+def _content(value: Any, visited: dict[int, Any]) -> Any:
+    """Return plain data that say what an object is; `visited` cuts circles.
+
+    It holds what was looked at, as the id of what is gone is given to something else.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (bytes, complex, range, type(...))):
         return [type(value).__name__, repr(value)]
     if id(value) in visited:
-        return ["again", visited[id(value)]]
-    visited[id(value)] = len(visited)
+        return ["again", visited[id(value)][0]]
+    visited[id(value)] = len(visited), value
     if len(visited) > MOST:
         return OPAQUE
     into = lambda v: _content(v, visited)  # noqa: E731
@@ -68,7 +71,8 @@ def _content(value: Any, visited: dict[int, int]) -> Any:
         fields = [name for name in fields if name not in ("parent", "name")]  # of flax
         return [into(type(value)), *(into(getattr(value, n, None)) for n in fields)]
     if isinstance(getattr(value, "__dict__", None), dict):
-        return [into(type(value)), into(vars(value))]
+        own = {k: v for k, v in vars(value).items() if not k.endswith("__state")}
+        return [into(type(value)), into(own)]  # without what nnx traces by
     if callable(value) and _installed(getattr(value, "__module__", None)):
         return ["installed", value.__module__, getattr(value, "__qualname__", "")]
     return [OPAQUE, type(value).__name__]
@@ -110,6 +114,7 @@ def _attributes(kind: type) -> dict[str, Any]:
         for name, value in own.items()
         if not isinstance(value, DESCRIPTORS)
         if name not in ("__weakref__", "__dict__", "__annotate__", "__annotate_func__")
+        if not name.startswith("_abc_")
     }
 
 

@@ -46,6 +46,7 @@ COMMON = ("models", "datasets")  # names of folders that need not hold plug-ins
 SCENARIOS = "scenarios"
 MOST_BYTES = 2**20  # of a plug-in's file
 NAMED = "a plug-in is named so"
+IN_PYTHON = "Python"  # origin of what a caller handed over
 
 
 class Place(NamedTuple):
@@ -65,7 +66,7 @@ _GIVEN: list[tuple[str, str, Place]] = []  # kind, name, place; while `given` la
 def given(factories: Iterable[tuple[str, str, Callable]]) -> Iterator[None]:
     """Find these functions by kind and name, before any file; see `places`."""
     here = [
-        (kind, name, Place(Path(f"<{name}>"), "Python", (), None, factory))
+        (kind, name, Place(Path(f"<{name}>"), IN_PYTHON, (), None, factory))
         for kind, name, factory in factories
     ]
     before = _GIVEN[:]
