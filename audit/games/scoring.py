@@ -140,6 +140,10 @@ def _lpips(result: AttackResult) -> str:
     return f"{float(result.lpips):.3f}".removeprefix("0")
 
 
+def _decibels(psnr: float | None) -> str:
+    return "-" if psnr is None else f"{float(psnr):.1f}"
+
+
 def _below(result: AttackResult) -> str:
     counts = result.get("below_bound")
     return "-" if counts is None else f"{counts['within_below']} of {counts['within']}"
@@ -160,7 +164,7 @@ TRIAL = {
     "bias²": lambda r: number(r["bias2"]),
     "variance": lambda r: number(r["variance"]),
     "SSIM": lambda r: number(r.get("ssim")),
-    "PSNR": lambda r: f"{float(r['psnr_median']):.1f}" if "psnr_median" in r else "-",
+    "PSNR": lambda r: _decibels(r.get("psnr_median")),
     "LPIPS": _lpips,
     "wins": lambda r: rounded_share(r.get("win_rate")),
     "beats floor": lambda r: rounded_share(r["beats_floor"]),

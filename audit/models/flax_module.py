@@ -75,8 +75,8 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         if shape[0] == 1:
             loss = _half_squared
     stack, why = _stack(network, params, x, loss)
-    init = network.init(jax.random.key(0))
-    found = smoothness.jumps(lambda x: network.apply(init, x, None), x)
+    start = jax.tree.map(_zeros, params)
+    found = smoothness.jumps(lambda x: network.apply(start, x, None), x)
     features = tuple(x.shape)
     classes = shape[0] if shape[0] > 1 else 0
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
@@ -389,15 +389,20 @@ def _stack(
 
 def _is_the_gradient(stack: Stack, network: _Network, x: Any, loss: Callable) -> bool:
     """Return whether the passes of one record give its gradient, tried once."""
-    key = jax.random.key(0)
-    params, record = network.init(key), jax.random.uniform(key, x.shape)
-    label = jnp.zeros((), int)
     to = Treatment(no_clip(), 0)
-    try:
+
+    @jax.jit
+    def both(key: jax.Array) -> tuple[Any, Any]:
+        params, record = network.init(key), jax.random.uniform(key, x.shape)
+        label = jnp.zeros((), int)
         total = clipped_total(stack, params, record[None], label[None], None, to)
+        outputs = lambda p: loss(network.apply(p, record, None), label)  # noqa: E731
+        return total, jax.grad(outputs)(params)
+
+    try:
+        total, plain = both(jax.random.key(0))
     except Exception:  # a lifted transformation: its layers cannot be read
         return False
-    plain = jax.grad(lambda p: loss(network.apply(p, record, None), label))(params)
     leaves = [dict(jax.tree.leaves_with_path(tree)) for tree in (total, plain)]
     if leaves[0].keys() != leaves[1].keys():
         return False

@@ -61,8 +61,13 @@ DENSE = {
     "nnx function": lambda rngs: Nnx(rngs),
 }
 
+QUICK = ("no bias",)
 
-@pytest.mark.parametrize("name", DENSE)
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in DENSE],
+)
 def test_ghost_clipping_is_the_sum_of_clipped_gradients(name):
     task = from_flax(DENSE[name], X)
     assert task.dense is not None
@@ -70,12 +75,12 @@ def test_ghost_clipping_is_the_sum_of_clipped_gradients(name):
     query, z = gradient(task, soft_clip(0.3)), records(7, SHAPE)
     params, weight = task.init(jax.random.key(1)), jnp.arange(7.0)
     side = Side(params)
-    each = jax.vmap(query.fn, (None, None, 0))(params, side, z)
+    each = jax.jit(jax.vmap(query.fn, (None, None, 0)))(params, side, z)
     want = jax.tree.map(lambda g: jnp.tensordot(weight, g, 1), each)
-    total = query.closed_forms.total(params, side, z, weight)
+    total = jax.jit(query.closed_forms.total)(params, side, z, weight)
     assert jax.tree.structure(total) == jax.tree.structure(params)
     np.testing.assert_allclose(flat(total), flat(want), rtol=1e-4, atol=1e-6)
-    inner, square = query.closed_forms.score(params, side, z, want)
+    inner, square = jax.jit(query.closed_forms.score)(params, side, z, want)
     dots = [np.dot(flat(jax.tree.map(lambda g, i=i: g[i], each)), flat(want))
             for i in range(7)]  # fmt: skip
     np.testing.assert_allclose(inner, dots, rtol=1e-4, atol=1e-6)
@@ -85,6 +90,7 @@ def test_ghost_clipping_is_the_sum_of_clipped_gradients(name):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_module_like_the_suites_mlp_is_its_mlp():
     class Mlp(nn.Module):
         @nn.compact
@@ -98,11 +104,13 @@ def test_a_module_like_the_suites_mlp_is_its_mlp():
         assert task.smooth
         assert (task.features, task.classes) == (SHAPE, 3)
     np.testing.assert_allclose(
-        jax.vmap(mine.loss, (None, 0))(params, z),
-        jax.vmap(suite.loss, (None, 0))(params, z), rtol=1e-6,
+        jax.jit(jax.vmap(mine.loss, (None, 0)))(params, z),
+        jax.jit(jax.vmap(suite.loss, (None, 0)))(params, z), rtol=1e-6,
     )  # fmt: skip
     totals = [
-        gradient(task, soft_clip(0.5)).closed_forms.total(params, Side(params), z, None)
+        jax.jit(gradient(task, soft_clip(0.5)).closed_forms.total)(
+            params, Side(params), z, None
+        )
         for task in (mine, suite)
     ]
     np.testing.assert_allclose(*map(flat, totals), rtol=1e-5, atol=1e-7)
@@ -198,7 +206,16 @@ def test_what_does_not_depend_on_the_record_is_no_kink():
         lambda c, _: (jnp.abs(c), None), x, length=2)[0], jnp.ones(3))  # fmt: skip
 
 
-@pytest.mark.parametrize("padding", ["SAME", "VALID", [(1, 2), (0, 1)], "CIRCULAR"])
+@pytest.mark.parametrize(
+    "padding",
+    [
+        "SAME",
+        *(
+            pytest.param(p, marks=pytest.mark.slow)
+            for p in ("VALID", [(1, 2), (0, 1)], "CIRCULAR")
+        ),
+    ],
+)
 @pytest.mark.parametrize(("strides", "dilation", "groups"), [
     (1, 1, 1), ((2, 3), 1, 2), (1, 2, 1), (2, (1, 2), 2),
 ])  # fmt: skip
