@@ -77,8 +77,10 @@ def matched_filter(
         releases, rows = shadow_models.releases(
             stream(key, "shadow"), knowledge, pool, repeats
         )
+        # more would leave no residual, hence no noise, where the pool is small
+        few = int(np.bincount(np.asarray(pool.y), minlength=task.classes).min()) // 3
         priors, left_out = kernel_prior.of_pool(
-            stream(key, "held"), knowledge, held_out, components
+            stream(key, "held"), knowledge, held_out, max(1, min(components, few))
         )
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
         shaped = releases.reshape(len(x), repeats, -1)

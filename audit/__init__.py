@@ -15,12 +15,34 @@ room and earlier ones only (`tests/test_rooms.py`)::
     games                          who knows what; one game, one file
     pipeline                       the audit on one page: read this first
     report (figures, html, leaderboard)  scorecards for people
+    api                            what people call: `audit.run`, `audit.compare`
     cli (reproduce)                the commands other than `run`
     testing                        the conformance kit for plug-ins
 
 `defenses/` import `types` and `mechanisms`; `attacks/` may also import `engine`. The
 audit finds both by name and never imports them. Start with `docs/architecture.md`.
+
+From Python: `audit.run`, `audit.scenario`, `audit.load`, `audit.compare`, and what
+makes data, models and defenses of one's own (`docs/own.md`). They are imported when
+they are first used: `import audit` loads neither JAX nor NumPy.
 """
+
+import importlib
+from typing import Any
+
+# what people call -> where it is
+CALLS = {
+    "run": "audit.api.calls",
+    "scenario": "audit.api.calls",
+    "load": "audit.api.calls",
+    "compare": "audit.api.calls",
+    "Card": "audit.api.card",
+    "dataset": "audit.data.own",
+    "from_flax": "audit.models.flax_module",
+    "from_train": "audit.mechanisms.own_loop",
+    "UserError": "audit.errors",
+}
+__all__ = [*CALLS, "ROOMS"]
 
 # From the ground up. What is hashed, and what may import what, follow from the order.
 ROOMS = (
@@ -40,7 +62,20 @@ ROOMS = (
     "report.figures",
     "report.html",
     "report.leaderboard",
+    "api",
     "cli",
     "cli.reproduce",
     "testing",
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is called when it is first asked for."""
+    if name not in CALLS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(CALLS[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of what can be called."""
+    return sorted({*globals(), *CALLS})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,12 @@ usage: python -m audit COMMAND [key=value ...]
            every scorecard under results/ as tables: LEADERBOARD.md, leaderboard.html
   report RUN [out=FILE]
            one run as one page that opens anywhere; RUN: its folder, or its name
+  compare A B [--plugins DIR]
+           two cards, or folders of cards of several seeds: does the second protect
+           less? exit code 1 if so, beyond noise
   verify ROW.json [out=DIR]
            run a scorecard's command again: equal (0), differs (1) or stale (3)
-  membership PATH [target=MODEL] [calibration=1]
+  membership PATH [target=MODEL] [calibration=1] [out=DIR]
            rates of attacks on models trained elsewhere; PATH: an .npz of scores or
            logits, or a folder of models with keep.npy and scores/ or logits/
   new defense|attack|scenario NAME [--plugins DIR]
@@ -40,11 +44,16 @@ usage: python -m audit COMMAND [key=value ...]
            noises of different laws at equal Renyi divergence: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
-  doctor   what this machine has: Python, JAX, devices, data, LPIPS weights
+  doctor [data=file:PATH.npz]
+           what this machine has: Python, JAX, devices, data, LPIPS weights; or what is
+           in a file of one's own
 
 words of run and show:
   scenario=NAME                        which; `list` names them
   data=auto|mnist|mnist5k|digits       auto: the first the scenario names and you have
+  data=file:PATH.npz                   arrays x and y of your own (scenario=own)
+  task.model=NAME                      a model; your own with --plugins
+  splits.targets=5                     how many records go where, as `show` prints it
   defenses=[sgd,dpsgd]  attacks=[...]  the line-up
   defense.NAME.SETTING=VALUE           a setting of one defense
   attack.NAME.SETTING=VALUE            a setting of one attack
@@ -53,15 +62,19 @@ words of run and show:
   estimate=ignored                     run what seems to need a day, or more memory
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own
-  --plugins DIR                        defenses, attacks, bounds and scenarios of your
-                                       own; also of show, reproduce, verify, list, new
+  --plugins DIR                        defenses, attacks, bounds, models, data and
+                                       scenarios of your own; also of show, reproduce,
+                                       report, compare, verify, list, new
 
-A killed run is finished by the same command. Exit codes: 0 done, 1 some trial failed,
-a number claimed as reproduced is not, a row differs, or a page lacks an odd row,
+`--version` prints the version. A killed run is finished by the same command. Exit
+codes: 0 done, 1 some trial failed, a number claimed as reproduced is not, a row
+differs, a second card is weaker protected, or a page lacks an odd row,
 2 something typed is wrong or there is no room, 3 a row is not reproduced and what made
 it has changed, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
-WITH_PLUGINS = ("run", "show", "reproduce", "report", "verify", "list", "new")
+WITH_PLUGINS = (
+    "run", "show", "reproduce", "report", "compare", "verify", "list", "new",
+)  # fmt: skip
 RUNS = Path("results/runs")
 REPRODUCTION = Path("results/reproduction")
 SCALE = Path("results/scale")
@@ -77,10 +90,15 @@ def _command(words: list[str]) -> int:
     if not words or {"-h", "--help"} & set(words) or words[0] == "help":
         print(HELP, end="")
         return 0
+    if words[0] == "--version":
+        from audit.engine.store import installed
+
+        print(f"breachmark {installed('breachmark')['breachmark'] or 'not installed'}")
+        return 0
     from audit.config import plugins
 
-    functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _verify]
-    functions += [_membership, _new, _list, _bench, _doctor]
+    functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _compare]
+    functions += [_verify, _membership, _new, _list, _bench, _doctor]
     commands = {function.__name__.strip("_"): function for function in functions}
     command = words[0]
     if (theirs := plugins.shadow()) is not None:
@@ -137,32 +155,17 @@ def _kept(card: Scorecard, folder: Path) -> tuple[list[Path], str | None]:
 
     What took hours is not lost, and is printed in any case.
     """
+    from audit.api import files
+
     try:
-        return _write(card, folder), None
+        return files.write(card, folder), None
     except UserError as error:
         problem = str(error)
     try:
         spare = Path(tempfile.mkdtemp(prefix="breachmark-"))
-        return _write(card, spare), f"{problem}; the results are in {spare}"
+        return files.write(card, spare), f"{problem}; the results are in {spare}"
     except (UserError, OSError):
         return [], problem
-
-
-def _write(card: Scorecard, folder: Path) -> list[Path]:
-    """Write a run's card, page and figures, each whole or not at all; return them."""
-    from audit.report import markdown
-    from audit.report.figures import common, drawings
-    from audit.scorecard import card as cards
-
-    cards.save(card, folder)
-    figures = drawings(card)
-    with cards.replacing(folder / "scorecard.md") as path:
-        path.write_text(markdown.render(card, list(figures)))
-    for name, draw in figures.items():
-        with cards.replacing(folder / name) as path:
-            common.save(draw(card), path)
-    names = ("scorecard.md", "scorecard.json", "scorecard.npz", *figures)
-    return [folder / name for name in names]
 
 
 def _show(words: list[str]) -> int:
@@ -252,6 +255,18 @@ def _report(given: list[str]) -> int:
     return _print_left_out(left_out)
 
 
+def _compare(given: list[str]) -> int:
+    from audit.api import comparison
+
+    which = "compare which two? runs, or folders of runs"
+    runs, _ = parse("compare", given, "A and B", {})
+    if len(runs) != 2:
+        raise UserError(f"{which}; got {len(runs)}")
+    compared = comparison.compare(*map(comparison.read, runs))
+    print(compared)
+    return int(compared.weaker)
+
+
 def _verify(given: list[str]) -> int:
     from audit.cli import verify
 
@@ -275,16 +290,33 @@ def _again(scenario: Scenario, command: str = "") -> Scorecard:
 
 
 def _membership(given: list[str]) -> int:
+    from audit.api import files
     from audit.cli import rate_scores, score_formats
+    from audit.engine.store import make_writable
 
     usage = {
         "target=MODEL": lambda typed: typed,
         "calibration=N": rate_scores.calibration_models,
+        "out=DIR": Path,
     }
     holds = f"a file holds {score_formats.LAYOUTS}"
     which = f"membership of what? one .npz file or folder: {holds}"
     [path], options = parse("membership", given, "PATH", usage, which)
-    print(rate_scores.render(rate_scores.rate(Path(path), **options)))
+    out, began = options.pop("out", None), time.perf_counter()
+    if out is not None:
+        make_writable(out, "out")
+    rating = rate_scores.rate(Path(path), **options)
+    print(rate_scores.render(rating))
+    if out is not None:
+        from audit.cli import rated_card
+        from audit.report import html
+
+        command = f"python -m audit membership {' '.join(given)}"
+        card = rated_card.card(rating, Path(path), command, began)
+        print()
+        _print_files(files.write(card, out), "  ")
+        html.write(out, out / html.PAGE)
+        _print_files([out / html.PAGE], "  ")
     return 0
 
 
@@ -317,6 +349,8 @@ def _list(given: list[str]) -> int:
     print("data sets")
     for name in data.names():
         line(name, data.where(name) or "not on this machine", SUITE)
+    for name in registry.names("data"):
+        line(name, registry.summary("data", name), registry.place("data", name).origin)
     return 0
 
 
@@ -342,8 +376,11 @@ def _bench(given: list[str]) -> int:
 def _doctor(given: list[str]) -> int:
     from audit.cli import doctor
 
-    parse("doctor", given)
-    findings = doctor.diagnose()
+    _, options = parse("doctor", given, options={"data=file:PATH.npz": str})
+    if "data" in options:
+        findings = doctor.examine(options["data"])
+    else:
+        findings = doctor.diagnose()
     print(doctor.render(findings))
     return int(any(f.status == "problem" for f in findings))
 

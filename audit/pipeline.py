@@ -97,7 +97,9 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     audited = Audited(scenario, problem, learners, guarantees, trials, floor, checks)
     return cards.of_parts(
         scenario=scenario.resolved(),
-        provenance=_provenance(scenario, command, code, time.perf_counter() - began),
+        provenance=_provenance(
+            scenario, command, code, time.perf_counter() - began, problem.task.notes
+        ),
         data=rows.data_used(scenario, problem),
         floor=rows.floor_error(floor),
         defenses={k: rows.defense_row(*v, checks.ran(k)) for k, v in defenses.items()},
@@ -112,9 +114,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
 def load(scenario: Scenario, game: Game) -> Problem:
     """Load the data, cut the splits, prepare the features, build the task."""
     spec = scenario.spec
-    dataset = data.choose_classes(
-        data.load(scenario.data, spec.seed), spec.task.classes
-    )
+    dataset = compose.dataset(scenario)
     cut = data.split(dataset, **scenario.splits.model_dump())
     splits = data.prepare_features(cut, **spec.features.model_dump())
     if splits is not cut:  # of prepared features no prior is known
@@ -125,10 +125,13 @@ def load(scenario: Scenario, game: Game) -> Problem:
     task = _task(
         registry.find("model", spec.task.model),
         tuple(splits.fixed.x.shape[1:]),
-        len(spec.task.classes),
+        len(scenario.classes),
         tuple(sorted(spec.task.settings.items())),
     )
-    task = task._replace(domain=domain, label_private=spec.task.label_private)
+    name = _name(task, spec.task.model)
+    task = task._replace(
+        name=name, domain=domain, label_private=spec.task.label_private
+    )
     return Problem(
         task if game.task is None else game.task(task),
         splits,
@@ -140,15 +143,28 @@ def load(scenario: Scenario, game: Game) -> Problem:
     )
 
 
+def _name(task: Task, model: str) -> str:
+    """Return the task in words; by them the store tells runs of two models apart."""
+    origin = registry.elsewhere("model", model)
+    return task.name if origin is None else f"{task.name} {origin['code'][:16]}"
+
+
 @functools.lru_cache(maxsize=32)
 def _task(
     model: Callable, features: tuple[int, ...], classes: int, settings: tuple
 ) -> Task:
     """Build what is learnt once, so that other seeds find their programs compiled."""
     try:
-        return model(features, classes, **dict(settings))
+        task = model(features, classes, **dict(settings))
     except ValueError as error:
         raise UserError(f"task: {error}") from None
+    if (task.features, task.classes) != (features, classes):
+        raise UserError(
+            f"task: {task.name} does not fit the data: records of shape {features}, "
+            f"{classes or 'no'} classes; give the model an input of that shape and "
+            f"{classes or 1} outputs"
+        )
+    return task
 
 
 def make_bound(entry: Entry) -> Callable:
@@ -191,6 +207,8 @@ def build(key: Array, entry: Entry, problem: Problem, public: Public) -> Learner
             mechanism.check(problem.splits.fixed)
         records = TrainingSet(problem.splits.fixed, one)
         jax.eval_shape(learner.defense.train, key, learner.side, records)
+        if mechanism is None:  # written by hand
+            shadow.check_pure(learner, key, records)
         return learner
     except ValueError as error:
         raise UserError(f"defense.{entry.label}: {error}") from None
@@ -312,14 +330,19 @@ def play(
 
 
 def _provenance(
-    scenario: Scenario, command: str, code: str, seconds: float
+    scenario: Scenario,
+    command: str,
+    code: str,
+    seconds: float,
+    notes: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return where the card comes from; `code` is that of the files before the run."""
     digest = store.digest(scenario.resolved())
     others = workspace.from_elsewhere(scenario)
     chosen = {k: v.model_dump() for k, v in scenario.spec.chosen.items()}
     origin = cards.provenance(command, seconds, digest, code) | {"chosen": chosen}
-    return origin | ({"plugins": others} if others else {})
+    more = {"plugins": others, "model": list(notes)}
+    return origin | {name: lines for name, lines in more.items() if lines}
 
 
 def _lpips_weights() -> Any:

@@ -50,6 +50,7 @@ Trait = Literal[
     "rows",  # reads `TrainingSet.rows` itself, empty slots included
     "stationary",  # releases a minimiser, up to noise
     "sum",  # releases a noised sum of clipped records
+    "unaccounted",  # nothing is known but how it trains: no reading, defended or not
 ]
 TRAITS: frozenset[str] = frozenset(typing.get_args(Trait))
 
@@ -137,7 +138,8 @@ class Task(NamedTuple):
     label_private: bool = False
     linear: Any = None  # (params -> affine.Head, Head -> params) if logits are affine
     smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
-    dense: Any = None  # dense.Stack, if the model is one and the loss cross-entropy
+    dense: Any = None  # dense.Stack, where the model consists of dense layers
+    notes: tuple[str, ...] = ()  # what a card says of a model that is not the suite's
 
 
 # The three parts of a mechanism -------------------------------------------------------

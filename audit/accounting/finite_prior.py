@@ -134,7 +134,8 @@ def finite_prior(
         return float(gaps.mean() / np.sqrt(variance)) if variance else 0.0
 
     quantiles = special.ndtri(POWER) - special.ndtri(LEVEL)
-    smallest = (quantiles / (value / 2)) ** 2 * spread if value > 0 else np.inf
+    with np.errstate(over="ignore"):  # of a bound that is nearly 0: infinitely many
+        smallest = (quantiles / (value / 2)) ** 2 * spread if value > 0 else np.inf
     return Bound(
         "finite_prior",
         np.asarray(value),

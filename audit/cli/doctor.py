@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from audit.engine import store
 from audit.errors import UserError
 
 WIDTH = 120
+FEW = 5  # records of a class
 
 Status = Literal["ok", "note", "problem"]
 
@@ -40,6 +43,51 @@ def diagnose() -> list[Finding]:
     return findings
 
 
+def examine(word: str) -> list[Finding]:
+    """Check data of one's own, as `data=` names them."""
+    from audit import data
+    from audit.data import own
+    from audit.data.dataset import digest
+
+    if not word.startswith(own.PREFIX):
+        raise UserError(f"data={word}: doctor looks into {own.PREFIX}PATH.npz")
+    try:
+        mine = data.load(word)
+    except data.DataError as error:
+        return [Finding("data", "problem", str(error))]
+    findings = [
+        Finding("data", "ok", f"{mine.name}: {mine.note}"),
+        Finding("digest", "ok", digest(mine.x_train, mine.y_train)[:16]),
+    ]
+    if mine.x_test is not None:
+        text = f"{len(mine.x_train)} records train, {len(mine.x_test)} test"
+        findings.append(Finding("split", "ok", text))
+    if mine.columns:
+        findings.append(Finding("columns", "ok", ", ".join(mine.columns)))
+    again = len(mine.x_train) - len({row.tobytes() for row in mine.x_train})
+    if again:
+        text = (
+            f"{again} training records stand there more than once: a target that the "
+            f"attacker knows already is no secret; drop them by np.unique(x, axis=0)"
+        )
+        findings.append(Finding("duplicates", "note", text))
+    for label, count in zip(*np.unique(mine.y_train, return_counts=True), strict=True):
+        if mine.y_train.dtype.kind != "f" and count < FEW:
+            text = f"{count} records; the attacker's pool may hold none of them"
+            findings.append(Finding(f"class {label}", "note", text))
+    return findings
+
+
+def advice(extra: str = "") -> str:
+    """Return the command that installs the suite, from a checkout or from an index."""
+    checkout = Path(__file__).resolve().parent.parent.parent / "pyproject.toml"
+    if not checkout.is_file():
+        return (
+            f"pip install 'breachmark[{extra}]'" if extra else "pip install breachmark"
+        )
+    return f"pip install -e '.[{extra}]'" if extra else "pip install -e ."
+
+
 def _python() -> Iterator[Finding]:
     version = platform.python_version()
     new = tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 11)
@@ -52,7 +100,7 @@ def _packages() -> Iterator[Finding]:
     yield Finding("breachmark", "ok" if version else "note", version or checkout)
     packages = store.installed("jax", "jaxlib", "flax", "optax", "dp-accounting")
     for package, version in packages.items():
-        absent = "not installed: pip install -e ."
+        absent = f"not installed: {advice()}"
         yield Finding(package, "ok" if version else "problem", version or absent)
 
 
@@ -67,7 +115,7 @@ def _devices() -> Iterator[Finding]:
         text = f"{device.platform}: {device.device_kind}{memory}"
         yield Finding(f"device {device.id}", "ok", text)
     if jax.default_backend() == "cpu":
-        text = "none; pip install -e '.[cuda12]' for CUDA"
+        text = f"none; {advice('cuda12')} for CUDA"
         yield Finding("accelerator", "note", text)
 
 
@@ -136,7 +184,7 @@ def _extras() -> Iterator[Finding]:
             with contextlib.suppress(ModuleNotFoundError):  # not even its package
                 spec = importlib.util.find_spec(module)
             absent += [module] if spec is None else []
-        text = f"no {', '.join(absent)}; pip install -e '.[{extra}]'"
+        text = f"no {', '.join(absent)}; {advice(extra)}"
         if absent:
             yield Finding(f"extra {extra}", "note", text)
         else:

@@ -17,6 +17,7 @@ import numpy as np
 from audit.cli import score_formats
 from audit.cli.score_formats import Models, Scored
 from audit.config import registry
+from audit.data.dataset import digest
 from audit.engine.signals import Shadows, Signals
 from audit.errors import UserError
 from audit.statistics import roc
@@ -40,6 +41,9 @@ class RatedAttack(NamedTuple):
     attack: str
     summary: roc.Summary
     over: Estimate | None  # AUC minus that of loss_threshold, paired
+    curve: roc.Roc | None = None
+    plug_in: str = "scores"  # what scored; "scores" = they were given
+    settings: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Rating(NamedTuple):
@@ -47,6 +51,9 @@ class Rating(NamedTuple):
 
     targets: tuple[str, ...]  # names of the models attacked; () = scores as they are
     attacks: list[RatedAttack]
+    digest: str = ""  # sha256 of the arrays that were read
+    records: int = 0
+    models: int = 0
 
 
 def calibration_models(typed: str) -> int:
@@ -76,7 +83,9 @@ def rate(path: Path, target: str | None = None, calibration: int = 1) -> Rating:
     if isinstance(content, Scored):
         groups, shadows = (content.members, content.nonmembers), content.shadows
         summary = roc.summarise(*groups, shadows=shadows)
-        return Rating((), [RatedAttack("scores", summary, None)])
+        rated = RatedAttack("scores", summary, None, roc.roc(*groups))
+        arrays = (*groups, *(shadows or ()))
+        return Rating((), [rated], digest(*arrays), sum(map(len, groups)))
     count = len(content.keep)
     if count - 1 - calibration < 1:
         raise UserError(
@@ -97,7 +106,13 @@ def rate(path: Path, target: str | None = None, calibration: int = 1) -> Rating:
         cuts = [1, 1 + calibration]
         parts = np.split(np.roll(circle, -i), cuts)
         splits.append([Models(content.keep[p], content.signals[p], ()) for p in parts])
-    return Rating(tuple(content.names[i] for i in chosen), _attack(splits))
+    return Rating(
+        tuple(content.names[i] for i in chosen),
+        _attack(splits),
+        digest(content.keep, content.signals),
+        content.keep.shape[1],
+        count,
+    )
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
@@ -132,7 +147,8 @@ def _attack(splits: list[list[Models]]) -> list[RatedAttack]:
         summary = roc.summarise(*groups, shadows=shadows, clusters=records)
         base = base or groups
         over = roc.auc_difference(groups, base, clusters=records) if rows else None
-        rows.append(RatedAttack(label, summary, over))
+        curve = roc.roc(*groups)
+        rows.append(RatedAttack(label, summary, over, curve, name, settings))
     return rows
 
 

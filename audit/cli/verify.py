@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from audit.config import hydra_app, plugins, workspace
 from audit.config.compose import Scenario
+from audit.data import own
 from audit.engine.store import installed
 from audit.errors import UserError
 from audit.scorecard import schema
@@ -74,6 +75,12 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
         raise UserError(
             f"the row's command {command!r} is not one of python -m audit run"
         )
+    made = [p.name for p in card.provenance.plugins if p.origin == plugins.IN_PYTHON]
+    if made:
+        raise UserError(
+            f"the row was made in Python with {', '.join(made)} of its caller: make it "
+            f"again there, or put them into a plug-in's file"
+        )
     typed, folders = plugins.words(typed)
     if folders and not plugins.named_folders():
         raise UserError(
@@ -87,7 +94,8 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
     if [w for w in typed if w.startswith("scenario=")] != [name]:
         raise UserError(f"the row's command {command!r} is not of its {name}")
     kept = [w for w in typed[4:] if not w.startswith(OURS)]
-    return [*kept, f"data={card.data['name']}", f"out={out}"]
+    files = [w for w in typed[4:] if w.startswith(f"data={own.PREFIX}")]  # by content
+    return [*kept, *(files or [f"data={card.data['name']}"]), f"out={out}"]
 
 
 def compose(card: Scorecard, out: Path) -> Scenario:

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from audit.config import registry, scenario_file
+from audit import data as data_sets
+from audit.config import cuts, registry, scenario_file
 from audit.config.registry import Setting
-from audit.config.schema import DataSet, ScenarioSpec, SplitSizes
+from audit.config.schema import DataSet, Features, ScenarioSpec, SplitSizes
+from audit.data import Dataset, own
 from audit.errors import UserError, did_you_mean
 from audit.types import Lanes, Positive
 
@@ -46,6 +48,19 @@ class Scenario(NamedTuple):
     lanes: Lanes
     bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
     elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
+    own: Dataset | None = None  # data of one's own; None = one of the suite's, by name
+
+    @property
+    def stands_in_for(self) -> str | None:
+        """The data set that was wanted first and is not here; None if it is."""
+        first = next(iter(self.spec.sets))
+        return None if self.own is not None or self.data == first else first
+
+    @property
+    def classes(self) -> list[int]:
+        """The classes that are told apart; none where labels are numbers."""
+        assert not isinstance(self.spec.task.classes, str), "`all` is resolved"
+        return self.spec.task.classes
 
     @property
     def line_ups(self) -> dict[str, tuple[Entry, ...]]:
@@ -94,8 +109,14 @@ def title(scenario: Path) -> str:
     return line[1].strip() if line else ""
 
 
-def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
-    """Return a composed scenario, checked. Raises UserError, naming what is wrong."""
+def validate(
+    name: str, composed: Mapping[str, Any], typed: Iterable[str] | None = None
+) -> Scenario:
+    """Return a composed scenario, checked. Raises UserError, naming what is wrong.
+
+    `typed` are the words of `training` that somebody typed, None = all of them: those
+    of a file may be for defenses that the line-up in use does not have.
+    """
     every = ScenarioSpec.model_fields.keys() - {"name"}
     common = {k: v for k, v in composed.items() if k in every}
     settings = {k: v for k, v in composed.items() if k not in common}
@@ -105,18 +126,26 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
         spec = ScenarioSpec(name=name, **common)
     except ValidationError as error:
         raise UserError(registry.explain(error, model=ScenarioSpec)) from None
-    data = _choose_data(spec)
-    here = spec.sets[data]
+    data, mine = _choose_data(spec)
+    here = spec.sets.get(data) or DataSet(splits=SplitSizes())
     for data_set, section in spec.sets.items():
         _check_settings(spec.game, section.model_extra or {}, f"sets.{data_set}.")
     settings |= here.model_extra or {}  # those of the data set in use win
     checked = registry.check("game", spec.game, settings, "")
-    _playable(spec, here)
+    spec = _with_classes(spec, data, mine)
+    if data not in spec.sets:
+        assert mine is not None, "the data sets of the suite are cut by scenarios"
+        words: dict[str, Any] = {"splits": _proposed(spec, mine, checked)}
+        if mine.columns:  # columns in units of their own
+            words["features"] = Features(standardise=True)
+        here = here.model_copy(update=words)
+    splits = cuts.sizes(here.splits, spec.splits)
+    _playable(spec, splits)
     registry.source("model", spec.task.model)
     registry.check("model", spec.task.model, spec.task.settings, "task.settings")
     defenses = _line_up("defense", spec.defenses, spec.defense, here.defense)
     attacks = _line_up("attack", spec.attacks, spec.attack, here.attack)
-    _check_sections(spec, defenses, attacks)
+    _check_sections(spec, defenses, attacks, typed)
     update: dict[str, Any] = {  # the command line may have shortened the line-up
         "chosen": {k: v for k, v in spec.chosen.items() if k in defenses}
     }
@@ -128,17 +157,48 @@ def validate(name: str, composed: Mapping[str, Any]) -> Scenario:
     return Scenario(
         spec=spec.model_copy(update=update),
         data=data,
-        splits=here.splits,
+        splits=splits,
         game=Entry(spec.game, spec.game, settings, checked),
         defenses=_entries("defense", defenses, {**spec.training, **here.training}),
         attacks=_entries("attack", attacks, {}),
         lanes=Lanes(**registry.validate(lanes, spec.lanes, "lanes")),
         bounds=_bounds(spec),
+        own=mine,
     )
 
 
+def dataset(scenario: Scenario) -> Dataset:
+    """Return the scenario's data set, of its classes. Raises DataError."""
+    seed = scenario.spec.seed
+    everything = scenario.own or data_sets.load(scenario.data, seed)
+    return data_sets.choose_classes(everything, scenario.classes)
+
+
+def _with_classes(spec: ScenarioSpec, data: str, mine: Dataset | None) -> ScenarioSpec:
+    """Return the scenario with its classes listed where it asks for all there are."""
+    if spec.task.classes != "all":
+        return spec
+    labels = (mine or data_sets.load(data)).y_train
+    numbers = labels.dtype.kind == "f"
+    classes = [] if numbers else sorted({int(label) for label in labels})
+    task = spec.task.model_copy(update={"classes": classes})
+    return spec.model_copy(update={"task": task})
+
+
+def _proposed(spec: ScenarioSpec, mine: Dataset, settings: Mapping) -> SplitSizes:
+    """Return sizes for data of one's own; whether there are targets is the game's."""
+    game = registry.find("game", spec.game)(**settings)
+    classes = spec.task.classes
+    assert not isinstance(classes, str), "`all` is resolved"
+    chosen = data_sets.choose_classes(mine, classes)
+    return cuts.proposed(chosen, targets=bool(game.targets))
+
+
 def _check_sections(
-    spec: ScenarioSpec, defenses: dict[str, dict[str, Any]], attacks: Iterable[str]
+    spec: ScenarioSpec,
+    defenses: dict[str, dict[str, Any]],
+    attacks: Iterable[str],
+    typed: Iterable[str] | None,
 ) -> None:
     """Refuse labels and words of training that nothing in the scenario has."""
     trained = {
@@ -153,8 +213,22 @@ def _check_sections(
             given = getattr(section, kind)
             _check_known(given, labels, f"unknown {kind} sets.{name}.{kind}.")
         training = {**spec.training, **section.training}
+        if typed is not None and not trained.issuperset(training):
+            _check_known(
+                set(training) - set(typed), _trained(), "no defense has training."
+            )
+            training = {word: training[word] for word in training if word in typed}
         _check_known(training, trained, "no defense in the line-up has training.")
     _check_known(spec.chosen, known["defense"], "unknown defense chosen.")
+
+
+def _trained() -> set[str]:
+    """Return the settings of all defenses there are."""
+    words: set[str] = set()
+    for name in registry.names("defense"):
+        with contextlib.suppress(UserError):  # another plug-in may be broken
+            words |= registry.settings("defense", name).keys()
+    return words
 
 
 def _check_known(words: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -219,14 +293,13 @@ def _bounds(spec: ScenarioSpec) -> tuple[Entry, ...]:
     return _entries("bound", requested, {})
 
 
-def _playable(spec: ScenarioSpec, here: DataSet) -> None:
+def _playable(spec: ScenarioSpec, sizes: SplitSizes) -> None:
     """Refuse classes and splits that no game can be played with."""
     if len(spec.task.classes) == 1:
         raise UserError(
             f"task.classes={spec.task.classes}: at least two, or none where labels are "
             f"numbers"
         )
-    sizes = here.splits
     if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
     if 0 < sizes.augment <= sizes.pool:
@@ -236,20 +309,29 @@ def _playable(spec: ScenarioSpec, here: DataSet) -> None:
         )
 
 
-def _choose_data(spec: ScenarioSpec) -> str:
-    from audit import data
-
-    names = data.names()
-    _check_known(spec.sets, names, "unknown data set sets.")
-    if spec.data not in ("auto", *names):
-        hint = did_you_mean(spec.data, ["auto", *spec.sets])
-        raise UserError(f"unknown data set data={spec.data}{hint}")
+def _choose_data(spec: ScenarioSpec) -> tuple[str, Dataset | None]:
+    """Return the name of the data, and what they are if they are one's own."""
+    if spec.data.startswith(own.PREFIX):
+        mine = data_sets.load(spec.data)
+        return mine.name, mine
+    suite, plug_ins = data_sets.names(), registry.names("data")
+    for name in sorted(set(suite) & set(plug_ins)):
+        raise UserError(f"data {name!r} is the suite's own; rename the plug-in")
+    _check_known(spec.sets, [*suite, *plug_ins], "unknown data set sets.")
+    if spec.data in plug_ins:
+        made = registry.find("data", spec.data)()
+        return spec.data, own.check(made, spec.data)
+    if spec.data not in ("auto", *suite):
+        hint = did_you_mean(spec.data, ["auto", *spec.sets, *plug_ins])
+        raise UserError(
+            f"unknown data set data={spec.data}{hint}, or {own.PREFIX}PATH.npz"
+        )
     if spec.data not in ("auto", *spec.sets):
         raise UserError(
             f"scenario {spec.name} has no splits for data={spec.data}; it has "
             f"{', '.join(spec.sets)}"
         )
-    return data.resolve(spec.data, list(spec.sets))
+    return data_sets.resolve(spec.data, [n for n in spec.sets if n in suite]), None
 
 
 def _line_up(

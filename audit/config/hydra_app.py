@@ -178,12 +178,15 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
     except OmegaConfBaseException as error:
         raise UserError(str(error).split("\n")[0]) from None
     assert isinstance(plain, dict)
-    _typed_training_wins(plain)
-    return compose.validate(name, {str(k): v for k, v in plain.items()})
+    typed = _typed_training_wins(plain)
+    return compose.validate(name, {str(k): v for k, v in plain.items()}, typed)
 
 
-def _typed_training_wins(plain: dict) -> None:
-    """Drop what a data set of the file says of a word typed as `training.WORD`."""
+def _typed_training_wins(plain: dict) -> set[str]:
+    """Drop what a data set of the file says of a word typed as `training.WORD`.
+
+    Return these words.
+    """
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -198,6 +201,7 @@ def _typed_training_wins(plain: dict) -> None:
             for word in words:
                 if f"sets.{name}.training.{word}" not in typed:
                     training.pop(word, None)
+    return words
 
 
 def _leaves(key: str, value: Any) -> set[str]:

@@ -2,16 +2,18 @@
 
 `--plugins DIR`, or the variable AUDIT_PLUGINS (folders, separated as in PATH), names
 folders. One that has any of `defenses/`, `attacks/`, `bounds/`, `games/`, `scenarios/`
-is *laid out*, and nothing beside these is looked at. Any other is *flat*: every `.py`
-in it is a plug-in, its kind what its function returns, and every `.yaml` a scenario;
-files that start with `_` or `test_`, and `conftest.py`, are left alone.
+(or Python files in `models/` or `datasets/`) is *laid out*, and nothing beside these is
+looked at. Any other is *flat*: every `.py` in it is a plug-in, its kind what its
+function returns, and every `.yaml` a scenario; files that start with `_` or `test_`,
+and `conftest.py`, are left alone.
 
 Packages that are installed name theirs by entry points: `audit.defenses`,
-`audit.attacks`, `audit.bounds`, `audit.games` (`quiet = "my_package.quiet:quiet"`) and
-`audit.scenarios` (`mine = "my_package.scenarios"`, a package whose folder holds the
-YAML files).
+`audit.attacks`, `audit.bounds`, `audit.games`, `audit.models`, `audit.datasets`
+(`quiet = "my_package.quiet:quiet"`) and `audit.scenarios`
+(`mine = "my_package.scenarios"`, a package whose folder holds the YAML files).
 
-Finding a plug-in reads its source and imports nothing.
+Finding a plug-in reads its source and imports nothing. A caller in Python hands its
+functions over as they are (`given`).
 """
 
 from __future__ import annotations
@@ -34,12 +36,17 @@ from audit.config import scenario_file
 from audit.errors import UserError, did_you_mean
 
 VARIABLE = "AUDIT_PLUGINS"
-KINDS = {kind: f"{kind}s" for kind in ("defense", "attack", "bound", "game")}
+# kind -> its folder, and the end of its entry points' group
+KINDS = {kind: f"{kind}s" for kind in ("defense", "attack", "bound", "game", "model")}
+KINDS["data"] = "datasets"
 # what a factory says it returns, by which a flat folder's files are told apart
-RETURNS = {kind.capitalize(): kind for kind in KINDS}
+RETURNS = {"Defense": "defense", "Attack": "attack", "Bound": "bound", "Game": "game"}
+RETURNS |= {"Task": "model", "Dataset": "data"}
+COMMON = ("models", "datasets")  # names of folders that need not hold plug-ins
 SCENARIOS = "scenarios"
 MOST_BYTES = 2**20  # of a plug-in's file
 NAMED = "a plug-in is named so"
+IN_PYTHON = "Python"  # origin of what a caller handed over
 
 
 class Place(NamedTuple):
@@ -49,6 +56,25 @@ class Place(NamedTuple):
     origin: str  # in words: "folder mine", "package example 1.0"
     sources: tuple[Path, ...]  # all files whose code is the plug-in's
     module: str | None = None  # to import it by; None = by its path
+    factory: Callable | None = None  # itself, where it was handed over in Python
+
+
+_GIVEN: list[tuple[str, str, Place]] = []  # kind, name, place; while `given` lasts
+
+
+@contextlib.contextmanager
+def given(factories: Iterable[tuple[str, str, Callable]]) -> Iterator[None]:
+    """Find these functions by kind and name, before any file; see `places`."""
+    here = [
+        (kind, name, Place(Path(f"<{name}>"), IN_PYTHON, (), None, factory))
+        for kind, name, factory in factories
+    ]
+    before = _GIVEN[:]
+    _GIVEN.extend(here)
+    try:
+        yield
+    finally:
+        _GIVEN[:] = before
 
 
 def named_folders() -> list[str]:
@@ -119,7 +145,9 @@ def import_roots() -> tuple[Path, ...]:
 
 def laid_out(folder: Path) -> bool:
     """Return whether plug-ins stand in folders by kind."""
-    return any((folder / kind).is_dir() for kind in (*KINDS.values(), SCENARIOS))
+    kinds = [kind for kind in (*KINDS.values(), SCENARIOS) if kind not in COMMON]
+    common = (path for kind in COMMON for path in (folder / kind).glob("*.py"))
+    return any((folder / kind).is_dir() for kind in kinds) or any(common)
 
 
 def places(kind: str) -> Iterator[tuple[str, Place]]:
@@ -128,8 +156,7 @@ def places(kind: str) -> Iterator[tuple[str, Place]]:
     Raises UserError for a folder that is not there, a file of a flat folder that is no
     plug-in, or an entry point that cannot be one.
     """
-    if kind not in KINDS:
-        return  # models are the suite's own
+    yield from ((name, place) for each, name, place in _GIVEN if each == kind)
     for typed in named_folders():
         folder = Path(existing(typed, VARIABLE))
         by_kind = laid_out(folder)
@@ -183,6 +210,8 @@ def scenario_folders() -> list[tuple[Path, str]]:
 
 def load(place: Place, name: str) -> Callable:
     """Import a plug-in's function. Raises UserError, one line that names the file."""
+    if place.factory is not None:
+        return place.factory
     try:
         if place.module is not None:
             module = importlib.import_module(place.module)

@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import difflib
+import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ import annotated_types
 import pydantic
 
 from audit import types
-from audit.config import code, plugins
+from audit.config import code, objects, plugins
 from audit.config.plugins import functions
 from audit.config.schema import Section
 from audit.errors import UserError, brief, did_you_mean
@@ -51,6 +52,8 @@ SUITE = "the suite"
 
 def built_in(kind: str) -> dict[str, plugins.Place]:
     """Return the suite's own plug-ins of a kind by name; its bounds always apply."""
+    if kind not in FOLDERS:
+        return {}  # data sets: `audit.data` has those
     folder = code.HERE.parent / FOLDERS[kind]
     # a folder `attacks` may stand anywhere: only `audit`, which runs, is surely ours
     package = FOLDERS[kind].replace("/", ".") if kind in RETURNS else None
@@ -101,7 +104,9 @@ def version(kind: str, name: str) -> str:
     The plug-in, the files of its own that it imports (of a package: all of the
     package), and every room a training run goes through.
     """
-    return code.version([*sources(kind, name), *code.up_to(code.TRAINING)])
+    rooms = code.version([*sources(kind, name), *code.up_to(code.TRAINING)])
+    factory = place(kind, name).factory
+    return rooms if factory is None else f"{rooms} {objects.version(factory)}"
 
 
 def sources(kind: str, name: str) -> tuple[Path, ...]:
@@ -119,19 +124,45 @@ def elsewhere(kind: str, name: str) -> dict[str, str] | None:
     if at.origin == SUITE:
         return None
     version = code.version(sources(kind, name))
+    version = version if at.factory is None else objects.version(at.factory)
     return {"kind": kind, "name": name, "origin": at.origin, "code": version}
 
 
 def summary(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring."""
-    path = source(kind, name)
-    node: Any = functions(path)[name] if kind in RETURNS else plugins.parse(path)
+    at = place(kind, name)
+    within = kind in RETURNS and at.origin == SUITE  # a file of the suite's has several
+    node: Any = functions(at.path)[name] if within else plugins.parse(at.path)
     return (ast.get_docstring(node) or "").split("\n")[0]
 
 
 def settings(kind: str, name: str) -> dict[str, Setting]:
     """Return a factory's settings, read from its source. Raises: `read_settings`."""
-    return read_settings(source(kind, name), name)
+    at = place(kind, name)
+    if at.factory is not None:
+        return _signature(at.factory)
+    return read_settings(at.path, name)
+
+
+def _signature(factory: Callable) -> dict[str, Setting]:
+    """Return the settings of a function that was handed over in Python.
+
+    Raises UserError for one without an annotation: it could not be checked.
+    """
+    described = {}
+    hints = typing.get_type_hints(factory, include_extras=True)
+    for name, argument in inspect.signature(factory).parameters.items():
+        if argument.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        if name not in hints:
+            raise UserError(
+                f"{factory.__name__}: the setting {name!r} has no annotation; say what "
+                f"it is, as {name}: float"
+            )
+        required = argument.default is inspect.Parameter.empty
+        default = None if required else argument.default
+        described[name] = Setting(hints[name], default, required)
+    return described
 
 
 def read_settings(path: Path, name: str) -> dict[str, Setting]:

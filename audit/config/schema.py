@@ -94,7 +94,8 @@ class TaskSpec(Section):
     """What is learnt: a model of `models.networks` on some classes of the data."""
 
     model: str
-    classes: list[NonNegativeInt] = []  # none where labels are numbers
+    # none where labels are numbers; `all` = those of the data
+    classes: list[NonNegativeInt] | Literal["all"] = []
     label_private: bool = False  # count the label among what an attacker wants
     settings: dict[str, Any] = {}
 
@@ -120,8 +121,9 @@ class ScenarioSpec(Section):
     seed: Seed = 0
     task: TaskSpec
     features: Features = Features()
-    data: str = "auto"
+    data: str = "auto"  # the name of a data set, `auto`, or `file:PATH.npz`
     sets: Annotated[dict[str, DataSet], Len(1)]
+    splits: dict[str, Any] = {}  # words of `SplitSizes` that win over those of the set
     runs: Runs = 1
     accounting_runs: Runs = 1
     delta: Share = 1e-9

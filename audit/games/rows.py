@@ -244,12 +244,12 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
     if result is None or result.error is None or floor is None:
         return None
     problem, scenario = audited.problem, audited.scenario
-    splits, wanted = problem.splits, next(iter(scenario.spec.sets))
+    splits, wanted = problem.splits, scenario.stands_in_for
     undefended = [  # nothing protects them: positive controls
         learner.label
         for learner in audited.learners
         if learner.defense.fisher is None and learner.defense.rdp is None
-        if "approximate" not in learner.defense.traits
+        if not {"approximate", "unaccounted"} & learner.defense.traits
     ]
     controls = [
         other.result.error
@@ -274,7 +274,7 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         runs=result.numbers["runs"],
         control=controls[0] if controls else None,
         is_control=trial.defense in undefended,
-        stand_in="" if scenario.data == wanted else f"{scenario.data}, not {wanted}",
+        stand_in="" if wanted is None else f"{scenario.data}, not {wanted}",
         augmented="" if size == distinct else augmented,
         measured=ran.measured,
         same_noise=null.get("same_noise"),
@@ -341,7 +341,7 @@ def data_used(scenario: Scenario, problem: Problem) -> dict[str, Any]:
 def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.ndarray]:
     """Return the per-target arrays that figures are drawn from."""
     kept = _pictures(audited, floor_guess)
-    people = audited.problem.dataset.name in PEOPLE
+    hidden = _hidden(audited.problem)
     for label, guarantees in audited.guarantees.items():
         values = {"dfil": guarantees.dfil, "eta": guarantees.eta}
         values |= {b.name: np.asarray(b.value) for b in guarantees.bounds}
@@ -349,12 +349,17 @@ def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.nda
         kept |= {f"{label}/{k}": v for k, v in values.items() if v is not None}
     for trial in audited.trials:
         for name, array in (trial.result.arrays if trial.result else {}).items():
-            if name == "guess" and people:
+            if name in ("guess", "mean_guess") and hidden:
                 continue
             if name == "mean_guess":  # of every record; only some are looked at
                 array = array[kept["shown"]]
             kept[f"{trial.defense}/{trial.attack.label}/{name}"] = array
     return kept
+
+
+def _hidden(problem: Problem) -> bool:
+    """Return whether records, and guesses at them, stay out of cards and figures."""
+    return problem.dataset.private or problem.dataset.name in PEOPLE
 
 
 def _pictures(
@@ -363,7 +368,7 @@ def _pictures(
     """Return labels, the floor, and the images that figures show."""
     problem, floor = audited.problem, audited.floor
     kept = {} if floor is None else {"floor": floor}
-    if problem.dataset.name in PEOPLE:
+    if _hidden(problem):
         return kept
     if problem.pictures is None:
         targets = problem.splits.targets

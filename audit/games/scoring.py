@@ -93,9 +93,11 @@ def squared(
 def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, Any]:
     """Return SSIM, PSNR and LPIPS of one guess per target, clipped to [0, 1].
 
-    Guesses and targets are [targets, H, W, C]; `weights` are those of LPIPS, or the
-    reason why there are none.
+    Guesses and targets are [targets, H, W, C], else there are no such numbers;
+    `weights` are those of LPIPS, or the reason why there are none.
     """
+    if targets.ndim != 4:
+        return {"ssim": None, "psnr_median": None, "lpips": None}
     clipped = np.clip(guesses, 0, 1)
     ssim, window = metrics.ssim(clipped, targets)
     psnr = np.asarray(metrics.psnr(clipped, targets))
@@ -141,6 +143,10 @@ def _lpips(result: AttackResult) -> str:
     return f"{float(result.lpips):.3f}".removeprefix("0")
 
 
+def _decibels(psnr: float | None) -> str:
+    return "-" if psnr is None else f"{float(psnr):.1f}"
+
+
 def _below(result: AttackResult) -> str:
     counts = result.get("below_bound")
     return "-" if counts is None else f"{counts['within_below']} of {counts['within']}"
@@ -164,7 +170,7 @@ TRIAL = {
     "bias²": lambda r: number(r["bias2"]),
     "variance": lambda r: number(r["variance"]),
     "SSIM": lambda r: number(r.get("ssim")),
-    "PSNR": lambda r: f"{float(r['psnr_median']):.1f}" if "psnr_median" in r else "-",
+    "PSNR": lambda r: _decibels(r.get("psnr_median")),
     "LPIPS": _lpips,
     "wins": lambda r: rounded_share(r.get("win_rate")),
     "beats floor": lambda r: rounded_share(r["beats_floor"]),

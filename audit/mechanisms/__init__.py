@@ -30,6 +30,7 @@ from audit.mechanisms.noisy_sgd import predictor as predictor
 from audit.mechanisms.output_perturbation import (
     output_perturbation as output_perturbation,
 )
+from audit.mechanisms.own_loop import from_train as from_train
 from audit.mechanisms.query import Side as Side
 from audit.mechanisms.query import gradient as gradient
 from audit.mechanisms.query import masked as masked

@@ -128,6 +128,7 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
         return model.clipped_information(*inputs(params, z), treatment(side))
 
     # exact while the first layer is narrow; else the builder's probes are cheaper
-    exact = task.linear is not None or task.dense.width <= NARROW
+    narrow = task.linear is None and not task.dense.passes
+    exact = task.linear is not None or (narrow and task.dense.width <= NARROW)
     matrix = information if model is affine else None
     return ClosedForms(total, trace if exact else None, score, matrix)

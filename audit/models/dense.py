@@ -28,11 +28,20 @@ from audit.models.affine import Head, Treatment, masked
 
 
 class Stack(NamedTuple):
-    """Dense layers with one activation between them; the last gives the logits."""
+    """Dense layers, and how an example passes through them.
 
-    layers: tuple[str, ...]  # where `params` holds each {"kernel", "bias"}
-    activation: Callable  # element by element
-    width: int  # of the first hidden layer
+    Either one activation stands between them and the last gives the logits, or `passes`
+    says what each layer gets, forward and backward.
+    """
+
+    layers: tuple[Any, ...]  # where `params` holds each {"kernel", "bias"}: a name, or
+    # a path of names
+    activation: Callable = lambda z: z  # element by element
+    width: int = 0  # of the first hidden layer
+    # (params, x [m, d], y [m]) -> inputs, errors, each [m, width] per layer; None = by
+    # `activation`, and the loss is the cross-entropy
+    passes: Callable | None = None
+    unbiased: frozenset = frozenset()  # of `layers`: those without a bias
 
 
 class _Passes(NamedTuple):
@@ -43,7 +52,18 @@ class _Passes(NamedTuple):
 
 
 def _heads(stack: Stack, tree: Any) -> list[Head]:
-    return [Head(**tree[name]) for name in stack.layers]
+    found = (_at(tree, name) for name in stack.layers)
+    return [Head(layer["kernel"], layer.get("bias")) for layer in found]
+
+
+def _path(name: Any) -> tuple:
+    return name if isinstance(name, tuple) else (name,)
+
+
+def _at(tree: Any, name: Any) -> Any:
+    for step in _path(name):
+        tree = tree[step]
+    return tree
 
 
 def _masks(stack: Stack, mask: Any) -> list[Any]:
@@ -51,14 +71,21 @@ def _masks(stack: Stack, mask: Any) -> list[Any]:
 
 
 def _tree(stack: Stack, heads: list[Head]) -> Any:
-    pairs = zip(stack.layers, heads, strict=True)
-    return {name: head._asdict() for name, head in pairs}
+    tree: dict[Any, Any] = {}
+    for name, head in zip(stack.layers, heads, strict=True):
+        into = tree
+        for step in _path(name):
+            into = into.setdefault(step, {})
+        into |= {k: v for k, v in head._asdict().items() if v is not None}
+    return tree
 
 
 def _both_ways(
     stack: Stack, params: Any, x: Any, y: Any, to: Treatment
 ) -> tuple[_Passes, Any]:
     """Return both passes of every example, and the masked offset."""
+    if stack.passes is not None:
+        return _Passes(*stack.passes(params, x, y)), masked(to.mask, to.offset)
     z = affine.affine(_heads(stack, params)[0], x)
     later = _after(stack, params, z, y, to.classes)
     passes = later._replace(inputs=[x, *later.inputs])
@@ -83,9 +110,10 @@ def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> _Passes:
 def _square(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
     """Return the squared norm of every masked gradient plus offset [m]."""
     square = jnp.zeros(passes.inputs[0].shape[:1], passes.inputs[0].dtype)
-    for a, e, m in zip(*passes, _masks(stack, mask), strict=True):
+    layers = zip(stack.layers, *passes, _masks(stack, mask), strict=True)
+    for name, a, e, m in layers:
         if m is None:
-            square += ((a**2).sum(-1) + 1) * (e**2).sum(-1)
+            square += ((a**2).sum(-1) + (name not in stack.unbiased)) * (e**2).sum(-1)
         else:
             square += (affine.affine(m, a**2) * e**2).sum(-1)
     if offset is not None:
@@ -114,7 +142,8 @@ def clipped_total(
     phi = phi if weight is None else phi * weight
     scaled = [phi[..., None] * e for e in passes.errors]
     heads = [
-        Head(a.T @ e, e.sum(-2)) for a, e in zip(passes.inputs, scaled, strict=True)
+        Head(a.T @ e, None if name in stack.unbiased else e.sum(-2))
+        for name, a, e in zip(stack.layers, passes.inputs, scaled, strict=True)
     ]
     total = masked(to.mask, _tree(stack, heads))
     if offset is None:

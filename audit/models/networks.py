@@ -26,6 +26,7 @@ ACTIVATIONS = {
     "sigmoid": nn.sigmoid,
     "softplus": nn.softplus,
 }
+CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 KINKED = {"relu"}  # discontinuous gradients in the record: no Fisher information
 # Glorot-normal weights and N(0, .01^2) biases: the initialisation of Guo et al. (2022)
 # and Edmunds (2024), whose code builds on stax.
@@ -160,7 +161,7 @@ def _task(
     features: tuple[int, ...],
     classes: int,
     *,
-    loss: Callable = optax.softmax_cross_entropy_with_integer_labels,
+    loss: Callable = CROSS_ENTROPY,
     padded: bool = False,
     linear: Any = None,
 ) -> Task:
@@ -171,6 +172,11 @@ def _task(
     affine in x.
     """
     shape = "x".join(map(str, features))
+    if classes < 2 and loss is CROSS_ENTROPY:
+        raise ValueError(
+            f"{name} needs classes, and the labels are numbers: save labels as "
+            f"integers, or take task.model=regression"
+        )
 
     def logits(params: Any, x: jax.Array) -> jax.Array:
         out: Any = module.apply({"params": params}, x)

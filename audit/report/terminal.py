@@ -25,8 +25,10 @@ def banner(scenario: Scenario, game: Game) -> str:
     """Return what is about to run, on which data, before anything does."""
     spec, splits = scenario.spec, scenario.splits
     lines = [f"{spec.name}: {spec.title}", f"data: {scenario.data}"]
-    if scenario.data != next(iter(spec.sets)):
-        lines[-1] += f" (stands in for {next(iter(spec.sets))}, not found here)"
+    if scenario.own is not None:
+        lines[-1] += f" ({scenario.own.note})"
+    if scenario.stands_in_for is not None:
+        lines[-1] += f" (stands in for {scenario.stands_in_for}, not found here)"
     fixed = "all other" if splits.fixed is None else str(splits.fixed)
     sizes = f"{fixed} fixed records, {splits.targets} targets"
     if game.sizes is not None:
@@ -55,7 +57,8 @@ def table(card: Scorecard) -> str:
 def render(out: Table) -> str:
     """Return a table as plain text, at most 120 columns wide."""
     file = io.StringIO()
-    Console(file=file, width=WIDTH, color_system=None).print(out)
+    plain: dict[str, Any] = {"color_system": None, "force_jupyter": False}
+    Console(file=file, width=WIDTH, **plain).print(out)
     return "\n".join(line.rstrip() for line in file.getvalue().split("\n")).strip("\n")
 
 
@@ -89,6 +92,7 @@ def notes(card: Scorecard) -> str:
         for attack, result in results.items()
         if result["fit"].get("augmented")
     )
+    lines += [f"model: {line}" for line in card.provenance.model]
     unavailable = {result.get("lpips_unavailable") for result in results.values()}
     lines += [f"LPIPS unavailable: {why}" for why in sorted(unavailable - {None})]
     return "\n".join(lines)

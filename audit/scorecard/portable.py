@@ -16,6 +16,7 @@ SUITE = Path(__file__).resolve().parents[2]
 _BEFORE = r"(?<![\w.:/~\\-])"
 _QUOTED = re.compile(r"""(?<=['"])/[^'"\n]+""")
 _OWN_FOLDER = re.compile(r"""(out|store)=['"]?/""")
+_FILE = re.compile(r"\bfile:(/[^\s'\",;:()<>|]+)")  # the word of data of one's own
 _BARE = re.compile(rf"""{_BEFORE}/[^\s'",;:()<>|]+""")
 
 
@@ -24,6 +25,7 @@ def portable(text: str) -> str:
     known = "|".join(re.escape(str(folder)) for folder in _known())
     text = re.sub(rf"{_BEFORE}(?:{known})/(?=[^\s'\"])", "", text)
     text = re.sub(rf"{_BEFORE}(?:{known})(?![\w.-])", ".", text)
+    text = _FILE.sub(lambda path: f"file:{portable(path[1])}", text)
     for pattern in (_QUOTED, _BARE):
         text = pattern.sub(lambda path: _last_name(path[0]), text)
     return text

@@ -87,7 +87,7 @@ class ChosenBy(Record):
 class PlugInUsed(Record):
     """A plug-in that is not the suite's own."""
 
-    kind: Literal["defense", "attack", "bound", "game", "scenario"]
+    kind: Literal["defense", "attack", "bound", "game", "model", "data", "scenario"]
     name: Name
     origin: Line
     code: Digest
@@ -107,6 +107,7 @@ class Provenance(Record):
     cpus: Count | None
     chosen: dict[Name, ChosenBy] = {}
     plugins: list[PlugInUsed] = []
+    model: list[Line] = []  # what is known of a model that is not the suite's own
 
 
 class DataUsed(Record):

@@ -60,7 +60,7 @@ class ScenarioCase:
     @functools.cached_property
     def problem(self) -> Any:
         """Its data and its task."""
-        if data.where(self.scenario.data) is None:
+        if self.scenario.own is None and data.where(self.scenario.data) is None:
             does_not_apply(f"{self.scenario.data} is not on this machine")
         return audits.load(self.scenario, compose.play(self.scenario))
 
@@ -99,7 +99,7 @@ def every_name_exists(case: ScenarioCase) -> None:
     scenario, text = case.scenario, case.text
     registry.source("model", scenario.spec.task.model)
     for name in text["sets"]:
-        if name not in data.names():
+        if name not in (*data.names(), *registry.names("data")):
             broken(f"no data set {name!r}")
     for kind in ("defense", "attack", "bound"):
         used = {e.label: e.name for e in scenario.line_ups[kind]}

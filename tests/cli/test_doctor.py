@@ -141,3 +141,12 @@ def test_text_is_aligned_and_narrow():
     assert all(line.startswith(" " * first.index("fine")) for line in rest)
     assert all(len(line) <= doctor.WIDTH for line in [first, second, *rest])
     assert doctor.render([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("there", "says"), [(True, "-e '.[x]'"), (False, "'breachmark[x]'")]
+)
+def test_advice_fits_how_the_suite_is_installed(there, says, monkeypatch):
+    monkeypatch.setattr(doctor.Path, "is_file", lambda path: there)
+    assert doctor.advice("x") == f"pip install {says}"
+    assert doctor.advice() == f"pip install {'-e .' if there else 'breachmark'}"

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+from audit.scorecard.view import Column, Line
 
 HERE = Path(__file__).parent / "templates"
 MOST_BYTES = 2_000_000  # of a page
@@ -55,6 +58,30 @@ def beside(folder: Path, name: str) -> Path | None:
     path = folder / name
     inside = Path(name).name == name and path.resolve().parent == folder.resolve()
     return path if inside and path.is_file() else None
+
+
+FRAGMENT = Markup(
+    '<div style="max-width: 75em"><table><thead><tr>{head}</tr></thead>'
+    "<tbody>{rows}</tbody></table><small>{notes}</small></div>"
+)
+
+
+def fragment(
+    columns: Sequence[Column], lines: Sequence[Line], notes: Sequence[str]
+) -> str:
+    """Return a table and its notes as HTML for a notebook's cell, all of it escaped."""
+
+    def cells(tag: str, texts: Iterable[str]) -> Markup:
+        return Markup("").join(
+            Markup("<{0}>{1}</{0}>").format(Markup(tag), text) for text in texts
+        )
+
+    rows = (cells("td", (c.cell(line) for c in columns)) for line in lines)
+    return FRAGMENT.format(
+        head=cells("th", (c.header for c in columns)),
+        rows=Markup("").join(Markup("<tr>{}</tr>").format(row) for row in rows),
+        notes=Markup("<br>").join(notes),
+    )
 
 
 def figures(folder: Path) -> list[str]:

@@ -1,0 +1,1 @@
+"""What people call from Python: `audit.run`, `audit.scenario`, `audit.compare`."""

@@ -1,0 +1,369 @@
+"""Two scorecards side by side, and whether the second protects less.
+
+For every defense in both, the strongest attack on it is compared with the strongest
+attack on the other, of the attacks that both cards have. Two things make a difference
+noise: which targets there are, and what a seed draws for all of them at once (where
+training begins, the attacker's own models). Where the targets are the same, errors are
+compared target by target, else as independent numbers. With one seed on both sides all
+draws are common. What another seed changes is estimated from several cards per side;
+from one card each it is not known, and then no attack can show a difference.
+
+The interval is for the difference, at 95% for all defenses together (Bonferroni). A
+defense protects less if the whole interval says so, and by more than the thousandth
+that rounding on another machine may do; or if its accounted epsilon is larger, or gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from audit.engine import store
+from audit.errors import UserError
+from audit.report import columns, html, terminal
+from audit.scorecard.card import plain
+from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
+from audit.scorecard.view import number
+
+LEVEL = 0.95  # of all intervals together
+LEAST = 1e-3  # of a number: less may be rounding
+# metric -> per-target errors on a card: the headline is their mean, or 1 minus that
+ERRORS = {"mse": "mse", "success": "wrong"}
+
+
+class ComparedDefense(NamedTuple):
+    """The strongest attacks on one defense, the second card's less the first's."""
+
+    defense: str
+    attacks: tuple[str, str]  # the strongest on each card
+    metric: str
+    values: tuple[float, float]
+    difference: float  # of strength: above 0, the second protects less
+    low: float
+    high: float
+    paired: int  # targets compared one by one; 0 = two independent numbers
+    weaker: bool
+
+
+class ComparedEpsilon(NamedTuple):
+    """An accounted epsilon on both cards; None = there is none."""
+
+    defense: str
+    adjacency: str
+    values: tuple[float | None, float | None]
+    weaker: bool
+
+
+class CardComparison(NamedTuple):
+    """What two cards say of the defenses that both have."""
+
+    attacked: tuple[ComparedDefense, ...]
+    accounted: tuple[ComparedEpsilon, ...]
+    left_out: tuple[str, ...]  # what could not be compared, and why
+
+    @property
+    def weaker(self) -> bool:
+        """Whether some defense of the second card protects less, beyond noise."""
+        rows: list[Any] = [*self.attacked, *self.accounted]
+        return any(row.weaker for row in rows)
+
+    def __str__(self) -> str:
+        """Return the rows as a table, what was left out, and the verdict."""
+        return render(self)
+
+    def __repr__(self) -> str:
+        """Return the same, for a notebook."""
+        return render(self)
+
+    def frame(self) -> Any:
+        """Return the attacked defenses as a pandas DataFrame, one row each."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "defense": row.defense,
+                    "metric": row.metric,
+                    "first": row.values[0],
+                    "first_attack": row.attacks[0],
+                    "second": row.values[1],
+                    "second_attack": row.attacks[1],
+                    "stronger_by": row.difference,
+                    "low": row.low,
+                    "high": row.high,
+                    "paired_targets": row.paired,
+                    "weaker": row.weaker,
+                }
+                for row in self.attacked
+            ]
+        )
+
+
+def read(place: str) -> list[Scorecard]:
+    """Return the card of a run, or the cards in a folder of runs.
+
+    Raises:
+      UserError: if there is none, or one cannot be read.
+    """
+    folder = Path(place).expanduser()
+    inside = sorted(path.parent for path in folder.glob("*/scorecard.json"))
+    if inside and not (folder / "scorecard.json").exists():
+        return [html.load(each) for each in inside]
+    return [html.load(html.locate(str(folder)))]
+
+
+def compare(
+    first: Scorecard | Sequence[Scorecard], second: Scorecard | Sequence[Scorecard]
+) -> CardComparison:
+    """Compare the second card with the first; either may be several seeds of one.
+
+    Raises:
+      UserError: if they are of two scenarios, of two data sets, or share no defense; if
+        cards of one side differ in more than the seed.
+    """
+    sides = [_side(cards) for cards in (first, second)]
+    one, other = (side[0] for side in sides)
+    for what, a, b in (
+        ("scenarios", one.scenario.scenario, other.scenario.scenario),
+        ("games", one.scenario.game, other.scenario.game),
+        ("data sets", one.data.name, other.data.name),
+    ):
+        if a != b:
+            raise UserError(
+                f"these cards are of two {what}: {a} and {b}; give two of one"
+            )
+    both = [label for label in one.defenses if label in other.defenses]
+    if not both:
+        raise UserError(
+            f"no defense is on both cards: {', '.join(one.defenses)} on the first, "
+            f"{', '.join(other.defenses)} on the second"
+        )
+    left_out = [
+        f"{label}: on one card only"
+        for label in (*one.defenses, *other.defenses)
+        if label not in both
+    ]
+    shared = set.intersection(
+        *({t.attack for t in card.trials} for side in sides for card in side)
+    )
+    attacked = []
+    for label in both:
+        before, after = (_strongest(side, label, shared) for side in sides)
+        if before is None or after is None:
+            left_out.append(f"{label}: no valid attack is on both cards")
+        else:
+            attacked.append((label, before, after))
+    level = 1 - (1 - LEVEL) / max(1, len(attacked))
+    rows = [_attacked(*each, level) for each in attacked]
+    if any(math.isinf(row.high) for row in rows):
+        left_out.append(
+            "the attacks: two seeds, one card each, cannot tell what a seed changes; "
+            "give one seed on both sides, or folders with several cards"
+        )
+    accounted = [
+        row
+        for label in both
+        for row in _accounted(label, one.defenses[label], other.defenses[label])
+    ]
+    return CardComparison(tuple(rows), tuple(accounted), tuple(left_out))
+
+
+def _side(cards: Scorecard | Sequence[Scorecard]) -> list[Scorecard]:
+    """Return the cards of one side, of one setting and of different seeds."""
+    side = [cards] if isinstance(cards, Scorecard) else list(cards)
+    settings = set()
+    for card in side:
+        words = plain(card.scenario)
+        words = {k: v for k, v in words.items() if k not in ("seed", "lanes")}
+        settings.add(store.digest(words))
+    seeds = {card.scenario.seed for card in side}
+    if len(settings) != 1 or len(seeds) < len(side):
+        raise UserError(
+            f"{len(side)} cards on one side, of {len(settings)} settings and "
+            f"{len(seeds)} seeds; they may differ in the seed alone"
+        )
+    return sorted(side, key=lambda card: card.scenario.seed)
+
+
+class _Attacked(NamedTuple):
+    """The strongest attack on one defense, on all cards of a side."""
+
+    attack: str
+    metric: str
+    floor: float
+    higher: bool  # whether a higher value is a stronger attack
+    values: np.ndarray  # [cards]
+    seeds: tuple[int, ...]  # [cards]
+    se: float  # of the mean of values, over targets
+    errors: np.ndarray | None  # [targets], mean over cards; None = not on the cards
+    targets: str  # digest of the data
+
+    @property
+    def strength(self) -> np.ndarray:
+        """The values, signed so that a larger one is a stronger attack."""
+        return self.values * (1 if self.higher else -1)
+
+
+def _strongest(
+    side: list[Scorecard], label: str, attacks: set[str]
+) -> _Attacked | None:
+    """Return the attack that is strongest on average over the cards of a side."""
+    trials: list[list[TrialRow]] = []
+    for attack in sorted(attacks):
+        rows = []
+        for card in side:
+            only = [t for t in card.trials if t.attack == attack]
+            rows.append(columns.strongest(card._replace(trials=only), label))
+        if None not in rows:
+            trials.append([row for row in rows if row is not None])
+    each = [_read(side, rows) for rows in trials]
+    return max(each, key=lambda a: float(a.strength.mean()), default=None)
+
+
+def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
+    headlines: list[Any] = [row.result and row.result.headline for row in rows]
+    errors = [_errors(card, row) for card, row in zip(side, rows, strict=True)]
+    digests = {card.data.digest for card in side}
+    known = len(digests) == 1 and all(e is not None for e in errors)
+    spread = [float(h.standard_error or 0) for h in headlines]
+    return _Attacked(
+        attack=rows[0].attack,
+        metric=headlines[0].metric,
+        floor=float(headlines[0].floor or 0),
+        higher=headlines[0].better == "higher",
+        values=np.array([float(h.value) for h in headlines]),
+        seeds=tuple(card.scenario.seed for card in side),
+        # targets are the same under every seed: more seeds do not average over them
+        se=max(spread),
+        errors=np.mean(np.array(errors), 0) if known else None,
+        targets=", ".join(sorted(digests)),
+    )
+
+
+def _attacked(label: str, a: _Attacked, b: _Attacked, level: float) -> ComparedDefense:
+    if a.metric != b.metric:
+        raise UserError(
+            f"{label}: {a.metric} on the first card, {b.metric} on the second"
+        )
+    difference = float(b.strength.mean() - a.strength.mean())
+    paired, se, freedom = 0, math.hypot(a.se, b.se), math.inf
+    if a.targets == b.targets and a.errors is not None and b.errors is not None:
+        gaps = a.errors - b.errors
+        paired, freedom = len(gaps), max(1, len(gaps) - 1)
+        se = float(gaps.std(ddof=1) / math.sqrt(paired)) if paired > 1 else math.inf
+    of_seeds, seed_freedom = _over_seeds(a, b)
+    if of_seeds:
+        freedom = min(freedom, seed_freedom)
+    width = math.hypot(se, of_seeds)
+    if math.isfinite(width):
+        width *= float(stats.t.ppf((1 + level) / 2, freedom))
+    scale = max(abs(float(a.values.mean())), abs(a.floor))
+    return ComparedDefense(
+        label,
+        (a.attack, b.attack),
+        a.metric,
+        (float(a.values.mean()), float(b.values.mean())),
+        difference,
+        difference - width,
+        difference + width,
+        paired,
+        difference - width > 0 and difference > LEAST * scale,
+    )
+
+
+def _over_seeds(a: _Attacked, b: _Attacked) -> tuple[float, float]:
+    """Return the standard error that seeds add to the difference, and its freedom."""
+    if a.seeds == b.seeds:
+        n = len(a.seeds)
+        gaps = b.strength - a.strength
+        return (float(gaps.std(ddof=1) / math.sqrt(n)), n - 1) if n > 1 else (0.0, 1)
+    many = [side.strength for side in (a, b) if len(side.seeds) > 1]
+    if not many:
+        return math.inf, 1
+    freedom = sum(len(v) - 1 for v in many)
+    pooled = sum(float(v.var(ddof=1)) * (len(v) - 1) for v in many) / freedom
+    return math.sqrt(pooled * (1 / len(a.seeds) + 1 / len(b.seeds))), freedom
+
+
+def _errors(card: Scorecard, trial: TrialRow) -> np.ndarray | None:
+    """Return the errors a headline is the mean of, [targets]; None = not there."""
+    assert trial.result is not None
+    headline = trial.result.headline
+    name = f"{trial.defense}/{trial.attack}/{ERRORS.get(headline.metric)}"
+    errors = card.arrays.get(name)
+    if errors is None or errors.ndim != 1:
+        return None
+    mean = float(errors.mean())
+    mean = 1 - mean if headline.better == "higher" else mean
+    return errors if math.isclose(mean, float(headline.value), rel_tol=1e-5) else None
+
+
+def _accounted(
+    label: str, first: DefenseRow, second: DefenseRow
+) -> list[ComparedEpsilon]:
+    """Return the epsilons that either defense has, adjacency by adjacency."""
+    rows = []
+    deltas = {d.epsilon.delta for d in (first, second) if d.epsilon}
+    for adjacency in ("replace_one", "add_remove") if len(deltas) == 1 else ():
+        pairs: list[Any] = [d.epsilon and d.epsilon[adjacency] for d in (first, second)]
+        a, b = (None if p is None or p.least is None else float(p.least) for p in pairs)
+        if a is None and b is None:
+            continue
+        weaker = a is not None and (b is None or b > a * (1 + LEAST))
+        rows.append(ComparedEpsilon(label, adjacency.replace("_", "-"), (a, b), weaker))
+    return rows
+
+
+# For people ---------------------------------------------------------------------------
+
+
+def render(compared: CardComparison) -> str:
+    """Return a comparison as terminal tables and a verdict."""
+    from rich import box
+    from rich.table import Table
+
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
+    parts = []
+    if compared.attacked:
+        header = [
+            "defense",
+            "metric",
+            "first",
+            "second",
+            "stronger by [95%]",
+            "targets",
+        ]
+        table = Table(*header, "", header_style="", **look)
+        for row in compared.attacked:
+            values = [
+                f"{number(v)} {name}"
+                for v, name in zip(row.values, row.attacks, strict=True)
+            ]
+            spread = f"{row.difference:+.2g} [{row.low:+.2g}, {row.high:+.2g}]"
+            paired = f"{row.paired} paired" if row.paired else "not paired"
+            word = "weaker" if row.weaker else ""
+            table.add_row(row.defense, row.metric, *values, spread, paired, word)
+        parts.append(terminal.render(table))
+    if compared.accounted:
+        table = Table("defense", "ε", "first", "second", "", header_style="", **look)
+        for one in compared.accounted:
+            values = [number(v, 2) for v in one.values]
+            word = "weaker" if one.weaker else ""
+            table.add_row(one.defense, one.adjacency, *values, word)
+        parts.append(terminal.render(table))
+    if compared.left_out:
+        parts.append("\n".join(f"not compared: {line}" for line in compared.left_out))
+    rows: list[Any] = [*compared.attacked, *compared.accounted]
+    names = dict.fromkeys(row.defense for row in rows if row.weaker)
+    if names:
+        parts.append(f"weaker: the second card protects less: {', '.join(names)}")
+    else:
+        parts.append(
+            "not weaker: nothing protects less on the second card beyond noise"
+        )
+    return "\n\n".join(parts)

@@ -1,0 +1,27 @@
+"""A run's files: its card, its page and its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from audit.report import markdown
+from audit.report.figures import common, drawings
+from audit.scorecard import card as cards
+from audit.scorecard.card import Scorecard
+
+
+def write(card: Scorecard, folder: Path) -> list[Path]:
+    """Write a run's card, page and figures, each whole or not at all; return them.
+
+    Raises:
+      UserError: if the disk is full, or the folder cannot be written.
+    """
+    cards.save(card, folder)
+    figures = drawings(card)
+    with cards.replacing(folder / "scorecard.md") as path:
+        path.write_text(markdown.render(card, list(figures)))
+    for name, draw in figures.items():
+        with cards.replacing(folder / name) as path:
+            common.save(draw(card), path)
+    names = ("scorecard.md", "scorecard.json", "scorecard.npz", *figures)
+    return [folder / name for name in names]

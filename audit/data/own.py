@@ -1,0 +1,256 @@
+"""Data of one's own: an .npz file or arrays, checked before anything is trained.
+
+============  =====================================  ==================================
+array         shape                                  meaning
+============  =====================================  ==================================
+`x`           [N, H, W], [N, H, W, C] or [N, d]      images (bytes, or floats in [0, 1])
+                                                     or a table, in its own units
+`y`           [N]                                    whole numbers from 0: classes;
+                                                     floats: numbers
+`names`       [d], may be left out                   what the columns of a table are
+`split`       [N], may be left out                   "train" or "test" of each record
+============  =====================================  ==================================
+
+Records stay where they are: a card names the data by their digest, and neither holds
+nor draws a record (`Dataset.private`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audit.data import untrusted
+from audit.data.dataset import DataError, Dataset, digest, unit
+from audit.errors import brief
+
+PREFIX = "file:"  # of the word that names a file
+ARRAYS = {"x": True, "y": True, "names": False, "split": False}  # name: needed?
+PARTS = ("train", "test")
+MOST_CLASSES = 10_000
+
+
+def read(path: Path) -> Dataset:
+    """Return the data set of an .npz file; its name has the digest of what it holds.
+
+    Raises:
+      DataError: naming the file, what is wrong with it, and the remedy.
+    """
+    if not path.is_file():
+        raise DataError(f"data={PREFIX}{path}: no such file")
+    if path.suffix != ".npz":
+        raise DataError(f"{path}: an .npz file is wanted; write it by np.savez")
+    try:
+        arrays = untrusted.arrays(path)
+    except untrusted.UNREADABLE as error:
+        raise DataError(f"{path}: {error}; save plain arrays by np.savez") from None
+    lacking = [name for name, needed in ARRAYS.items() if needed and name not in arrays]
+    unknown = sorted(set(arrays) - set(ARRAYS))
+    if lacking or unknown:
+        wrong = [f"lacks {name}" for name in lacking] + [f"has {n}" for n in unknown]
+        raise DataError(f"{path} {', '.join(wrong)}; it holds {', '.join(ARRAYS)}")
+    origin = f"file {path.name}"
+    try:
+        return dataset(**arrays, name=path.stem, origin=origin)  # type: ignore[arg-type]
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def dataset(
+    x: Any,
+    y: Any,
+    *,
+    names: Sequence[str] | None = None,
+    split: Sequence[Any] | None = None,
+    name: str = "arrays",
+    origin: str = "Python",
+    private: bool = True,
+) -> Dataset:
+    """Return checked arrays as a data set.
+
+    Args:
+      x: [N, H, W], [N, H, W, C] images, bytes or floats in [0, 1]; or a table [N, d].
+      y: [N] whole numbers from 0 (classes), or floats (numbers).
+      names: of the columns of a table; default: x0, x1, ...
+      split: "train" or "test" of each record; default: a test part is cut by settings.
+      name: letters, digits, _ and -; the digest of the arrays is added to it.
+      origin: where they are from, in words.
+      private: whether records stay out of cards and figures.
+
+    Raises:
+      DataError: naming the array, what is wrong with it, and the remedy.
+    """
+    x, y = _records(_plain("x", x)), _labels(_plain("y", y))
+    if len(x) != len(y):
+        raise DataError(f"x has {len(x)} records and y {len(y)} labels: give one each")
+    parts = None if split is None else _split(_plain("split", split), len(y))
+    label = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:60].strip("_") or "data"
+    columns = _columns(names, x)
+    made_of = [x, y, np.array(columns, str), *([] if parts is None else [parts])]
+    label = f"{label}-{digest(*made_of)[:8]}"
+    test = np.zeros(len(y), bool) if parts is None else parts
+    return Dataset(
+        name=label,
+        x_train=x[~test],
+        y_train=y[~test],
+        x_test=x[test] if test.any() else None,
+        y_test=y[test] if test.any() else None,
+        origin=origin,
+        note=_note(x, y),
+        columns=columns,
+        private=private,
+    )
+
+
+def check(made: Any, name: str) -> Dataset:
+    """Return what a plug-in of the kind `data` made, checked as a file would be.
+
+    Raises:
+      DataError: if it is no `Dataset`, or one of its arrays is wrong.
+    """
+    if not isinstance(made, Dataset):
+        raise DataError(
+            f"data {name}: returns {type(made).__name__}; return audit.dataset(x, y)"
+        )
+    fields = made._asdict()
+    for part in PARTS:
+        x, y = fields[f"x_{part}"], fields[f"y_{part}"]
+        if part == "test" and x is None and y is None:
+            continue
+        try:
+            x, y = _records(_plain(f"x_{part}", x)), _labels(_plain(f"y_{part}", y))
+        except DataError as error:
+            raise DataError(f"data {name}: {error}") from None
+        if len(x) != len(y):
+            raise DataError(
+                f"data {name}: x_{part} has {len(x)} records and y_{part} {len(y)} "
+                f"labels: give one each"
+            )
+        fields |= {f"x_{part}": x, f"y_{part}": y}
+    columns = _columns(made.columns or None, fields["x_train"])
+    return Dataset(**fields | {"name": name, "columns": columns})
+
+
+def _plain(name: str, values: Any) -> np.ndarray:
+    """Return an array of numbers or text, never of objects."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{name} is no array: {error}") from None
+    if array.dtype.hasobject:
+        raise DataError(
+            f"{name} holds Python objects or ragged lists, not numbers: give all "
+            f"records one shape and one type, as np.stack(records).astype(np.float32)"
+        )
+    return array
+
+
+def _records(x: np.ndarray) -> np.ndarray:
+    """Return records as float32 [N, H, W, C] or [N, d]."""
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"x holds {x.dtype}, not numbers: encode text as columns")
+    if x.ndim not in (2, 3, 4) or not x.size:
+        raise DataError(
+            f"x has shape {x.shape}; [N, H, W], [N, H, W, C] or [N, d] is wanted: "
+            f"reshape it"
+        )
+    if bad := int((~np.isfinite(x)).sum()):
+        raise DataError(
+            f"x holds {bad} values that are not finite numbers: drop or fill them"
+        )
+    if x.ndim == 2:
+        return x.astype(np.float32)
+    x = x[..., None] if x.ndim == 3 else x
+    if x.shape[-1] not in (1, 3):
+        raise DataError(
+            f"x has images with {x.shape[-1]} channels; 1 or 3 stand last: move the "
+            f"axis by np.moveaxis, or flatten to a table [N, d]"
+        )
+    if x.dtype == np.uint8:
+        return unit(x)
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or high > 1:
+        raise DataError(
+            f"x has images from {low:g} to {high:g}, outside [0, 1]: save bytes, or "
+            f"rescale, as (x - x.min()) / (x.max() - x.min())"
+        )
+    return x.astype(np.float32)
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+    """Return labels [N]: int32 for classes, float32 for numbers."""
+    if y.ndim != 1 or not y.size:
+        raise DataError(
+            f"y has shape {y.shape}; one label per record, [N], is wanted: take "
+            f"y.argmax(1) of one-hot labels"
+        )
+    if y.dtype.kind in "US":
+        example = brief(str(y[0]), 30)
+        raise DataError(
+            f"y holds text, such as {example}: number the classes by "
+            f"np.unique(y, return_inverse=True)[1]"
+        )
+    if y.dtype.kind not in "biuf":
+        raise DataError(f"y holds {y.dtype}, not numbers: number the classes from 0")
+    if y.dtype.kind == "f":
+        if bad := int((~np.isfinite(y)).sum()):
+            raise DataError(
+                f"y holds {bad} labels that are not finite numbers: drop these records"
+            )
+        return y.astype(np.float32)
+    if y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= MOST_CLASSES):
+        raise DataError(
+            f"y has labels from {y.min()} to {y.max()}; classes are whole numbers from "
+            f"0 to {MOST_CLASSES - 1}: number them by np.unique(y, "
+            f"return_inverse=True)[1], or save floats where labels are numbers"
+        )
+    return y.astype(np.int32)
+
+
+def _split(split: np.ndarray, records: int) -> np.ndarray:
+    """Return whether each record is of the test part [N]."""
+    given = sorted({str(part) for part in split.ravel()[:10_000]})
+    if split.shape != (records,) or not set(given) <= set(PARTS):
+        raise DataError(
+            f"split has shape {split.shape} and words {brief(given)}; one of "
+            f"{', '.join(PARTS)} per record is wanted"
+        )
+    test = split.astype(str) == "test"
+    if test.all() or not test.any():
+        raise DataError(
+            f"split says {given[0]!r} of every record: leave it out, or name both parts"
+        )
+    return test
+
+
+def _columns(names: Sequence[str] | None, x: np.ndarray) -> tuple[str, ...]:
+    """Return the names of a table's columns; none for images."""
+    if x.ndim != 2:
+        if names is not None:
+            raise DataError("names are of a table's columns, and x holds images")
+        return ()
+    columns = [f"x{i}" for i in range(x.shape[1])] if names is None else names
+    columns = [str(name) for name in _plain("names", columns).ravel()]
+    if len(columns) != x.shape[1] or len(set(columns)) < len(columns):
+        raise DataError(
+            f"names has {len(columns)} names, {len(set(columns))} of them different, "
+            f"and x {x.shape[1]} columns: name each column once"
+        )
+    return tuple(columns)
+
+
+def _note(x: np.ndarray, y: np.ndarray) -> str:
+    """Return what there is in one line: shapes, labels, records that stand twice."""
+    shape = "x".join(map(str, x.shape[1:]))
+    kind = "images" if x.ndim == 4 else "rows of a table"
+    if y.dtype.kind == "f":
+        labels = f"labels are numbers from {y.min():g} to {y.max():g}"
+    else:
+        labels = f"{len(np.unique(y))} classes"
+    again = len(y) - len({row.tobytes() for row in np.ascontiguousarray(x)})
+    twice = f"; {again} records stand there more than once" if again else ""
+    return f"{len(y)} {kind} of {shape}, {labels}{twice}"

@@ -1,0 +1,127 @@
+"""Where a network has no continuous gradient in its input: there is no Fisher reading.
+
+The Fisher information of a noised gradient differentiates that gradient in the record.
+An operation whose own slope jumps (ReLU, max pooling, a rounding) makes it jump, and
+Cramer-Rao's theorem does not hold. A network is read as the operations it is traced to.
+Operations that jump inside of a function known to be smooth (softplus takes a maximum,
+and is smooth) do not count; any other doubt counts against the network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+
+SUITE = Path(__file__).resolve().parent.parent
+WHY = "its slope jumps"
+# operation -> why it is not smooth
+JUMPS = {
+    "max": WHY, "min": WHY, "abs": WHY, "clamp": WHY, "reduce_max": WHY,
+    "reduce_min": WHY, "cummax": WHY, "cummin": WHY, "reduce_window_max": WHY,
+    "reduce_window_min": WHY, "sort": WHY, "top_k": WHY,
+    "sign": "it jumps", "floor": "it jumps", "ceil": "it jumps", "round": "it jumps",
+    "argmax": "it jumps", "argmin": "it jumps", "rem": "it jumps",
+    "select_n": "it chooses by the record", "cond": "it branches on the record",
+    "while": "it stops by the record",
+}  # fmt: skip
+# continuous slope, whatever they are made of
+SMOOTH = {
+    "elu", "celu", "gelu", "silu", "swish", "mish", "softplus", "sigmoid",
+    "log_sigmoid", "softmax", "log_softmax", "_softmax",
+    "logsumexp", "logaddexp", "_logaddexp", "tanh", "erf",
+}  # fmt: skip
+NORMALISERS = "normalization.py"  # of flax: the maximum there is of a variance and 0
+NAMED = {"reduce_window_max": "max_pool", "max": "maximum", "min": "minimum"}
+
+
+class Jump(NamedTuple):
+    """One operation without a continuous slope."""
+
+    name: str  # relu, max_pool
+    why: str
+    where: str  # "line 12 of net.py"; "" = not known
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.name}{place}: {self.why}"
+
+
+def jumps(fn: Callable, x: Any) -> list[Jump]:
+    """Return the operations of `fn` at `x` that depend on x and have no smooth slope.
+
+    Args:
+      fn: (x) -> arrays, traced and not run.
+      x: [*features] an example, for its shape and type.
+    """
+    traced = jax.make_jaxpr(fn)(x)
+    found = _inside(traced.jaxpr, set(map(id, traced.jaxpr.invars)), "", "")
+    return list(dict.fromkeys(found))
+
+
+def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jump]:
+    """Yield the jumps of a program; `moving` are its variables that depend on x.
+
+    Its name and its line are those of the call, as it may have been traced elsewhere.
+    """
+    for eqn in jaxpr.eqns:
+        depends = [id(v) in moving for v in eqn.invars]
+        if not any(depends):
+            continue
+        moving.update(map(id, eqn.outvars))
+        kind = eqn.primitive.name
+        called = str(eqn.params.get("name", "")) or name
+        if called in SMOOTH and not (called == "elu" and _bent(eqn)):
+            continue
+        where = place or _line(eqn)
+        if where == NORMALISERS:
+            continue
+        if kind in JUMPS and not (kind == "select_n" and not depends[0]):
+            yield Jump(name.strip("_") or NAMED.get(kind, kind), JUMPS[kind], where)
+            continue
+        for inner in _programs(eqn):
+            # of a loop or a branch: take every argument to depend on x, in doubt
+            same = len(inner.invars) == len(depends)
+            some = depends if same else [True] * len(inner.invars)
+            pairs = zip(inner.invars, some, strict=True)
+            yield from _inside(
+                inner, {id(v) for v, moves in pairs if moves}, called, where
+            )
+
+
+def _bent(eqn: Any) -> bool:
+    """Return whether an ELU has another slope than 1 below 0, as SELU's."""
+    given = (getattr(v, "val", None) for v in eqn.invars[1:])  # None = not a constant
+    return any(alpha != 1.0 for alpha in given)
+
+
+def _programs(eqn: Any) -> Iterator[Any]:
+    """Yield the programs an operation calls."""
+    for value in eqn.params.values():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, core.ClosedJaxpr):
+                yield one.jaxpr
+            elif isinstance(one, core.Jaxpr):
+                yield one
+
+
+def _line(eqn: Any) -> str:
+    """Return the line of the user's that an operation is from, as far as JAX knows."""
+    frames = getattr(eqn.source_info.traceback, "frames", ())
+    for frame in frames:
+        path = Path(frame.file_name)
+        if path.name == NORMALISERS and "flax" in path.parts:
+            return NORMALISERS
+        if re.search(r"[/\\](site-packages|dist-packages)[/\\]", frame.file_name):
+            continue
+        if SUITE in path.parents:
+            return ""
+        # a cell of a notebook is a file in a temporary folder
+        name = "a cell" if "ipykernel" in frame.file_name else path.name
+        return f"line {frame.line_num} of {name}"
+    return ""

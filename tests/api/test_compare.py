@@ -1,0 +1,123 @@
+"""Two cards side by side: which differences are noise."""
+
+import numpy as np
+import pytest
+
+import audit
+from audit.api.comparison import compare
+from audit.errors import UserError
+from audit.scorecard import card as cards
+from tests import pages
+from tests.commands import call
+
+RNG = np.random.default_rng(0)
+ERRORS = RNG.uniform(0.01, 0.05, 200)
+
+
+def card(errors, *, seed=0, epsilon=None, attack="a", name="digits"):
+    """A card of one defense with one attack's errors per target."""
+    se = float(errors.std(ddof=1) / np.sqrt(len(errors)))
+    headline = {
+        "metric": "mse", "value": float(errors.mean()), "standard_error": se,
+        "better": "lower", "floor": 0.05,
+    }  # fmt: skip
+    pair = {"rdp": epsilon, "tight": None}
+    guarantee = {"delta": 1e-5, "replace_one": pair, "add_remove": pair}
+    made = pages.typed(
+        scenario={"seed": seed, "scenario": name},
+        defenses={"d": {"epsilon": guarantee if epsilon else None}},
+        trials=[{"defense": "d", "attack": attack, "result": {"headline": headline}}],
+        arrays={f"d/{attack}/mse": errors},
+    )
+    return made
+
+
+def test_the_same_card_twice():
+    one = card(ERRORS, epsilon=3.0)
+    compared = compare(one, one)
+    assert not compared.weaker
+    (row,) = compared.attacked
+    assert (row.difference, row.low, row.high, row.paired) == (0, 0, 0, 200)
+    assert [e.values for e in compared.accounted] == [(3.0, 3.0)] * 2
+
+
+def test_a_weaker_defense_is_found_target_by_target():
+    """A shift far below the spread over targets shows in pairs, and only there."""
+    shift = 0.02 * ERRORS.std()
+    noise = RNG.normal(0, 0.02 * ERRORS.std(), 200)
+    weaker = card(ERRORS - shift + noise)
+    assert compare(card(ERRORS), weaker).weaker
+    assert not compare(weaker, card(ERRORS)).weaker
+    alone = weaker._replace(arrays={})
+    (row,) = compare(card(ERRORS), alone).attacked
+    assert (row.paired, row.weaker) == (0, False)
+    # the unpaired interval is that of two independent means
+    se = np.hypot(*[ERRORS.std(ddof=1) / np.sqrt(200)] * 2)
+    assert row.high - row.low == pytest.approx(2 * 1.959964 * se, rel=1e-2)
+
+
+def test_false_alarms_are_as_rare_as_the_interval_says():
+    """2.5% of pairs of equal cards: 150 of them, within 4 standard errors."""
+    rng, alarms = np.random.default_rng(1), 0
+    for _ in range(150):
+        noisy = (card(ERRORS + rng.normal(0, 0.01, 200)) for _ in range(2))
+        alarms += compare(*noisy).weaker
+    expected = 150 * 0.025
+    assert abs(alarms - expected) <= 4 * np.sqrt(expected * 0.975)
+
+
+def test_what_a_seed_changes_counts():
+    """A shift that all targets of a seed share is no difference of defenses."""
+    rng = np.random.default_rng(2)
+    seeds = [card(ERRORS + rng.normal(0, 0.004), seed=s, epsilon=2.0) for s in range(8)]
+    best, worst = (f(seeds, key=lambda c: c.floor and _value(c)) for f in (min, max))
+    alone = compare(worst, best)
+    assert not alone.weaker
+    assert np.isinf(alone.attacked[0].high)
+    assert "two seeds, one card each" in alone.left_out[-1]
+    assert not compare(seeds[:4], seeds[4:]).weaker
+    shifted = [card(_errors(c) - 0.015, seed=c.scenario.seed) for c in seeds]
+    assert compare(seeds, shifted).weaker  # paired by seed
+    assert compare(seeds[:4], shifted[4:]).weaker  # and not
+
+
+def _errors(made):
+    return made.arrays["d/a/mse"]
+
+
+def _value(made):
+    return made.trials[0].result.headline.value
+
+
+def test_a_larger_epsilon_is_weaker_whatever_attacks_find():
+    assert compare(card(ERRORS, epsilon=2.0), card(ERRORS, epsilon=2.1)).weaker
+    assert not compare(card(ERRORS, epsilon=2.1), card(ERRORS, epsilon=2.0)).weaker
+    assert compare(card(ERRORS, epsilon=2.0), card(ERRORS)).weaker  # gone
+
+
+def test_cards_that_cannot_be_compared():
+    with pytest.raises(UserError, match="two scenarios: digits and other"):
+        compare(card(ERRORS), card(ERRORS, name="other"))
+    with pytest.raises(UserError, match="may differ in the seed alone"):
+        compare([card(ERRORS), card(ERRORS)], card(ERRORS))
+    lost = compare(card(ERRORS), card(ERRORS, attack="b"))
+    assert lost.left_out == ("d: no valid attack is on both cards",)
+
+
+def test_exit_codes_and_intervals(tmp_path, capsys):
+    made = {"one": card(ERRORS), "weak": card(ERRORS - 0.005), "other": None}
+    made["other"] = card(ERRORS[::-1], seed=1)
+    for name, each in made.items():
+        (tmp_path / name).mkdir()
+        cards.save(each, tmp_path / name)
+    one, weak, other = (str(tmp_path / name) for name in made)
+    for words, code, says in (
+        ((one, one), 0, "+0 [+0, +0]"),
+        ((one, weak), 1, "weaker: the second card protects less: d"),
+        ((one, other), 0, "[-inf, +inf]"),
+    ):
+        assert call("compare", *words) == code
+        assert says in capsys.readouterr().out
+        assert audit.compare(*words).weaker == bool(code)
+    assert call("compare", one) == 2
+    assert "compare which two?" in capsys.readouterr().err
