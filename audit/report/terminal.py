@@ -28,7 +28,8 @@ def banner(scenario: Scenario, game: Game) -> str:
     if scenario.own is not None:
         lines[-1] += f" ({scenario.own.note})"
     if scenario.stands_in_for is not None:
-        lines[-1] += f" (stands in for {scenario.stands_in_for}, not found here)"
+        missing = ", not found here" if spec.data == "auto" else ""
+        lines[-1] += f" (stands in for {scenario.stands_in_for}{missing})"
     fixed = "all other" if splits.fixed is None else str(splits.fixed)
     sizes = f"{fixed} fixed records, {splits.targets} targets"
     if game.sizes is not None:
