@@ -35,6 +35,7 @@ class SampledPosterior(NamedTuple):
 
     mean: Any  # [d]
     risk: Any  # [] its variance: the least expected squared error
+    floor: Any  # [] expected squared error of the class mean
     variances: Any  # [3] under the posterior: of the mean's squared error, of that of
     # the class mean; covariance
     effective: Any  # [] samples: (sum w)^2 / sum w^2
@@ -45,9 +46,10 @@ def closed_world(
 ) -> Bound:
     """Return the Bayes risk of the targets' transcripts, restated for these targets.
 
-    Scored targets may be easier or harder than most. With share the risk over the
-    prior's variance, share x (floor's error - prior's variance) is added, whose mean
-    is 0: where nothing leaks the bound is the floor of the scored targets.
+    Scored targets may be easier or harder than their transcripts let one expect. The
+    floor's error less its posterior mean has mean 0 and says by how much; what of it
+    is shared with the risk, by their covariance under the posterior, is added. Where
+    nothing leaks the bound is therefore the floor of the scored targets.
 
     Args:
       key: of the samples.
@@ -64,22 +66,25 @@ def closed_world(
     if not n:
         raise ValueError("no target has a transcript")
     labels = np.repeat(np.asarray(targets.y), runs)
-    centre, total = (a[np.asarray(targets.y)] for a in _moments(prior))
+    weights, means, _ = (np.asarray(a, float) for a in prior)
+    centre = np.einsum("ck,ckd->cd", weights, means)[np.asarray(targets.y)]
     keys = jax.random.split(key, len(labels))
     with jax.enable_x64(True):
         law, steps, prior = jax.tree.map(_double, (law, steps, whitened(prior)))
         shape = np.shape(targets.x)[1:]
         every = _posteriors(law, prior, keys, steps, labels, shape)
         each = jax.tree.map(np.asarray, every)
-    mean, risk, variances, effective = (a.reshape(n, runs, *a.shape[1:]) for a in each)
+    mean, risk, floor, variances, effective = (
+        a.reshape(n, runs, *a.shape[1:]) for a in each
+    )
     x = np.asarray(targets.x, float).reshape(n, 1, -1)
     risks, error = risk.mean(1), ((mean - x) ** 2).mean((1, 2))
-    surprise = ((x[:, 0] - centre) ** 2).mean(1) - total
-    share = float(risks.mean() / total.mean())
-    value = float(risks.mean() + share * surprise.mean())
-    of_error, of_floor, both = variances.mean((0, 1)) / [runs, 1, 1]
-    given = max(of_error - 2 * share * both + share**2 * of_floor, 0.0)
+    of_error, of_floor, both = variances.mean((0, 1))
+    surprise = ((x[:, 0] - centre) ** 2).mean(1) - floor.mean(1)
+    share = float(both / of_floor)
     corrected = risks + share * surprise
+    value = float(corrected.mean())
+    given = max(of_error - share * both, 0.0)  # of one run; of more, at most that
 
     def excess(errors: np.ndarray) -> float:
         """Return by how many s.e. the errors [targets] of a row exceed the risk."""
@@ -89,7 +94,7 @@ def closed_world(
 
     quantiles = special.ndtri(POWER) - special.ndtri(LEVEL)
     smallest = (quantiles / (value / 2)) ** 2 * given if value > 0 else np.inf
-    spread = (risks - share * (total + surprise)).std(ddof=1) if n > 1 else None
+    spread = corrected.std(ddof=1) if n > 1 else None
     few, typical = effective.min(), np.median(effective)
     return Bound(
         "closed_world",
@@ -102,14 +107,6 @@ def closed_world(
         excess=excess,
         needed=max(2, int(np.ceil(smallest))) if smallest < 1e9 else None,
     )
-
-
-def _moments(prior: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean [C, d] of every class, and its variance per coordinate [C]."""
-    weights, means, covariances = (np.asarray(a, float) for a in prior)
-    centre = np.einsum("ck,ckd->cd", weights, means)
-    between = (weights * ((means - centre[:, None]) ** 2).mean(2)).sum(1)
-    return centre, np.diagonal(covariances, axis1=1, axis2=2).mean(1) + between
 
 
 class Whitened(NamedTuple):
@@ -228,10 +225,11 @@ def posterior(
     # of so many effective samples the mean is closer to them than to the truth
     unbiased = 1 / (1 - jnp.minimum(once, 0.5))
     floor = ((samples @ root.T) ** 2).mean(1)
-    floor = floor - weight @ floor
+    expected_floor = weight @ floor
+    floor = floor - expected_floor
     gap = error - risk
     variances = jnp.stack([weight @ gap**2, weight @ floor**2, weight @ (gap * floor)])
-    return SampledPosterior(mean, risk * unbiased, variances, 1 / once)
+    return SampledPosterior(mean, risk * unbiased, expected_floor, variances, 1 / once)
 
 
 def _square(a: Array) -> Array:
