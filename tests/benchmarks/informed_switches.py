@@ -1,10 +1,10 @@
 """What the informed attacker's success depends on: one card per switch, one table.
 
-    python -m tests.benchmarks.informed_switches FOLDER data=mnist5k
+    python -m tests.benchmarks.informed_switches results/informed_switches data=mnist5k
 
-Every switch is `informed_mnist` with one word changed; more words are those of all of
-them. Cards are written to FOLDER/SWITCH, the table to FOLDER/table.md. What is finished
-is not run again. The table of docs/informed.md is that of results/informed_switches.
+Every switch is `informed_mnist` with one word changed, at a small size unless further
+words say otherwise. Cards are written to FOLDER/SWITCH, the table to FOLDER/table.md.
+What is finished is not run again.
 """
 
 import sys
@@ -16,13 +16,19 @@ from audit.report.markdown import grid
 from audit.scorecard import card as cards
 from audit.scorecard.view import with_error
 
+SMALL = (
+    "{splits}.fixed=200",
+    "{splits}.targets=100",
+    "attack.reconstructor.width=300",
+    "attack.reconstructor.width_last=300",
+)
 SWITCHES = {
     "reference": (),
     "label_known": ("attack.reconstructor.label=true",),
     "shadows_500": ("attack.reconstructor.shadows=500",),
     "fresh_start": ("training.start=fresh",),
-    "fixed_100": ("{splits}.fixed=100",),
-    "fixed_1000": ("{splits}.fixed=1000",),
+    "fixed_50": ("{splits}.fixed=50",),
+    "fixed_500": ("{splits}.fixed=500",),
     "width_5": ("task.settings.hidden=5",),
     "width_20": ("task.settings.hidden=20",),
     "relu": ("task.settings.activation=relu",),
@@ -50,9 +56,12 @@ def main(folder, *common):
     rows = []
     for name, changed in SWITCHES.items():
         out = Path(folder) / name
-        words = [word.format(splits=f"sets.{data}.splits") for word in changed]
+        splits = f"sets.{data}.splits"
+        small, words = ([w.format(splits=splits) for w in g] for g in (SMALL, changed))
+        chosen = {w.split("=", 1)[0]: w for w in (*small, *common, *words)}
         if not (out / "scorecard.json").exists():
-            audit(["run", "scenario=informed_mnist", *common, *words, f"out={out}"])
+            run = "run", "scenario=informed_mnist", *chosen.values(), f"out={out}"
+            audit(list(run))
         rows.append(row(name, words, cards.load(out)))
     heads = "switch", "words", "accuracy", "MAE + MSE", "MSE", "floor", "wins"
     (Path(folder) / "table.md").write_text(grid(heads, rows) + "\n")
