@@ -116,8 +116,9 @@ def shown(
     if model.goal == "attribute":
         world = world._replace(splits=_with_attribute(world.splits))
     learner = _attacked(model, world)
-    nobody: Any = None  # no data set is behind a made-up world
-    problem = base.Problem(world.task, world.splits, nobody)
+    nothing = np.zeros((0, 1), np.float32), np.zeros(0, np.int32)
+    origin = Dataset("made up", *nothing, *nothing, "embedded", "a made-up world")
+    problem = base.Problem(world.task, world.splits, origin)
     table = base.Table(problem, shadow.Engine(), 1)
     knows = ThreatModel("reconstruction", knows=frozenset(base.KNOWN_BY))
     knowledge = base.grant(knows, learner, table)

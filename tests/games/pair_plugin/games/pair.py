@@ -44,7 +44,7 @@ def pair(*, overlap: bool = False) -> Game:
     def account(key: Any, runs: Runs[None], table: Table) -> Guarantees:
         """Account for epsilon of one record; no bound is known for two."""
         n = len(table.problem.splits.fixed.y) + 2
-        return Guarantees(epsilon=epsilon(runs.learner, n, table.delta))
+        return Guarantees(epsilon=epsilon(runs.learner.defense, n, table.delta))
 
     def play(
         key: jax.Array,
