@@ -122,7 +122,7 @@ def test_stand_in_data_and_augmentation_are_flagged(card):
 def test_oracles_are_not_ranked_and_wins_are_counted_against_them(card):
     for label in card.defenses:
         assert columns.strongest(card, label).attack != "nearest_neighbour"
-    for t in card.trials:
+    for t in (t for t in card.trials if t.result is not None):
         mine = card.arrays[f"{t.defense}/{t.attack}/mse"]
         oracle = card.arrays[f"{t.defense}/nearest_neighbour/mse"]
         if t.result.oracle:

@@ -99,8 +99,18 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
 
 
 def compose(card: Scorecard, out: Path) -> Scenario:
-    """Return the scenario of a row as this code composes it. Raises: `replay_words`."""
-    return hydra_app.composed(replay_words(card, out))[0]
+    """Return the scenario of a row as this code composes it. Raises: `replay_words`.
+
+    The line-up is the row's, also where the scenario's own has changed since.
+    """
+    words = replay_words(card, out)
+    scenario = hydra_app.composed(words)[0]
+    line_ups = {"defenses": "defense", "attacks": "attack"}
+    for word, kind in line_ups.items():
+        labels = list(card.scenario[kind])
+        if labels != [entry.label for entry in scenario.line_ups[kind]]:
+            words.append(f"{word}=[{','.join(labels)}]")
+    return hydra_app.composed(words)[0]
 
 
 def changed(card: Scorecard, scenario: Scenario) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from audit import data
 from audit.config import registry
+from audit.data.dataset import Dataset
 from audit.engine import shadow
 from audit.engine.shadow import Learner
 from audit.engine.signals import Shadows, Signals
