@@ -98,7 +98,6 @@ SLIPS = {
     "noised_steps": {
         "transcript_bayes, label dropped": Mutant("dpsgd louder", LABEL_DROPPED),
         "candidate_bayes, label dropped": Mutant("dpsgd louder", LABEL_DROPPED),
-        "maximum_likelihood, label dropped": Mutant("dpsgd louder", LABEL_DROPPED),
         "transcript_bayes, five directions": Mutant(
             "dpsgd louder",
             words="attack.transcript_bayes.components=5",

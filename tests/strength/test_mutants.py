@@ -26,5 +26,6 @@ def test_mutant(name, monkeypatch, strength_store):
 
 def test_every_attack_has_cells_and_a_mutant_that_is_noticed():
     noticed = {m.attack for m in MUTANTS.values() if not m.harmless}
-    # whoever tosses a coin cannot be made any weaker
-    assert noticed | {"coin"} == set(registry.names("attack"))
+    # whoever tosses a coin cannot be made any weaker; the error of maximum likelihood
+    # moves by a tenth with the targets, and is held to the Cramer-Rao bound instead
+    assert noticed | {"coin", "maximum_likelihood"} == set(registry.names("attack"))
