@@ -155,7 +155,7 @@ def _below(result: AttackResult) -> str:
 REBUILT = (
     view.STRONGEST,
     Column("MSE ± s.e.", of_best(lambda r: with_error(r.mse, r.mse_se))),
-    Column("LPIPS", of_best(_lpips)),
+    Column("LPIPS", of_best(_lpips), narrow=False),
     Column("floor", lambda line: number(line.card.floor.mse)),
 )
 NARROW = ("cramer_rao", "finite_prior", "closed_world")
@@ -217,11 +217,12 @@ def verdict(line: view.Line) -> tuple[str, str]:
 
 
 def beaten(line: view.Line, *, oracles: bool = False) -> list[float]:
-    """Return the share of records that each attack rebuilds better than the floor."""
+    """Return the share of records rebuilt better than the floor, per attack on the release."""
     return [
         float(trial.result["beats_floor"])
         for trial in line.card.trials
         if trial.defense == line.label and trial.result is not None
+        if trial.result.shown is None
         if oracles or not trial.result.oracle
         if trial.result.get("beats_floor") is not None
     ]

@@ -171,9 +171,12 @@ def bound_column(name: str, *, narrow: bool, optional: bool = False) -> Column:
 
 
 def _three_digits(value: float) -> str:
-    if 1e-3 <= value < 1e4:
+    if 1e-3 <= value < 1e3:
         return f"{value:#.3g}".rstrip(".").removeprefix("0")
-    return format_bound(value) if value < 1e-3 else f"{value:.1e}"
+    if 1e3 <= value < 1e4:
+        return f"{round(value, -1):.0f}"
+    # three of them stand in one cell: no "+0" in the exponent
+    return format_bound(value) if value < 1e-3 else f"{value:.1e}".replace("e+0", "e")
 
 
 SUMMARY = "least / median over records / inverse of the mean dFIL, to compare defenses"

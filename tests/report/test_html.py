@@ -104,7 +104,7 @@ def test_the_command_writes_the_page_into_the_runs_folder(run, capsys):
     for part in ("In plain words", "Every target against its bound", "ROC", "Flags"):
         assert f"<h2>{part}</h2>" in text
     # twelve targets, each with its picture and one guess a defense
-    assert text.count('<img src="data:') == 2 + 12 * (1 + 6)
+    assert text.count('<img src="data:') == 2 + 12 * (1 + 8)
     loaded = re.findall(r'(?:src|srcset|action)="([^"]*)"', text)
     assert all(u.startswith("data:") for u in loaded)
 
