@@ -217,7 +217,10 @@ def verdict(line: view.Line) -> tuple[str, str]:
 
 
 def beaten(line: view.Line, *, oracles: bool = False) -> list[float]:
-    """Return the share of records rebuilt better than the floor, per attack on the release."""
+    """Return the share of records that each attack on the release rebuilds well.
+
+    That is, better than who ignores the release.
+    """
     return [
         float(trial.result["beats_floor"])
         for trial in line.card.trials
