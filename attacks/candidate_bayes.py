@@ -10,10 +10,10 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from audit.mechanisms import transcripts
 from audit.types import (
     Attack,
     Count,
-    Examples,
     Knowledge,
     Observation,
     StepLaw,
@@ -66,8 +66,7 @@ def candidate_bayes(task: Task, *, candidates: Count = 2000) -> Attack:
             shown = ravel_pytree(rest)[0]
 
             def one(x: Array) -> Array:
-                example = Examples(x, label)
-                f = ravel_pytree(law.contribution(params, side, example))[0]
+                f = transcripts.contribution(law, params, side, label)(x)
                 return shown @ f - f @ f / 2
 
             each = jax.lax.map(one, images[label], batch_size=64)

@@ -10,10 +10,10 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from audit.mechanisms import transcripts
 from audit.types import (
     Attack,
     Count,
-    Examples,
     Knowledge,
     Observation,
     StepLaw,
@@ -33,10 +33,10 @@ def maximum_likelihood(
     Step t shows r_t = f_t(x) + noise. The guess minimises sum_t |r_t - f_t(x)|^2 by
     Gauss-Newton steps from the pool's mean image, each of which solves F dx = g by
     conjugate gradients, F = sum_t J_t' J_t. A step is shortened to the share of it that
-    fits best. The guess is not clipped to the domain: it is
-    nearly unbiased, and where F is nearly a multiple of the identity its error is that
-    of the Cramer-Rao bound, d / Tr F. So it is no good guess where little is known, and
-    it tells whether the accounting is right (van der Vaart 1998, Theorem 5.39).
+    fits best. The guess is not clipped to the domain, so that it is nearly unbiased;
+    where F is nearly a multiple of the identity, its error is that of the Cramer-Rao
+    bound, d / Tr F. It is a bad guess where little is known, and it tells whether the
+    accounting is right (van der Vaart 1998, Theorem 5.39).
 
     Args:
       task: what was learnt; gives the image shape and the classes.
@@ -70,11 +70,11 @@ def maximum_likelihood(
 
         def contributions(x: Array) -> Array:
             """Return what the image x [d] adds to every step [T, D]."""
-            example = Examples(x.reshape(task.features), label)
+            image = x.reshape(task.features)
 
             def one(step: tuple) -> Array:
                 params, side = step
-                return ravel_pytree(law.contribution(params, side, example))[0]
+                return transcripts.contribution(law, params, side, label)(image)
 
             return jax.lax.map(one, each)
 

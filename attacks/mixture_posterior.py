@@ -8,18 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve
 
+from audit.mechanisms import transcripts
 from audit.types import (
     Attack,
     Count,
-    Examples,
     Knowledge,
     Mixture,
     Observation,
     StepLaw,
-    Steps,
     Task,
     ThreatModel,
 )
@@ -66,23 +64,6 @@ def mixture_posterior(task: Task, *, passes: Count = 4) -> Attack:
         info = {"components": int(prior.weights.shape[1])}
         return Fitted(law, *map(jnp.float32, _whitened(prior))), info
 
-    def evidence(
-        law: StepLaw, steps: Steps, label: Any, x: Array, root: Array
-    ) -> tuple[Array, Array]:
-        """Return L' F L [d, d] and L' (u - F x) [d] at x [d], Sigma = L L'."""
-
-        def one(params: Any, side: Any, rest: Any) -> tuple[Array, Array]:
-            def contribution(x: Array) -> Array:
-                example = Examples(x.reshape(task.features), label)
-                return ravel_pytree(law.contribution(params, side, example))[0]
-
-            here, push = jax.linearize(contribution, x)
-            slopes = jax.vmap(push)(root.T)  # [d, D]
-            return slopes @ slopes.T, slopes @ (ravel_pytree(rest)[0] - here)
-
-        each = jax.vmap(one)(steps.params, law.sides(steps.params), steps.rest)
-        return jax.tree.map(lambda a: a.sum(0) / law.stddev**2, each)
-
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
         label, steps = observation.label, observation.steps
@@ -92,7 +73,10 @@ def mixture_posterior(task: Task, *, passes: Count = 4) -> Attack:
         s, one = jnp.exp(log_weights) @ kernels, jnp.eye(len(centre))
         for _ in range(passes):
             x = centre + root @ s
-            information, score = evidence(law, steps, label, x, root)
+            # L' F L and L' (u - F x), Sigma = L L'
+            information, score = transcripts.evidence(
+                law, steps, label, x.reshape(task.features), root.T
+            )
             away = kernels - s  # all is in units of the prior's spread around x
             # one solve at a time: two of them can stop XLA on two cores for ever
             inverse = cho_solve(cho_factor(one + information), one)

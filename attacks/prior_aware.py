@@ -39,8 +39,8 @@ def prior_aware(
 
     def guess(state: Array, key: Array, observation: Observation) -> Array:
         del state, key
-        seen = observation.alignment
-        assert seen is not None, "granted: declared above"
-        return jnp.asarray(seen.inner if score == "inner" else seen.ratio)
+        alignment = observation.alignment
+        assert alignment is not None, "granted: declared above"
+        return jnp.asarray(alignment.inner if score == "inner" else alignment.ratio)
 
     return Attack(threat_model, fit, guess)

@@ -8,15 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import denoiser, kernel_prior, stream
+from audit.mechanisms import denoiser, kernel_prior, stream, transcripts
 from audit.mechanisms.denoiser import Denoiser
 from audit.mechanisms.kernel_prior import KernelPrior
 from audit.types import (
     Attack,
     Count,
-    Examples,
     Knowledge,
     Observation,
     Share,
@@ -83,26 +81,12 @@ def transcript_bayes(
         law: StepLaw, steps: Steps, prior: KernelPrior, label: Any, x: Array
     ) -> tuple[Array, Array]:
         """Return F [K, K] and u [K] of one run, linearised at the image x [d]."""
-
-        def one(params: Any, side: Any, rest: Any) -> tuple[Array, Array]:
-            def contribution(x: Array) -> Array:
-                example = Examples(x.reshape(task.features), label)
-                return ravel_pytree(law.contribution(params, side, example))[0]
-
-            here, push = jax.linearize(contribution, x)
-            slopes = jax.vmap(push)(prior.basis)  # [K, D]
-            gap = ravel_pytree(rest)[0] - here + push(x - prior.mean)
-            return slopes @ slopes.T, slopes @ gap
-
-        def body(total: tuple, step: tuple) -> tuple:
-            return jax.tree.map(jnp.add, total, one(*step)), None
-
-        count = len(prior.basis)
-        nothing = jnp.zeros((count, count)), jnp.zeros(count)
-        # step by step: the slopes of all steps together leave a processor's cache
-        each = steps.params, law.sides(steps.params), steps.rest
-        total = jax.lax.scan(body, nothing, each)[0]
-        return jax.tree.map(lambda a: a / law.stddev**2, total)
+        away = x - prior.mean  # not of the basis alone: x is clipped to the domain
+        directions = jnp.vstack([prior.basis, away])
+        information, score = transcripts.evidence(
+            law, steps, label, x.reshape(task.features), directions
+        )
+        return information[:-1, :-1], score[:-1] + information[:-1, -1]
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         law, pool = knowledge.mechanism, knowledge.pool

@@ -22,6 +22,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jax.scipy.special import logsumexp
 from scipy import special
 
+from audit.accounting import transcripts
 from audit.accounting.finite_prior import LEVEL, POWER
 from audit.types import Bound, Examples, Mixture, StepLaw, Steps
 
@@ -178,10 +179,10 @@ def posterior(
 
     def expected(s: Array) -> Array:
         """Return what the record at s adds to every step, over the noise [T, D]."""
-        example = Examples((centre + root @ s).reshape(shape), label)
+        record = (centre + root @ s).reshape(shape)
 
         def at(params: Any, side: Any) -> Array:
-            return ravel_pytree(law.contribution(params, side, example))[0]
+            return transcripts.contribution(law, params, side, label)(record)
 
         return jax.vmap(at)(steps.params, sides) / law.stddev
 

@@ -26,7 +26,7 @@ from audit.engine.shadow import Learner
 from audit.games import base, guarantees, leave_one_out, scoring
 from audit.games.base import Game, Result, Runs, Table, take
 from audit.games.guarantees import Guarantees
-from audit.mechanisms.batch import noised_sum
+from audit.mechanisms.batch import known_and_noised
 from audit.mechanisms.noisy_sgd import information
 from audit.mechanisms.query import masked
 from audit.rng import stream
@@ -161,7 +161,7 @@ def exposed_step(defense: Defense) -> Exposed | None:
     def update(key: Array, side: Any, params: Any, z: Examples) -> Any:
         state = State(params, None, side, jnp.zeros((), int))
         data, everybody = TrainingSet(z, None), Batch(None, None)
-        noised = noised_sum(query, noise, key, state, data, everybody)
+        noised = known_and_noised(query, noise, key, state, data, everybody)[1]
         return jax.tree.map(lambda u: u / len(z.y), masked(side.mask, noised))
 
     def log_density(side: Any, params: Any, z: Examples, update: Any) -> Array:

@@ -5,6 +5,7 @@ things that every defense and attack needs. Generalised linear models (`glm`) an
 learned perturbations (`fim`) are rooms of their own below.
 """
 
+from audit.accounting import transcripts as transcripts
 from audit.accounting import vmf as vmf
 from audit.clipping import CLIPS as CLIPS
 from audit.clipping import clip_tree as clip_tree
@@ -18,6 +19,7 @@ from audit.data.pool import hold_out as hold_out
 from audit.data.pool import originals as originals
 from audit.data.pool import which_values as which_values
 from audit.errors import UserError as UserError
+from audit.mechanisms import denoiser as denoiser
 from audit.mechanisms import kernel_prior as kernel_prior
 from audit.mechanisms import shadow_models as shadow_models
 from audit.mechanisms.noise import batch_direction as batch_direction

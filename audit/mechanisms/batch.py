@@ -109,21 +109,6 @@ def _sums(query: Query, state: State, data: TrainingSet, batch: Batch) -> tuple:
     return known, jax.tree.map(with_target, known, contribution)
 
 
-def noised_sum(
-    query: Query,
-    noise: Noise,
-    key: jax.Array,
-    state: State,
-    data: TrainingSet,
-    batch: Batch,
-) -> Any:
-    """Return the sum of one step, from the state before it, with its noise.
-
-    See `known_and_noised`.
-    """
-    return known_and_noised(query, noise, key, state, data, batch)[1]
-
-
 def known_and_noised(
     query: Query,
     noise: Noise,
@@ -136,7 +121,7 @@ def known_and_noised(
 
     The former is None where each record has its own noise. The noise is drawn for the
     sum, for the batch, or for each record by a key of its row, MICRO_BATCH of them in
-    memory at a time; `key` is that of the step.
+    memory at a time; `key` is that of the step, and `state` the one before it.
     """
     if noise.at == "sum":
         known, total = _sums(query, state, data, batch)

@@ -107,13 +107,13 @@ def posterior_means(prior: KernelPrior, read: Reading, score: Any) -> Array:
     values, v = read.values, score @ read.basis
 
     def at(width: Array) -> Array:
-        told = 1 / (1 + width * values)
+        trust = 1 / (1 + width * values)
         shrink = jnp.sqrt(1 - width)  # 0 for a single Gaussian
-        fit = shrink * read.kernels @ (told * v)
-        misfit = shrink**2 / 2 * read.kernels**2 @ (told * values)
+        fit = shrink * read.kernels @ (trust * v)
+        misfit = shrink**2 / 2 * read.kernels**2 @ (trust * values)
         weight = jax.nn.softmax(fit - misfit + prior.log_weight)
         mean = shrink * (weight @ read.kernels)
-        return mean + width * told * (v - values * mean)
+        return mean + width * trust * (v - values * mean)
 
     return jax.vmap(at)(jnp.array(WIDTHS, v.dtype)) @ read.basis.T
 
