@@ -28,7 +28,8 @@ class Filter(NamedTuple):
     """What the attacker learns of one class; a leading axis C for all of them."""
 
     prior: KernelPrior
-    centre: Any  # [p] the release of the mean image
+    centre: Any  # [p] the mean release of the shadow models
+    shift: Any  # [K] added to scores: targets are not blurred as their images are
     project: Any  # [K, p] B' N^-1
     read: Reading  # how scores of information F = B' N^-1 B are read
     denoiser: Any  # Denoiser
@@ -80,14 +81,15 @@ def matched_filter(
         # more would leave no residual, hence no noise, where the pool is small
         few = int(np.bincount(np.asarray(pool.y), minlength=task.classes).min()) // 3
         priors, left_out = kernel_prior.of_pool(
-            stream(key, "held"), knowledge, held_out, max(1, min(components, few))
+            knowledge, held_out, max(1, min(components, few))
         )
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
         shaped = releases.reshape(len(x), repeats, -1)
         labels, fits = np.asarray(pool.y), []
         for label in range(task.classes):
             mine = (labels == label) & ~left_out
-            s = (x[mine] - priors.mean[label]) @ priors.basis[label].T
+            middle = priors.mean[label] + priors.blur[label]
+            s = (x[mine] - middle) @ priors.basis[label].T
             fits.append(_regress(s, shaped[mine], ridge))
         centre, project, information = (
             jnp.asarray(np.stack(a), jnp.float32) for a in zip(*fits, strict=True)
@@ -102,7 +104,9 @@ def matched_filter(
             steps=denoiser_steps,
         )
         read = jax.vmap(kernel_prior.reading)(priors, information)
-        learnt = Filter(priors, centre, project, read, network, centre)
+        blur = jnp.einsum("cd,ckd->ck", priors.blur, priors.basis)
+        shift = jnp.einsum("ckl,cl->ck", information, blur)
+        learnt = Filter(priors, centre, 0 * shift, project, read, network, centre)
         weights, info = [], dict[str, Any](shadows=len(rows))
         for label in range(task.classes):
             mine = (labels == label) & left_out
@@ -113,7 +117,7 @@ def matched_filter(
             best, error = kernel_prior.blend(one.prior, means, images)
             weights.append(best)
             info |= {f"held_mse_{label}": error, f"weights_{label}": best.tolist()}
-        return learnt._replace(weights=jnp.asarray(np.stack(weights))), info
+        return learnt._replace(shift=shift, weights=jnp.stack(weights)), info
 
     def guess(fitted: Filter, key: Array, observation: Observation) -> Array:
         del key
@@ -134,7 +138,7 @@ def _guess(fitted: Filter, release: Array) -> Array:
 
 def _posterior_means(fitted: Filter, release: Array) -> Array:
     """Return what one release says of s, in every way [W + 1, K]."""
-    score = fitted.project @ (release - fitted.centre)
+    score = fitted.project @ (release - fitted.centre) + fitted.shift
     return denoiser.guesses(fitted.denoiser, fitted.prior, fitted.read, score)
 
 

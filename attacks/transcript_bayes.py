@@ -91,9 +91,7 @@ def transcript_bayes(
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         law, pool = knowledge.mechanism, knowledge.pool
         assert law is not None, "granted: declared above"
-        priors, left_out = kernel_prior.of_pool(
-            stream(key, "held"), knowledge, held_out, components
-        )
+        priors, left_out = kernel_prior.of_pool(knowledge, held_out, components)
         start = jax.tree.map(
             lambda a: jnp.broadcast_to(a, (law.steps, *np.shape(a))), knowledge.init
         )
@@ -125,13 +123,16 @@ def transcript_bayes(
     def of_class(fitted: Fitted, label: Any, steps: Steps) -> Array:
         """Return the guess [d] at a run whose unknown record is of this class."""
         law, prior, network, weights = fitted
-        x = prior.mean
-        for _ in range(passes):
+
+        def nearer(x: Array, _: None) -> tuple[Array, tuple]:
             information, score = evidence(law, steps, prior, label, x)
             read = kernel_prior.reading(prior, information)
             s = denoiser.posterior_mean(network, read, score)
             x = jnp.clip(prior.mean + s @ prior.basis, *task.domain)
-        information, score = evidence(law, steps, prior, label, x)
+            return x, (information, score)
+
+        every = jax.lax.scan(nearer, prior.mean, length=passes + 1)[1]
+        information, score = jax.tree.map(lambda a: a[-1], every)
         read = kernel_prior.reading(prior, information)
         amount = read.values.sum() / network.unit
         level = jnp.abs(jnp.log(amount) - jnp.log(jnp.array(SCALES))).argmin()
@@ -166,7 +167,7 @@ def _choose(key: Array, learnt: tuple, others: np.ndarray) -> np.ndarray:
     prior, network, information = learnt
     values, vectors = jnp.linalg.eigh(information)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0))
-    s = (others - prior.mean) @ prior.basis.T
+    s = (others - prior.mean - prior.blur) @ prior.basis.T
     noise = jax.random.normal(key, s.shape) @ root.T
     chosen = []
     for scale in SCALES:

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
+from threadpoolctl import threadpool_limits
 
 from audit import data
 from audit.config import budget, compose, registry, workspace
@@ -48,6 +49,9 @@ from audit.types import (
 )
 
 
+# XLA calls LAPACK from threads of its own; more threads of LAPACK's would wait for each
+# other, and eigenvalues of a small matrix take thirty times as long
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     """Run a checked scenario (`compose.validate`) and return its scorecard.
 

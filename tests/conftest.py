@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hydra._internal.hydra import Hydra
 from jax.flatten_util import ravel_pytree
+from threadpoolctl import threadpool_limits
 
 from audit.types import Examples
 
@@ -22,6 +23,13 @@ def compiled_once(tmp_path_factory):
         place = place.parent
     jax.config.update("jax_compilation_cache_dir", str(place / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_of_lapack():
+    """As in a run: `audit.pipeline.audit` says why."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
 
 
 def compile_quickly():

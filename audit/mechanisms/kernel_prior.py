@@ -25,7 +25,8 @@ WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of kernels, whose guesses are ble
 class KernelPrior(NamedTuple):
     """The prior of one class; a leading axis C where classes are stacked."""
 
-    mean: Any  # [d] m
+    mean: Any  # [d] m, of originals
+    blur: Any  # [d] what the mean of all images, copies included, has more than m
     basis: Any  # [K, d] rows of V', orthonormal; 0 where a class has fewer
     variances: Any  # [K] L, largest first; 1 where a class has fewer
     kernels: Any  # [M, K] s_k
@@ -33,19 +34,21 @@ class KernelPrior(NamedTuple):
 
 
 def of_pool(
-    key: Array, knowledge: Knowledge, held_out: float, components: int
+    knowledge: Knowledge, held_out: float, components: int
 ) -> tuple[KernelPrior, np.ndarray]:
     """Return the prior of every class, stacked, and which pool rows it is not made of.
 
+    The same images are held out whatever the defense, so that every defense meets the
+    same prior, and programs of one shape are compiled once.
+
     Args:
-      key: of which images are held out.
-      knowledge: gives the pool; the mean is that of its originals, for that of
-        augmented copies is blurred.
+      knowledge: gives the pool. Targets are originals, and the mean of augmented
+        copies is blurred: the prior is that of all images, moved to the originals'.
       held_out: share of the images, all copies of one together.
       components: K at most; fewer where there are fewer images or directions.
     """
     pool, source = knowledge.pool, np.asarray(knowledge.pool_source)
-    left_out = hold_out(key, source, held_out)
+    left_out = hold_out(jax.random.key(0), source, held_out)
     original = source == np.arange(len(source))
     x, y = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1), np.asarray(pool.y)
     rows = [(y == label) & ~left_out for label in range(knowledge.task.classes)]
@@ -56,6 +59,7 @@ def of_pool(
         fewer, less = m - len(prior.log_weight), k - len(prior.variances)
         return KernelPrior(
             prior.mean,
+            prior.blur,
             np.pad(prior.basis, ((0, less), (0, 0))),
             np.pad(prior.variances, (0, less), constant_values=1.0),
             np.pad(prior.kernels, ((0, fewer), (0, less))),
@@ -69,12 +73,14 @@ def of_pool(
 def _fit(x: np.ndarray, original: np.ndarray, components: int) -> KernelPrior:
     """Return the prior of images [M, d] of one class."""
     mean = x[original].mean(0)
-    moved = x - mean
+    blur = x.mean(0) - mean
+    moved = x - mean - blur
     values, vectors = np.linalg.eigh(moved.T.astype(np.float64) @ moved / len(x))
     values, vectors = values[::-1], vectors[:, ::-1]
     count = min(components, int((values > 1e-6 * values[0]).sum()), len(x) - 1)
     basis = vectors[:, :count].T.astype(np.float32)
-    return KernelPrior(mean, basis, values[:count], moved @ basis.T, np.zeros(len(x)))
+    kernels, equal = moved @ basis.T, np.zeros(len(x))
+    return KernelPrior(mean, blur, basis, values[:count], kernels, equal)
 
 
 class Reading(NamedTuple):
@@ -127,12 +133,13 @@ def blend(prior: KernelPrior, means: Any, images: Any) -> tuple[np.ndarray, floa
     """Return weights [W], none negative, with the least error of the sum; the error.
 
     `means` [m, W, K] are W posterior means each of images [m, d] that the prior was not
-    made of. Weights that add up to less than one shrink the guess towards the mean
-    image. A class without such images gets the first guess, and no error.
+    made of, copies included and moved like the prior. Weights that add up to less than
+    one shrink the guess towards the mean image. A class without such images gets the
+    first guess, and no error.
     """
     if not len(images):
         return np.eye(means.shape[1], dtype=np.float32)[0], float("nan")
-    truth = np.asarray(images, float) - np.asarray(prior.mean)
+    truth = np.asarray(images, float) - np.asarray(prior.mean + prior.blur)
     s, means = truth @ np.asarray(prior.basis, float).T, np.asarray(means, float)
     flat = means.transpose(0, 2, 1).reshape(-1, means.shape[1])
     weights = optimize.nnls(flat, s.reshape(-1))[0]  # what lies outside V is no matter

@@ -30,14 +30,15 @@ def release(z, noise, seed):
     return (mean + noise * rng.normal(size=mean.shape)).astype(np.float32)
 
 
-def error(pool, targets, noise, **settings):
+def error(pool, targets, noise, source=None, **settings):
     """Return the attack's squared error per coordinate at each target, and its fit."""
     seeds = iter(range(100, 200))
+    source = np.arange(len(pool.y)) if source is None else source
 
     def train(key, data):
         return Release({"w": release(data.target, noise, next(seeds))})
 
-    attack, source = matched_filter(TASK, **settings), np.arange(len(pool.y))
+    attack = matched_filter(TASK, **settings)
     knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train)
     state, info = attack.fit(KEY, knowledge)
     observed = Observation(params={"w": release(targets, noise, 7)}, label=targets.y)
@@ -54,6 +55,19 @@ def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
     risk = np.mean([np.trace(posterior) for posterior in posteriors]) / D
     assert errors.mean() < 1.05 * risk
     assert errors.mean() > risk - 4 * errors.std() / np.sqrt(len(errors))
+
+
+@pytest.mark.parametrize("noise", [0.02, 50.0])
+def test_copies_that_are_darker_than_their_originals_mislead_nobody(noise):
+    """Targets are originals: the prior is moved to them, and releases are read so."""
+    originals, targets = images(1500, 1), images(1000, 2)
+    dark = [Examples(originals.x - 0.2, originals.y)] * 3
+    pool = jax.tree.map(lambda *a: np.concatenate(a), originals, *dark)
+    source = np.tile(np.arange(1500), 4)
+    errors, _ = error(pool, targets, noise, source, repeats=2, **SMALL)
+    plain, _ = error(originals, targets, noise, repeats=2, **SMALL)
+    gap = errors - plain
+    assert abs(gap.mean()) < 0.05 * plain.mean() + 4 * gap.std() / np.sqrt(len(gap))
 
 
 def test_it_names_the_image_where_the_prior_is_a_list():
