@@ -23,13 +23,14 @@ from jax import Array
 from audit.accounting import rdp, tradeoff
 from audit.config.compose import Scenario
 from audit.config.schema import Section
+from audit.data import half_in
+from audit.data.half_in import Design
 from audit.engine.shadow import Learner
 from audit.engine.signals import Shadows, Signals, of_release, with_release
 from audit.errors import UserError
-from audit.games import base, guarantees, membership_designs, membership_rates
+from audit.games import base, guarantees, membership_rates
 from audit.games.base import Game, Result, Runs, Table, take
 from audit.games.guarantees import Guarantees
-from audit.games.membership_designs import Design
 from audit.games.membership_rates import CURVE
 from audit.mechanisms.batch import gathered
 from audit.rng import stream
@@ -61,7 +62,7 @@ class MembershipModels(NamedTuple):
 
 def membership(*, membership: Membership = Membership()) -> Game:  # noqa: B008
     """Tell who took part: each candidate, or an empty slot in its place."""
-    return _game(membership_designs.in_out, membership)
+    return _game(half_in.in_out, membership)
 
 
 def membership_replace_one(
@@ -69,7 +70,7 @@ def membership_replace_one(
     membership: Membership = Membership(),  # noqa: B008
 ) -> Game:
     """Tell who took part: one of each pair of candidates."""
-    return _game(membership_designs.replace_one, membership)
+    return _game(half_in.replace_one, membership)
 
 
 def _game(design: Design, settings: Membership) -> Game:
