@@ -26,7 +26,7 @@ from audit.config.schema import Section
 from audit.engine.shadow import Learner, sweep
 from audit.errors import UserError
 from audit.games import base, guarantees
-from audit.games.base import Game, Result, Runs, Table
+from audit.games.base import Game, Result, Runs, Table, Trainings
 from audit.games.guarantees import Guarantees
 from audit.rng import stream
 from audit.scorecard import view
@@ -77,6 +77,12 @@ def identification(*, candidates: Candidates) -> Game:
         if len(set(priors)) < len(priors):
             raise UserError(f"candidates.priors={priors}: give each size once")
 
+    def trainings(table: Table) -> Trainings:
+        many = len(table.problem.splits.targets.y)
+        return Trainings(
+            {"target": min(MODELS, many)}, {"transcript": many * table.runs}
+        )
+
     return Game(
         goal="identification",
         grants=base.granting(
@@ -98,6 +104,8 @@ def identification(*, candidates: Candidates) -> Game:
             f"{scenario.splits.targets} candidates"
         ),
         targets=True,
+        trainings=trainings,
+        trajectories=False,
     )
 
 

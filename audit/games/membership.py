@@ -29,7 +29,7 @@ from audit.engine.shadow import Learner
 from audit.engine.signals import Shadows, Signals, of_release, with_release
 from audit.errors import UserError
 from audit.games import base, guarantees, membership_rates
-from audit.games.base import Game, Result, Runs, Table, take
+from audit.games.base import Game, Result, Runs, Table, Trainings, take
 from audit.games.guarantees import Guarantees
 from audit.games.membership_rates import CURVE
 from audit.mechanisms.batch import gathered
@@ -81,6 +81,10 @@ def _game(design: Design, settings: Membership) -> Game:
             f"{settings.calibration} calibration models"
         )
 
+    def trainings(table: Table) -> Trainings:
+        shadows = settings.shadows + settings.calibration
+        return Trainings({"target": table.runs}, {"shadow": shadows})
+
     return Game(
         goal="membership",
         grants=base.granting(
@@ -99,6 +103,7 @@ def _game(design: Design, settings: Membership) -> Game:
         fits=partial(fits, design, settings),
         compare=membership_rates.compared,
         sizes=sizes,
+        trainings=trainings,
     )
 
 
