@@ -44,6 +44,7 @@ from audit.types import (
     Public,
     Readings,
     Release,
+    Splits,
     Task,
     TrainingSet,
 )
@@ -77,14 +78,15 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         if game.fits is not None:
             game.fits(learner, table)
         if spec.estimate == "enforced":
-            affordable(learner, public, table)
+            affordable(learner, public, table, game, attacks)
     for entry, attack in attacks:
         check_plays(entry, attack, game, learners)
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
     table = table._replace(floor=floor)
 
     # of everything that can change what an attack gets
-    made_of = scenario.resolved(), code, data.splits_digest(splits), store.versions()
+    used = rows.data_used(scenario, problem)
+    made_of = scenario.resolved(), code, used["digest"], store.versions()
     table = table._replace(digest=store.digest(*made_of, jax.default_backend()))
     guarantees, defenses, trials = {}, {}, []
     for entry, learner in zip(entries, learners, strict=True):
@@ -104,7 +106,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         provenance=_provenance(
             scenario, command, code, time.perf_counter() - began, problem.task.notes
         ),
-        data=rows.data_used(scenario, problem),
+        data=used,
         floor=rows.floor_error(floor),
         defenses={k: rows.defense_row(*v, checks.ran(k)) for k, v in defenses.items()},
         trials=[rows.trial_row(trial, audited) for trial in trials],
@@ -229,23 +231,52 @@ def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
     return factory(task, **dict(settings))
 
 
-def affordable(learner: Learner, public: Public, table: Table) -> None:
+def affordable(
+    learner: Learner,
+    public: Public,
+    table: Table,
+    game: Game,
+    attacks: list[tuple[Entry, Attack]],
+) -> None:
     """Refuse runs that cannot fit this machine or end within a day; see `budget`."""
     splits, mechanism = table.problem.splits, learner.defense.mechanism
     targets, steps = len(splits.targets.y), 1
+    each = max(targets, 1)
+    trainings = base.Trainings({"target": table.runs * each}, {})
+    if game.trainings is not None:
+        trainings = game.trainings(table)
+    held, folded = dict(trainings.held), dict(trainings.folded)
+    if shadows := max((shadow_runs(*pair, splits) for pair in attacks), default=0):
+        held["shadow"] = shadows
+    if game.trajectories and learner.defense.fisher is not None:
+        folded["accounting"] = table.trajectories * each
     records: float = len(splits.fixed.y) + bool(targets)
     if isinstance(mechanism, Iterative):
         records = min(records, float(mechanism.sampler.denominator(int(records))))
         steps = mechanism.steps
     budget.check(
         f"defense.{learner.label}",
-        runs=table.runs * max(targets, 1),
+        held=held,
+        folded=folded,
         tile=table.engine.lanes.tile,
         parameters=sum(np.size(a) for a in jax.tree.leaves(public.params)),
         steps=steps,
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
     )
+
+
+def shadow_runs(entry: Entry, attack: Attack, splits: Splits) -> int:
+    """Return how many runs of its own an attack makes, as far as its settings say.
+
+    `repeats` of them per image of the pool, or of its first `shadows` images; attacks
+    that ask for the same runs share them.
+    """
+    if "train" not in attack.threat_model.knows or "repeats" not in entry.settings:
+        return 0
+    images = len(splits.pool.y)
+    images = min(entry.settings.get("shadows") or images, images)
+    return int(images * entry.settings["repeats"])
 
 
 def check_plays(entry: Entry, attack: Attack, game: Game, learners: list) -> None:

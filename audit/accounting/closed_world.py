@@ -20,10 +20,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve
 from jax.scipy.special import logsumexp
-from scipy import special
 
-from audit.accounting import transcripts
-from audit.accounting.finite_prior import LEVEL, POWER
+from audit.accounting import gaps, transcripts
 from audit.types import Bound, Examples, Mixture, StepLaw, Steps
 
 SAMPLES = 512  # of each posterior
@@ -89,12 +87,9 @@ def closed_world(
 
     def excess(errors: np.ndarray) -> float:
         """Return by how many s.e. the errors [targets] of a row exceed the risk."""
-        gaps = np.asarray(errors, float) - corrected
-        variance = max(given, gaps.var(ddof=1) if n > 1 else 0.0) / n
-        return float(gaps.mean() / np.sqrt(variance)) if variance else 0.0
+        return gaps.excess(np.asarray(errors, float) - corrected, given)
 
-    quantiles = special.ndtri(POWER) - special.ndtri(LEVEL)
-    smallest = (quantiles / (value / 2)) ** 2 * given if value > 0 else np.inf
+    needed = gaps.needed(value, given)
     spread = corrected.std(ddof=1) if n > 1 else None
     few, typical = effective.min(), np.median(effective)
     return Bound(
@@ -106,7 +101,7 @@ def closed_world(
         standard_error=None if spread is None else float(spread / np.sqrt(n)),
         genie=error,
         excess=excess,
-        needed=max(2, int(np.ceil(smallest))) if smallest < 1e9 else None,
+        needed=None if needed is None else max(2, needed),
     )
 
 

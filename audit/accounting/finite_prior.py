@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+from audit.accounting import gaps
 from audit.types import Bound
 
 BLOCKS = 10  # of candidates, deleted in turn for the error that the pool brings
-LEVEL = 0.01  # of every test of a row: the chance of a flag on a sound one, at most
-POWER = 0.9  # with which `needed` targets show an attacker at half of a bound
 
 
 class Posterior(NamedTuple):
@@ -129,13 +128,9 @@ def finite_prior(
 
     def excess(errors: np.ndarray) -> float:
         """Return by how many s.e. the errors [T] of a row exceed the bound."""
-        gaps = np.asarray(errors, float) - genie.risk - share * surprise
-        variance = max(spread, gaps.var(ddof=1) if n > 1 else 0.0) / n + pool_error**2
-        return float(gaps.mean() / np.sqrt(variance)) if variance else 0.0
+        gap = np.asarray(errors, float) - genie.risk - share * surprise
+        return gaps.excess(gap, spread, pool_error)
 
-    quantiles = special.ndtri(POWER) - special.ndtri(LEVEL)
-    with np.errstate(over="ignore"):  # of a bound that is nearly 0: infinitely many
-        smallest = (quantiles / (value / 2)) ** 2 * spread if value > 0 else np.inf
     return Bound(
         "finite_prior",
         np.asarray(value),
@@ -145,7 +140,7 @@ def finite_prior(
         standard_error=float(np.hypot(np.sqrt(spread / n), pool_error)),
         genie=genie.error,
         excess=excess,
-        needed=int(np.ceil(smallest)) if smallest < 1e9 else None,
+        needed=gaps.needed(value, spread),
     )
 
 

@@ -60,8 +60,8 @@ def success(kappa: float, loss: Any) -> float:
     best = int(np.argmin(each))
     near = nodes[max(best - 1, 0)], nodes[min(best + 1, len(nodes) - 1)]
     how = {"method": "bounded", "options": {"xatol": 1e-8}}
-    found = optimize.minimize_scalar(most, bounds=near, **how)
-    return float(np.clip(min(each[best], found.fun), kappa, 1))
+    least = optimize.minimize_scalar(most, bounds=near, **how).fun
+    return float(np.clip(min(each[best], least), kappa, 1))
 
 
 def mean_error(radii: Any, kappas: Any, loss: Any) -> float:

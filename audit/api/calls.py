@@ -106,10 +106,10 @@ def run(
     start = scenario if isinstance(scenario, Draft) else Draft(str(scenario), {})
     folders = (*start.folders, *map(str, plugins))
     merged = _merged(start.settings, settings)
-    made, replay, given = _composition(start.name, merged, folders)
-    with _found(folders, given):
-        folder = workspace.open_folder(made, RUNS)[0] if made.spec.out else None
-        card = Card(*execute(made, f"python -m audit run {replay}", show=progress))
+    checked, replay, given = _composition(start.name, merged, folders)
+    with _plugins_of(folders, given):
+        folder = workspace.open_folder(checked, RUNS)[0] if checked.spec.out else None
+        card = Card(*execute(checked, f"python -m audit run {replay}", show=progress))
         if folder is not None:
             files.write(card, folder)
     return card
@@ -168,8 +168,8 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 def _composed(
     name: str, settings: dict[str, Any], folders: Sequence[str]
 ) -> tuple[Scenario, str]:
-    made, replay, _ = _composition(name, settings, folders)
-    return made, replay
+    scenario, replay, _ = _composition(name, settings, folders)
+    return scenario, replay
 
 
 def _composition(
@@ -183,13 +183,13 @@ def _composition(
         if not path.is_file():
             raise UserError(f"no such file: {name}")
         at += ["--config-dir", str(path.parent)]
-    with _found(folders, typed):
-        made, replay = hydra_app.composed([*at, *typed.words])
-        compose.play(made)  # refuses what the game cannot be played with
-    return made, replay, typed
+    with _plugins_of(folders, typed):
+        scenario, replay = hydra_app.composed([*at, *typed.words])
+        compose.play(scenario)  # refuses what the game cannot be played with
+    return scenario, replay, typed
 
 
-def _found(folders: Sequence[str], typed: words.Typed) -> Any:
+def _plugins_of(folders: Sequence[str], typed: words.Typed) -> Any:
     """Look for plug-ins in these folders, and among these functions."""
     for folder in folders:
         plugins.existing(folder, "plugins")

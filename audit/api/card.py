@@ -16,7 +16,7 @@ from audit.scorecard.schema import DefenseRow, Number, Scorecard, TrialRow
 # columns of `frame` that hold numbers, NaN where there is none
 NUMBERS = (
     "value", "standard_error", "floor", "targets", "runs", "accuracy", "r2", "dfil",
-    "rdp_order_2", "delta", "epsilon", "epsilon_add_remove",
+    "dfil_relative_se", "rdp_order_2", "delta", "epsilon", "epsilon_add_remove",
 )  # fmt: skip
 
 
@@ -112,6 +112,7 @@ def _measures(row: DefenseRow) -> dict[str, Any]:
         "accuracy": utility and utility.accuracy,
         "r2": utility and utility.r2,
         "dfil": row.dfil and row.dfil.get("mean"),
+        "dfil_relative_se": row.dfil and row.dfil.get("relative_se"),
         "rdp_order_2": row.rdp2,
         "delta": epsilon and epsilon.delta,
         "epsilon": epsilon and epsilon.replace_one and epsilon.replace_one.least,

@@ -229,7 +229,7 @@ def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
     headlines: list[Any] = [row.result and row.result.headline for row in rows]
     errors = [_errors(card, row) for card, row in zip(side, rows, strict=True)]
     digests = {card.data.digest for card in side}
-    known = len(digests) == 1 and all(e is not None for e in errors)
+    paired = len(digests) == 1 and all(e is not None for e in errors)
     spread = [float(h.standard_error or 0) for h in headlines]
     return _Attacked(
         attack=rows[0].attack,
@@ -240,7 +240,7 @@ def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
         seeds=tuple(card.scenario.seed for card in side),
         # targets are the same under every seed: more seeds do not average over them
         se=max(spread),
-        errors=np.mean(np.array(errors), 0) if known else None,
+        errors=np.mean(np.array(errors), 0) if paired else None,
         targets=", ".join(sorted(digests)),
     )
 

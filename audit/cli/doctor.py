@@ -47,7 +47,7 @@ def examine(word: str) -> list[Finding]:
     """Check data of one's own, as `data=` names them."""
     from audit import data
     from audit.data import own
-    from audit.data.dataset import digest
+    from audit.data.dataset import digest, repeats
 
     if not word.startswith(own.PREFIX):
         raise UserError(f"data={word}: doctor looks into {own.PREFIX}PATH.npz")
@@ -64,7 +64,7 @@ def examine(word: str) -> list[Finding]:
         findings.append(Finding("split", "ok", text))
     if mine.columns:
         findings.append(Finding("columns", "ok", ", ".join(mine.columns)))
-    again = len(mine.x_train) - len({row.tobytes() for row in mine.x_train})
+    again = repeats(mine.x_train)
     if again:
         text = (
             f"{again} training records stand there more than once: a target that the "

@@ -73,8 +73,8 @@ def read(path: Path) -> Scored | Models:
         arrays = untrusted.arrays(path)
     except untrusted.UNREADABLE as error:
         raise UserError(f"{path}: cannot be read as plain arrays: {error}") from None
-    if unknown := ", ".join(sorted(set(arrays) - ARRAYS)):
-        raise UserError(f"{path}: unknown arrays {unknown}; a file holds {LAYOUTS}")
+    if wrong := untrusted.misnamed(arrays, (), ARRAYS):
+        raise UserError(f"{path} {wrong}; a file holds {LAYOUTS}")
     try:
         return _layout(arrays)
     except ValueError as error:

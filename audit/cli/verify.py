@@ -105,12 +105,12 @@ def compose(card: Scorecard, out: Path) -> Scenario:
     """
     words = replay_words(card, out)
     scenario = hydra_app.composed(words)[0]
-    line_ups = {"defenses": "defense", "attacks": "attack"}
-    for word, kind in line_ups.items():
+    line_ups = []
+    for kind in ("defense", "attack"):
         labels = list(card.scenario[kind])
         if labels != [entry.label for entry in scenario.line_ups[kind]]:
-            words.append(f"{word}=[{','.join(labels)}]")
-    return hydra_app.composed(words)[0]
+            line_ups.append(f"{kind}s=[{','.join(labels)}]")
+    return hydra_app.composed([*words, *line_ups])[0] if line_ups else scenario
 
 
 def changed(card: Scorecard, scenario: Scenario) -> list[str]:

@@ -1,14 +1,16 @@
 """Whether training can end: lower bounds of memory and time, before it starts.
 
-Both are low on purpose. Memory is what the releases of all runs hold, and parameters
-and gradient of every lane of one tile. Time is four operations per step, record and
-parameter, at a speed no such device exceeds. What is refused is hopeless; what is not
-may still be slow, and the engine counts the bytes of a tile as the compiler does.
+Both are low on purpose. Memory is what the releases of one kind of runs hold, and
+parameters and gradient of every lane of one tile. Time is four operations per step,
+record and parameter, of the referee's runs, the attackers' and those of the accounting,
+at a speed no such device exceeds. What is refused is hopeless; what is not may still be
+slow, and the engine counts the bytes of a tile as the compiler does.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from audit.errors import UserError
 
@@ -21,7 +23,8 @@ CORE, ACCELERATOR = 2e11, 1e15
 def check(
     where: str,
     *,
-    runs: int,
+    held: Mapping[str, int],
+    folded: Mapping[str, int],
     tile: int,
     parameters: int,
     steps: int,
@@ -32,7 +35,8 @@ def check(
 
     Args:
       where: what is trained, for the message.
-      runs: how many releases are made, at least.
+      held: what runs are for -> of how many the releases are held in memory together.
+      folded: the same of runs of which readings alone are kept.
       tile: lanes that are computed together, needed or not.
       parameters: numbers in one release.
       steps: of one run.
@@ -42,12 +46,13 @@ def check(
     Raises:
       UserError: with the estimate, and the word that runs it all the same.
     """
-    need = 4 * parameters * (runs + 2 * tile) / GIB
+    need = 4 * parameters * (max(held.values()) + 2 * tile) / GIB
     there = memory() / GIB
-    lanes = -(-runs // tile) * tile
+    lanes = max(sum(held.values()) + sum(folded.values()), tile)
     speed = devices * ACCELERATOR or (os.cpu_count() or 1) * CORE
     days = 4.0 * lanes * steps * records * parameters / speed / DAY
-    anyway = f"runs={runs:,} in all, lanes.tile={tile:,}; estimate=ignored runs it"
+    each = ", ".join(f"{n:,} {what}" for what, n in (*held.items(), *folded.items()))
+    anyway = f"{each} runs, lanes.tile={tile:,}; estimate=ignored runs it"
     if need > there:
         raise UserError(
             f"{where}: needs at least {need:,.0f} GiB of memory, this machine has "

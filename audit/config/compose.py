@@ -273,6 +273,11 @@ def play(scenario: Scenario) -> Any:
             f"splits.targets={sizes.targets}: in the game {name} every fixed record is "
             f"the target in turn; leave it out"
         )
+    if scenario.spec.accounting_runs > 1 and not game.trajectories:
+        raise UserError(
+            f"accounting_runs={scenario.spec.accounting_runs}: the game {name} reads "
+            f"no dFIL along runs; leave it at 1"
+        )
     if scenario.bounds and not game.squared_error:
         raise UserError(
             f"bounds: the game {name} has no squared errors; leave them out"

@@ -74,7 +74,8 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     name, rest, config_dir = _parse(words)
     folder, origin = locate(name, config_dir)
     file, elsewhere = folder / f"{name}.yaml", None
-    ConfigStore.instance().store(name, scenario_file.load(file))  # all Hydra may read
+    stored = ConfigStore.instance()
+    stored.store(name, scenario_file.load(file))  # all Hydra may read
     if origin != SUITE:
         code = stores.digest(scenario_file.read(file))
         elsewhere = {"kind": "scenario", "name": name, "origin": origin, "code": code}
@@ -103,6 +104,8 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
         text = f"{error} {error.__cause__ or ''}".replace("++", "")
         text = " ".join(text.split("Config search path")[0].split())
         raise UserError(text) from None
+    finally:
+        stored.repo.pop(f"{name}.yaml", None)  # Hydra copies all of them, every time
 
 
 def composed(words: list[str]) -> tuple[compose.Scenario, str]:

@@ -71,8 +71,8 @@ def _content(value: Any, visited: dict[int, Any]) -> Any:
         fields = [name for name in fields if name not in ("parent", "name")]  # of flax
         return [into(type(value)), *(into(getattr(value, n, None)) for n in fields)]
     if isinstance(getattr(value, "__dict__", None), dict):
-        own = {k: v for k, v in vars(value).items() if not k.endswith("__state")}
-        return [into(type(value)), into(own)]  # without what nnx traces by
+        parts = {k: v for k, v in vars(value).items() if not k.endswith("__state")}
+        return [into(type(value)), into(parts)]  # without what nnx traces by
     if callable(value) and _installed(getattr(value, "__module__", None)):
         return ["installed", value.__module__, getattr(value, "__qualname__", "")]
     return [OPAQUE, type(value).__name__]
@@ -108,10 +108,10 @@ def _bytecode(code: types.CodeType) -> list[Any]:
 
 def _attributes(kind: type) -> dict[str, Any]:
     """Return what a class defines itself."""
-    own = {k: v for k, v in vars(kind).items() if not k.startswith("__") or callable(v)}
     return {
         name: getattr(value, "__wrapped__", getattr(value, "__func__", value))
-        for name, value in own.items()
+        for name, value in vars(kind).items()
+        if not name.startswith("__") or callable(value)
         if not isinstance(value, DESCRIPTORS)
         if name not in ("__weakref__", "__dict__", "__annotate__", "__annotate_func__")
         if not name.startswith("_abc_")

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from audit.config import scenario_file
 from audit.errors import UserError, did_you_mean
@@ -284,8 +284,14 @@ def _load_file(path: Path) -> ModuleType:
 @functools.lru_cache(maxsize=32)
 def _points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
     """Return the entry points of a group; they are searched for along `path`."""
+    return tuple(sorted(_installed(path).select(group=group), key=lambda p: p.name))
+
+
+@functools.lru_cache(maxsize=32)
+def _installed(path: tuple[str, ...]) -> Any:
+    """Return all entry points; whatever the group, every package is looked at."""
     del path  # `entry_points` reads it from `sys`
-    return tuple(sorted(metadata.entry_points(group=group), key=lambda p: p.name))
+    return metadata.entry_points()
 
 
 def _package(point: metadata.EntryPoint) -> str:

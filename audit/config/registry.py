@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import difflib
+import functools
 import inspect
 import re
 import typing
@@ -67,11 +68,17 @@ def built_in(kind: str) -> dict[str, plugins.Place]:
 
 def _factories(path: Path, kind: str) -> list[str]:
     """Return the functions of a room's file that make plug-ins of a kind."""
+    return _returning(plugins.parse(path), kind)
+
+
+@functools.lru_cache(maxsize=256)  # trees are parsed once for each content
+def _returning(tree: ast.Module, kind: str) -> list[str]:
     return [
-        name
-        for name, function in functions(path).items()
-        if function.returns and ast.unparse(function.returns) == RETURNS[kind]
-        if kind not in TAKES or TAKES[kind] == [a.arg for a in function.args.args]
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        if node.returns and ast.unparse(node.returns) == RETURNS[kind]
+        if kind not in TAKES or TAKES[kind] == [a.arg for a in node.args.args]
     ]
 
 
@@ -172,11 +179,16 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
     default is no word of `audit.types`, `annotated_types`, typing, the builtins or a
     `Section` of the same file.
     """
+    return dict(_read_settings(plugins.parse(path), path, name))
+
+
+@functools.lru_cache(maxsize=256)
+def _read_settings(tree: ast.Module, path: Path, name: str) -> dict[str, Setting]:
     function = functions(path).get(name)
     if function is None:
         raise UserError(f"{path} holds no function {name!r}; {plugins.NAMED}")
     words = vars(annotated_types) | vars(types) | vars(typing) | vars(builtins)
-    words |= _sections(path, words)
+    words |= _sections(tree, path, words)
     arguments = function.args
     settings = {}
     for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
@@ -193,11 +205,11 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
     return settings
 
 
-def _sections(path: Path, words: dict[str, Any]) -> dict[str, Any]:
+def _sections(tree: ast.Module, path: Path, words: dict[str, Any]) -> dict[str, Any]:
     """Return the file's own `Section` classes; nothing else of it is executed."""
     classes = {
         node.name: node
-        for node in plugins.parse(path).body
+        for node in tree.body
         if isinstance(node, ast.ClassDef)
         if [ast.unparse(base) for base in node.bases] == [Section.__name__]
     }
@@ -226,14 +238,25 @@ def validate(
             raise UserError(
                 f"unknown setting {'.'.join(filter(None, [where, word]))}{hint}"
             )
-    fields: dict[str, Any] = {
-        k: (s.annotation, ... if s.required else s.default) for k, s in declared.items()
-    }
-    model = pydantic.create_model("settings", __base__=Section, **fields)
+    # 1, 1.0 and True are equal, and no two of them the same default
+    fields = tuple((k, s, type(s.default)) for k, s in declared.items())
+    try:
+        model = _model(fields)
+    except TypeError:  # a default without a hash, such as a list
+        model = _model.__wrapped__(fields)
     try:
         return dict(model(**given))
     except pydantic.ValidationError as error:
         raise UserError(explain(error, where, model)) from None
+
+
+@functools.lru_cache(maxsize=256)
+def _model(fields: tuple[tuple[str, Setting, type], ...]) -> type[pydantic.BaseModel]:
+    """Return what checks settings of these names, annotations and defaults."""
+    described: dict[str, Any] = {
+        k: (s.annotation, ... if s.required else s.default) for k, s, _ in fields
+    }
+    return pydantic.create_model("settings", __base__=Section, **described)
 
 
 def explain(

@@ -44,6 +44,11 @@ def unit(pixels: np.ndarray, most: int = 255) -> np.ndarray:
     return (pixels / np.float32(most)).astype(np.float32)
 
 
+def repeats(x: np.ndarray) -> int:
+    """Return how many of the records [N, ...] are exact copies of an earlier one."""
+    return len(x) - len({row.tobytes() for row in x})
+
+
 def digest(*arrays: np.ndarray) -> str:
     """Return the sha256 of arrays with their types and shapes, in order."""
     sha256 = hashlib.sha256()

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from audit.data import untrusted
-from audit.data.dataset import DataError, Dataset, digest, unit
+from audit.data.dataset import DataError, Dataset, digest, repeats, unit
 from audit.errors import brief
 
 PREFIX = "file:"  # of the word that names a file
-ARRAYS = {"x": True, "y": True, "names": False, "split": False}  # name: needed?
+NEEDED, OTHERS = ("x", "y"), ("names", "split")  # arrays of a file
 PARTS = ("train", "test")
 MOST_CLASSES = 10_000
 
@@ -48,11 +48,9 @@ def read(path: Path) -> Dataset:
         arrays = untrusted.arrays(path)
     except untrusted.UNREADABLE as error:
         raise DataError(f"{path}: {error}; save plain arrays by np.savez") from None
-    lacking = [name for name, needed in ARRAYS.items() if needed and name not in arrays]
-    unknown = sorted(set(arrays) - set(ARRAYS))
-    if lacking or unknown:
-        wrong = [f"lacks {name}" for name in lacking] + [f"has {n}" for n in unknown]
-        raise DataError(f"{path} {', '.join(wrong)}; it holds {', '.join(ARRAYS)}")
+    if wrong := untrusted.misnamed(arrays, NEEDED, OTHERS):
+        every = ", ".join((*NEEDED, *OTHERS))
+        raise DataError(f"{path} {wrong}; it holds {every}")
     origin = f"file {path.name}"
     try:
         return dataset(**arrays, name=path.stem, origin=origin)  # type: ignore[arg-type]
@@ -106,17 +104,17 @@ def dataset(
     )
 
 
-def check(made: Any, name: str) -> Dataset:
+def check(data: Any, name: str) -> Dataset:
     """Return what a plug-in of the kind `data` made, checked as a file would be.
 
     Raises:
       DataError: if it is no `Dataset`, or one of its arrays is wrong.
     """
-    if not isinstance(made, Dataset):
+    if not isinstance(data, Dataset):
         raise DataError(
-            f"data {name}: returns {type(made).__name__}; return audit.dataset(x, y)"
+            f"data {name}: returns {type(data).__name__}; return audit.dataset(x, y)"
         )
-    fields = made._asdict()
+    fields = data._asdict()
     for part in PARTS:
         x, y = fields[f"x_{part}"], fields[f"y_{part}"]
         if part == "test" and x is None and y is None:
@@ -131,7 +129,7 @@ def check(made: Any, name: str) -> Dataset:
                 f"labels: give one each"
             )
         fields |= {f"x_{part}": x, f"y_{part}": y}
-    columns = _columns(made.columns or None, fields["x_train"])
+    columns = _columns(data.columns or None, fields["x_train"])
     return Dataset(**fields | {"name": name, "columns": columns})
 
 
@@ -251,6 +249,6 @@ def _note(x: np.ndarray, y: np.ndarray) -> str:
         labels = f"labels are numbers from {y.min():g} to {y.max():g}"
     else:
         labels = f"{len(np.unique(y))} classes"
-    again = len(y) - len({row.tobytes() for row in np.ascontiguousarray(x)})
+    again = repeats(x)
     twice = f"; {again} records stand there more than once" if again else ""
     return f"{len(y)} {kind} of {shape}, {labels}{twice}"

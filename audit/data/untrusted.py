@@ -6,6 +6,7 @@ import math
 import os
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -46,12 +47,28 @@ def arrays(path: Path, most: float = math.inf) -> dict[str, np.ndarray]:
         if size > most:
             raise ValueError(f"its arrays take {size / 1e9:.1f} of {most / 1e9:g} GB")
         check_memory(size)
-        found = {}
+        plain = {}
         for member in members:
             name = member.filename.removesuffix(".npy")
             with archive.open(member) as stream:
-                found[name] = array(stream, member.file_size, name)
-    return found
+                plain[name] = array(stream, member.file_size, name)
+    return plain
+
+
+def misnamed(
+    names: Iterable[str], needed: Iterable[str], others: Iterable[str] = ()
+) -> str:
+    """Return which needed arrays are lacking and which are unknown; "" = all is well.
+
+    Args:
+      names: of the arrays that a file holds.
+      needed: names that must be there.
+      others: names that may be there.
+    """
+    names, needed = set(names), list(needed)
+    lacking = [f"lacks {name}" for name in needed if name not in names]
+    unknown = [f"has {name}" for name in sorted(names.difference(needed, others))]
+    return ", ".join([*lacking, *unknown])
 
 
 def array(stream: IO[bytes], size: int, name: str) -> np.ndarray:

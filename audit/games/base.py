@@ -131,6 +131,13 @@ class Trial(NamedTuple):
     result: Result | None = None
 
 
+class Trainings(NamedTuple):
+    """How many runs of one defense are made, by what they are for."""
+
+    held: dict[str, int]  # whose releases are held together in memory
+    folded: dict[str, int]  # of which readings alone are kept
+
+
 class Game(NamedTuple):
     """How one kind of audit is played."""
 
@@ -149,6 +156,8 @@ class Game(NamedTuple):
     records: Callable | None = None  # (Splits) -> records of one run; None = all there
     compare: Callable | None = None  # (list[Trial]) -> the same, set side by side
     sizes: Callable | None = None  # (Scenario) -> what is trained, for the banner
+    trainings: Callable | None = None  # (Table) -> Trainings; None = `runs` per target
+    trajectories: bool = True  # whether dFIL is read along `accounting_runs` of them
     targets: bool = False  # the split `targets`; else each fixed record, in turn
     squared_error: bool = False  # whether bounds on squared errors apply
     prior_only: bool = False  # attacks of other goals can play if they see no release

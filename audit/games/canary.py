@@ -26,7 +26,7 @@ from audit.config.schema import Section
 from audit.engine.shadow import Learner, sweep
 from audit.errors import UserError
 from audit.games import base, guarantees
-from audit.games.base import Game, Problem, Result, Runs, Table
+from audit.games.base import Game, Problem, Result, Runs, Table, Trainings
 from audit.games.guarantees import Guarantees
 from audit.games.membership_rates import plain
 from audit.mechanisms import canaries as planting
@@ -79,7 +79,12 @@ def canary(*, canaries: Canaries) -> Game:
                 f"canaries.count={canaries.count}: the game canary has one per run"
             )
 
-    return _game(canaries, two_worlds, tell_apart, check, TWO_WORLDS)
+    def trainings(table: Table) -> Trainings:
+        both = 2 * table.runs * canaries.audits
+        return Trainings({"target": MODELS}, {"transcript": both})
+
+    game = _game(canaries, two_worlds, tell_apart, check, TWO_WORLDS)
+    return game._replace(trainings=trainings)
 
 
 def one_run(*, canaries: Canaries) -> Game:
@@ -96,7 +101,9 @@ def one_run(*, canaries: Canaries) -> Game:
                 f"canaries.audits repeats it"
             )
 
-    return _game(canaries, single_runs, tell_members, check, ONE_RUN)
+    game = _game(canaries, single_runs, tell_members, check, ONE_RUN)
+    audits = Trainings({"target": canaries.audits}, {})
+    return game._replace(trainings=lambda table: audits)
 
 
 def _game(
@@ -137,6 +144,7 @@ def _game(
         task=lambda task: planted_task(task, canaries.count, canaries.norm),
         records=partial(records, canaries),
         sizes=sizes,
+        trajectories=False,
     )
 
 

@@ -110,13 +110,18 @@ def account(key: Array, runs: Runs[Exposure], table: Table) -> Guarantees:
         return limits
     trace, bounds_here = None, []
     if step.trace is not None:
-        some = runs.evidence.params[: table.trajectories]
-        each = [
-            _traces(jax.random.fold_in(key, i), learner, params, problem.splits.targets)
-            for i, params in enumerate(some)
+        many = runs.evidence.params
+        count, targets = min(table.trajectories, len(many)), problem.splits.targets
+        each = [  # the second for the error, by other probes at least
+            _traces(jax.random.fold_in(key, i), learner, many[i % len(many)], targets)
+            for i in range(max(2, count))
         ]
-        trace = np.stack(each, 1).mean(1)
-        limits = limits._replace(dfil=trace / problem.splits.targets.x[0].size)
+        traces = np.stack(each, 1)
+        trace = traces[:, :count].mean(1)
+        limits = limits._replace(
+            dfil=trace / targets.x[0].size,
+            dfil_error=guarantees.relative_error(traces, count),
+        )
         bounds_here.append(bounds.cramer_rao(limits.dfil))
     rdp2 = guarantees.order_two(step.rdp)
     if rdp2 is not None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from scipy import optimize
+from scipy import optimize, special  # scipy.stats takes half a second to import
 
 from audit.accounting import bounds, rdp, reconstruction_robustness
 from audit.accounting.finite_prior import finite_prior
@@ -21,7 +21,7 @@ from audit.data.pool import originals
 from audit.engine.precision import double
 from audit.engine.shadow import Engine, Learner, sweep
 from audit.errors import UserError
-from audit.games.base import Problem, Table, repeated
+from audit.games.base import Problem, Table, repeated, take
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
 from audit.scorecard.claims import PublishedClaim, published_claims
@@ -42,6 +42,7 @@ from audit.types import (
 STATISTICS: dict[str, Callable] = {"mean": np.mean, "median": np.median, "max": np.max}
 _BRACKETS = 10  # powers of 4 among which the noise for an epsilon is looked for
 MATRIX = 2**27  # entries of Fisher matrices' factors, at most: 1 GiB
+SAMPLE = 100  # records that tell the error of dFIL where one trajectory was asked for
 POOL = 1000  # images per class of whose distances a bound is made, at most
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
 
@@ -53,7 +54,7 @@ class Guarantees(NamedTuple):
     """All of it about one defense; None = no bound, never zero."""
 
     dfil: np.ndarray | None = None  # [targets] Tr I / d, mean over trajectories
-    dfil_se: np.ndarray | None = None  # [targets] of that mean; None for one trajectory
+    dfil_error: float | None = None  # relative s.e. of a target's; `relative_error`
     bounds: tuple[Bound, ...] = ()
     epsilon: dict[str, Any] | None = None
     rdp2: float | None = None  # Renyi divergence of order 2, replace-one
@@ -77,6 +78,12 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         readings = fisher(method, key, learner, records, *rows, engine=engine)
         return jax.tree.map(lambda a: a.reshape(-1, each, *a.shape[1:]), readings)
 
+    def again(some: np.ndarray) -> np.ndarray:
+        """Return the traces of some targets along another trajectory [m, 1]."""
+        data = TrainingSet(splits.fixed, take(splits.targets, some))
+        other = stream(key, "error of dFIL")
+        return fisher("fisher", other, learner, data, np.array([n]), engine=engine)
+
     more: list[Bound] = []
     if _has_matrix(learner, len(splits.targets.y) * each):
         matrix = read("information_matrix")
@@ -86,8 +93,9 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         one = lambda method: read(method, np.array([n]))  # noqa: E731
         readings = _readings(learner, lambda m: jax.tree.map(_only, one(m)))
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
+    error = _error(learner, readings[0], again)
     more += _finite_prior(stream(key, "finite prior"), learner, splits, engine)
-    return guarantees._replace(bounds=(*guarantees.bounds, *more))
+    return guarantees._replace(bounds=(*guarantees.bounds, *more), dfil_error=error)
 
 
 def _only(a: np.ndarray) -> np.ndarray:
@@ -139,8 +147,14 @@ def in_turn(
         readings = fisher(method, key, learner, records, *rows, **more)
         return jax.tree.map(np.transpose, readings)
 
+    def again(some: np.ndarray) -> np.ndarray:
+        """Return the traces of some records along another trajectory [m, 1]."""
+        other, more = stream(key, "error of dFIL"), {"engine": engine, "runs": 1}
+        return fisher("fisher", other, learner, records, some, **more).T
+
     readings, squared = _readings(learner, read), columns is None
     guarantees = of_readings(learner, readings, table, fixed, n, squared=squared)
+    guarantees = guarantees._replace(dfil_error=_error(learner, readings[0], again))
     mechanism = learner.defense.mechanism
     if not isinstance(mechanism, Minimiser) or mechanism.anatomy is None:
         return guarantees
@@ -173,6 +187,46 @@ def _readings(learner: Learner, read: Callable) -> tuple[Any, Any]:
     return None if learner.defense.fisher is None else read("fisher"), None
 
 
+def _error(
+    learner: Learner, traces: np.ndarray | None, again: Callable
+) -> float | None:
+    """Return the relative error of dFIL; of one trajectory alone nobody can tell it.
+
+    Args:
+      learner: what is accounted for.
+      traces: [records, trajectories]; None = no dFIL.
+      again: ([m] records) -> their traces along one more trajectory [m, 1].
+    """
+    if traces is None:
+        return None
+    if objective_of(learner.defense) is not None:  # no run differs, no trace is drawn
+        return 0.0
+    runs = traces.shape[1]
+    if runs == 1:
+        m = min(SAMPLE, len(traces))
+        some = np.linspace(0, len(traces) - 1, m).astype(int)
+        traces = np.concatenate([traces[some], again(some)], 1)
+    return relative_error(traces, runs)
+
+
+def relative_error(traces: np.ndarray, runs: int) -> float:
+    """Return the standard error of a record's dFIL over the dFIL, median over records.
+
+    It counts whatever differs from one trajectory to the next: where the parameters go,
+    who takes part, and random probes. Few trajectories make a skewed spread, and the
+    median is divided by that of its law for normal readings, so that it is right for
+    two trajectories as for many.
+
+    Args:
+      traces: [records, trajectories], two trajectories or more.
+      runs: of how many trajectories dFIL is the mean.
+    """
+    mean, freedom = traces.mean(1), traces.shape[1] - 1
+    spread = traces.std(1, ddof=1) / np.where(mean > 0, mean, 1)
+    typical = np.sqrt(special.chdtri(freedom, 0.5) / freedom)  # the median of chi^2
+    return float(np.median(spread) / typical / np.sqrt(runs))
+
+
 def of_readings(
     learner: Learner,
     readings: tuple[Any, Any],
@@ -192,12 +246,10 @@ def of_readings(
     problem, defense = table.problem, learner.defense
     splits, domain = problem.splits, problem.task.domain
     limits: list[Bound] = []
-    trace = dfil = dfil_se = None
+    trace = dfil = None
     if traces is not None:
-        d, runs = splits.fixed.x[0].size, traces.shape[1]
         trace = traces.mean(1)
-        dfil = trace / d
-        dfil_se = traces.std(1, ddof=1) / d / np.sqrt(runs) if runs > 1 else None
+        dfil = trace / splits.fixed.x[0].size
     if dfil is not None and squared:
         limits.append(bounds.cramer_rao(dfil))
         if problem.task.classes:
@@ -217,7 +269,6 @@ def of_readings(
     limits += from_plug_ins(problem, trace, replace_one, pld)
     return without_bounds(learner, n, table.delta, loss)._replace(
         dfil=dfil,
-        dfil_se=dfil_se,
         bounds=tuple(limits),
         rdp2=rdp2,
         eta=None if norms is None else np.sqrt(norms.mean(1)),

@@ -26,14 +26,14 @@ from audit.config.schema import Section
 from audit.engine.shadow import Learner, sweep
 from audit.errors import UserError
 from audit.games import base, guarantees
-from audit.games.base import Game, Result, Runs, Table
+from audit.games.base import Game, Result, Runs, Table, Trainings
 from audit.games.guarantees import Guarantees
 from audit.rng import stream
 from audit.scorecard import view
 from audit.scorecard.flags import SURE, Flag
 from audit.scorecard.schema import AttackResult, Scorecard
 from audit.scorecard.view import Column, Line, View, grid, number, of_best, with_error
-from audit.statistics import intervals
+from audit.statistics import intervals, metrics
 from audit.types import (
     Alignment,
     Attack,
@@ -77,6 +77,12 @@ def identification(*, candidates: Candidates) -> Game:
         if len(set(priors)) < len(priors):
             raise UserError(f"candidates.priors={priors}: give each size once")
 
+    def trainings(table: Table) -> Trainings:
+        many = len(table.problem.splits.targets.y)
+        return Trainings(
+            {"target": min(MODELS, many)}, {"transcript": many * table.runs}
+        )
+
     return Game(
         goal="identification",
         grants=base.granting(
@@ -98,6 +104,8 @@ def identification(*, candidates: Candidates) -> Game:
             f"{scenario.splits.targets} candidates"
         ),
         targets=True,
+        trainings=trainings,
+        trajectories=False,
     )
 
 
@@ -207,11 +215,7 @@ def optimum(ratios: np.ndarray) -> Chance:
       ratios: [runs, m] log-likelihoods, up to what all candidates share.
     """
     likeliest = special.softmax(np.asarray(ratios, float), 1).max(1)
-    return Chance(float(likeliest.mean()), float(_standard_error(likeliest)))
-
-
-def _standard_error(each: np.ndarray) -> float:
-    return float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else math.nan
+    return Chance(float(likeliest.mean()), metrics.standard_error(likeliest))
 
 
 def _off(ratios: np.ndarray, m: int, runs: int) -> float:
@@ -243,21 +247,21 @@ def play(
     state, diagnostics = base.fitted(key, attack, runs.learner, table)
     many = len(table.problem.splits.targets.y)
     keys = jax.random.split(stream(key, "guess"), many * table.runs)
-    found, share = [], np.zeros(0)
+    counts, share = [], np.zeros(0)
     for m in priors:
         scores = _scores(attack, state, keys, runs.evidence, m, table)
         right = scores.argmax(1) == place(many, m, table.runs)
-        found.append(_counted(m, right, limits.fields))
+        counts.append(_counted(m, right, limits.fields))
         if m == priors[0]:
             share = right.reshape(many, table.runs).mean(1)
-    first = found[0]
+    first = counts[0]
     numbers = {
         "success": first["success"],
         "success_se": first["success_se"],
         "targets": many,
         "runs": table.runs,
         "adjacency": limits.fields["adjacency"],
-        "priors": found,
+        "priors": counts,
         "fit": diagnostics,
     }
     headline = base.headline(
@@ -267,7 +271,7 @@ def play(
         better="higher",
         floor=1 / priors[0],
     )
-    raised = tuple(flags(found, limits.fields["off"]))
+    raised = tuple(flags(counts, limits.fields["off"]))
     return Result(headline, numbers, {"success": share}, error=None, flags=raised)
 
 
@@ -298,7 +302,7 @@ def _counted(m: int, right: np.ndarray, fields: Any) -> dict[str, Any]:
     return {
         "candidates": m,
         "success": k / n,
-        "success_se": _standard_error(right.astype(float)),
+        "success_se": metrics.standard_error(right),
         "hits": k,
         "guesses": n,
         "low": float(low),
@@ -310,16 +314,17 @@ def _counted(m: int, right: np.ndarray, fields: Any) -> dict[str, Any]:
     }
 
 
-def flags(found: list[dict[str, Any]], off: float) -> Iterable[Flag]:
+def flags(counts: list[dict[str, Any]], off: float) -> Iterable[Flag]:
     """Yield what contradicts the accounting.
 
     Args:
-      found: from `_counted`, one per prior.
+      counts: from `_counted`, one per prior.
       off: standard errors by which the likeliest candidate is right too often, or too
         seldom.
     """
-    above = [f for f in found if f["bound"] is not None and f["low_999"] > f["bound"]]
-    for one in above:
+    for one in counts:
+        if one["bound"] is None or one["low_999"] <= one["bound"]:
+            continue
         text = (
             f"names {one['success']:.3f} of targets among {one['candidates']}, "
             f"{one['low_999']:.3f} at least at 99.9%; {one['bound']:.3f} is allowed"

@@ -23,13 +23,14 @@ from jax import Array
 from audit.accounting import rdp, tradeoff
 from audit.config.compose import Scenario
 from audit.config.schema import Section
+from audit.data import half_in
+from audit.data.half_in import Design
 from audit.engine.shadow import Learner
 from audit.engine.signals import Shadows, Signals, of_release, with_release
 from audit.errors import UserError
-from audit.games import base, guarantees, membership_designs, membership_rates
-from audit.games.base import Game, Result, Runs, Table, take
+from audit.games import base, guarantees, membership_rates
+from audit.games.base import Game, Result, Runs, Table, Trainings, take
 from audit.games.guarantees import Guarantees
-from audit.games.membership_designs import Design
 from audit.games.membership_rates import CURVE
 from audit.mechanisms.batch import gathered
 from audit.rng import stream
@@ -61,7 +62,7 @@ class MembershipModels(NamedTuple):
 
 def membership(*, membership: Membership = Membership()) -> Game:  # noqa: B008
     """Tell who took part: each candidate, or an empty slot in its place."""
-    return _game(membership_designs.in_out, membership)
+    return _game(half_in.in_out, membership)
 
 
 def membership_replace_one(
@@ -69,7 +70,7 @@ def membership_replace_one(
     membership: Membership = Membership(),  # noqa: B008
 ) -> Game:
     """Tell who took part: one of each pair of candidates."""
-    return _game(membership_designs.replace_one, membership)
+    return _game(half_in.replace_one, membership)
 
 
 def _game(design: Design, settings: Membership) -> Game:
@@ -79,6 +80,10 @@ def _game(design: Design, settings: Membership) -> Game:
             f"{scenario.spec.runs} target, {settings.shadows} shadow and "
             f"{settings.calibration} calibration models"
         )
+
+    def trainings(table: Table) -> Trainings:
+        shadows = settings.shadows + settings.calibration
+        return Trainings({"target": table.runs}, {"shadow": shadows})
 
     return Game(
         goal="membership",
@@ -98,6 +103,7 @@ def _game(design: Design, settings: Membership) -> Game:
         fits=partial(fits, design, settings),
         compare=membership_rates.compared,
         sizes=sizes,
+        trainings=trainings,
     )
 
 
@@ -186,22 +192,43 @@ def account(
     limits = limits._replace(arrays=arrays, fields={"membership": leakage})
     if learner.defense.fisher is None:
         return limits
-    member = design.member(stream(key, "accounted: coins"), 2 * trajectories, n)
-    rows = design.rows(member)
-    records, slots = TrainingSet(fixed, None, rows), np.arange(rows.shape[1])
-    engine = guarantees.one_lane(table.engine)
-    traces = guarantees.fisher("fisher", key, learner, records, slots, engine=engine)
-    each = np.full((2 * trajectories, n), np.nan)
-    at, slot = np.nonzero(rows >= 0)
-    each[at, rows[at, slot]] = traces[at, slot]
-    d = fixed.x[0].size
-    dfil = np.nanmean(each, 0) / d
-    se = None
-    if trajectories > 1:
-        se = np.nanstd(each, 0, ddof=1) / d / np.sqrt(trajectories)
+    each = _traces(design, key, learner, table, 2 * trajectories)
+    dfil = each.mean(1) / fixed.x[0].size
+    every = each
+    if trajectories == 1:  # of one trajectory alone nobody can tell the error
+        other = stream(key, "error of dFIL")
+        more = _traces(design, other, learner, table, 2, guarantees.SAMPLE)
+        every = np.concatenate([each, more], 1)
+        every = every[np.isfinite(more[:, 0])]
+    error = guarantees.relative_error(every, trajectories)
     correlation = intervals.rank_correlation(rate, dfil)
     leakage["against_dfil"] = correlation and correlation._asdict()
-    return limits._replace(dfil=dfil, dfil_se=se)
+    return limits._replace(dfil=dfil, dfil_error=error)
+
+
+def _traces(
+    design: Design,
+    key: Array,
+    learner: Learner,
+    table: Table,
+    models: int,
+    most: int | None = None,
+) -> np.ndarray:
+    """Return the Fisher information of every candidate where it is a member.
+
+    Only the `most` first slots of each model are read, None = all; nan for a candidate
+    in none of them. Half of the models have a candidate: [candidates, models / 2].
+    """
+    fixed = table.problem.splits.fixed
+    member = design.member(stream(key, "accounted: coins"), models, len(fixed.y))
+    rows = design.rows(member)
+    slots = np.arange(rows.shape[1])[:most]
+    records, engine = TrainingSet(fixed, None, rows), guarantees.one_lane(table.engine)
+    traces = guarantees.fisher("fisher", key, learner, records, slots, engine=engine)
+    each = np.full(member.shape, np.nan)
+    at, slot = np.nonzero(rows[:, slots] >= 0)
+    each[at, rows[at, slot]] = traces[at, slot]
+    return each.T[member.T].reshape(len(fixed.y), models // 2)
 
 
 def most_tpr(design: Design, learner: Learner, records: int) -> np.ndarray | None:

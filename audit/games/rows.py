@@ -117,13 +117,13 @@ def defense_row(
 
 
 def _dfil(guarantees: Guarantees) -> dict[str, Any] | None:
-    each, se = guarantees.dfil, guarantees.dfil_se
+    each, error = guarantees.dfil, guarantees.dfil_error
     if each is None:
         return None
     summary = {name: statistic(each) for name, statistic in STATISTICS.items()}
     summary |= {f"sqrt_{k}": summed(np.sqrt(each)) for k, summed in STATISTICS.items()}
-    if se is not None:
-        summary["relative_se"] = float(np.median(se / each))
+    if error is not None:
+        summary["relative_se"] = error
     return summary
 
 

@@ -149,12 +149,21 @@ def account(key: Array, runs: Runs, table: Table) -> Guarantees:
             f"accounting_runs={table.trajectories}: in the game anatomy the runs that "
             f"are made are accounted, and runs={len(dissected)}"
         )
-    some, fixed = dissected[: table.trajectories], table.problem.splits.fixed
-    each = [one.traces for one in some if one.traces is not None]
-    readings = np.stack(each, 1) if each else None, None
-    limits = guarantees.of_readings(runs.learner, readings, table, fixed, len(fixed.y))
-    first = dissected[0]
-    return limits._replace(arrays=first.arrays, fields={"steps": first.steps})
+    fixed, first = table.problem.splits.fixed, dissected[0]
+    traces = error = None
+    if first.traces is not None:
+        if len(dissected) == 1:  # of one run alone nobody can tell the error
+            other = stream(key, "error of dFIL")
+            dissected = [first, look(other, runs.learner, table, details=False)]
+        each = [one.traces for one in dissected if one.traces is not None]
+        every = np.stack(each, 1)
+        traces = every[:, : table.trajectories]
+        error = guarantees.relative_error(every, table.trajectories)
+    readings, n = (traces, None), len(fixed.y)
+    limits = guarantees.of_readings(runs.learner, readings, table, fixed, n)
+    return limits._replace(
+        dfil_error=error, arrays=first.arrays, fields={"steps": first.steps}
+    )
 
 
 def look(key: Array, learner: Learner, table: Table, *, details: bool) -> DissectedRun:

@@ -76,7 +76,7 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
             loss = _half_squared
     stack, why = _stack(network, params, x, loss)
     start = jax.tree.map(_zeros, params)
-    found = smoothness.jumps(lambda x: network.apply(start, x, None), x)
+    jumps = smoothness.jumps(lambda x: network.apply(start, x, None), x)
     features = tuple(x.shape)
     classes = shape[0] if shape[0] > 1 else 0
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
@@ -84,7 +84,7 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
     notes = [
         f"{network.name}: {count:,} parameters",
         ghost if stack is not None else f"per-example gradients: {why}",
-        *(f"no Fisher reading, hence no dFIL: {jump}" for jump in found[:MOST_NOTES]),
+        *(f"no Fisher reading, hence no dFIL: {jump}" for jump in jumps[:MOST_NOTES]),
     ]
     return Task(
         name=f"{network.name} {'x'.join(map(str, features))} -> {classes}",
@@ -93,7 +93,7 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         init=network.init,
         features=features,
         classes=classes,
-        smooth=not found,
+        smooth=not jumps,
         dense=stack,
         notes=tuple(notes),
     )
@@ -263,14 +263,14 @@ def _nnx(module: Any, x: Any) -> _Network:
             f"module, or a function (rngs) -> nnx module"
         )
     fixed = isinstance(module, nnx.Module)
-    made = module if fixed else _made(module, jax.random.key(0))
-    name = type(made).__name__
-    for path, layer in nnx.iter_modules(made):
+    network = module if fixed else _built(module, jax.random.key(0))
+    name = type(network).__name__
+    for path, layer in nnx.iter_modules(network):
         kind = type(layer).__name__
         dropout = isinstance(layer, nnx.Dropout) and layer.rate > 0
         if dropout or kind == "BatchNorm":
             raise _refused(name, "/".join(map(str, path)) or kind, kind)
-    graph, state, rest = nnx.split(made, nnx.Param, ...)  # type: ignore[misc]
+    graph, state, rest = nnx.split(network, nnx.Param, ...)  # type: ignore[misc]
     for path, variable in nnx.to_flat_state(rest):
         place = "/".join(map(str, path))
         raise UserError(
@@ -282,7 +282,7 @@ def _nnx(module: Any, x: Any) -> _Network:
     def init(key: jax.Array) -> Any:
         if fixed:
             return start
-        return nnx.to_pure_dict(nnx.state(_made(module, key), nnx.Param))
+        return nnx.to_pure_dict(nnx.state(_built(module, key), nnx.Param))
 
     def run(params: Any, x: Any, tap: Tap | None) -> Any:
         filled = jax.tree.map(lambda leaf: leaf, state)
@@ -304,21 +304,22 @@ def _nnx(module: Any, x: Any) -> _Network:
     return _Network(name, init, apply)
 
 
-def _made(factory: Callable, key: jax.Array) -> Any:
+def _built(factory: Callable, key: jax.Array) -> Any:
     """Return what a function of random streams builds."""
     try:
-        made = factory(nnx.Rngs(key))
+        network = factory(nnx.Rngs(key))
     except TypeError:
         try:
-            made = factory(rngs=nnx.Rngs(key))
+            network = factory(rngs=nnx.Rngs(key))
         except TypeError as error:
             raise UserError(
                 f"cannot build the nnx module: {error}; give a function of the random "
                 f"streams alone, as lambda rngs: Net(784, 10, rngs=rngs)"
             ) from None
-    if not isinstance(made, nnx.Module):
-        raise UserError(f"the function returns {type(made).__name__}, no nnx module")
-    return made
+    if not isinstance(network, nnx.Module):
+        kind = type(network).__name__
+        raise UserError(f"the function returns {kind}, no nnx module")
+    return network
 
 
 def _tapped(tap: Tap | None, path: tuple, product: Callable) -> Callable:

@@ -60,8 +60,8 @@ def jumps(fn: Callable, x: Any) -> list[Jump]:
       x: [*features] an example, for its shape and type.
     """
     traced = jax.make_jaxpr(fn)(x)
-    found = _inside(traced.jaxpr, set(map(id, traced.jaxpr.invars)), "", "")
-    return list(dict.fromkeys(found))
+    every = _inside(traced.jaxpr, set(map(id, traced.jaxpr.invars)), "", "")
+    return list(dict.fromkeys(every))
 
 
 def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jump]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import special  # scipy.stats takes half a second to import
 
-from audit.accounting.finite_prior import LEVEL, POWER
+from audit.accounting.gaps import LEVEL, POWER
 
 # The share of a squared Gaussian error's draws that lie below its own mean is largest,
 # .683, with one degree of freedom; an attacker that attains a bound shows no more.

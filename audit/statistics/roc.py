@@ -15,7 +15,6 @@ import math
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from audit.statistics.intervals import Estimate, Proportion, normal, proportion
 
@@ -155,11 +154,13 @@ def _placements(members: Any, nonmembers: Any) -> tuple[float, np.ndarray, np.nd
 
     These are [m] and [n], ties counted half: the influence values of the AUC.
     """
+    from scipy.stats import rankdata  # which takes half a second to import
+
     data = scores(members, nonmembers)
     m, n = (a.size for a in data)
-    ranks = stats.rankdata(np.concatenate(data))
-    above = (ranks[:m] - stats.rankdata(data.members)) / n
-    below = 1 - (ranks[m:] - stats.rankdata(data.nonmembers)) / m
+    ranks = rankdata(np.concatenate(data))
+    above = (ranks[:m] - rankdata(data.members)) / n
+    below = 1 - (ranks[m:] - rankdata(data.nonmembers)) / m
     return float(above.mean()), above, below
 
 

@@ -51,7 +51,7 @@ def linear(params, side, example):
     return side * (example.x @ jnp.asarray(EFFECT, example.x.dtype)) + params
 
 
-def seen(prior, noise, n=40):
+def transcripts(prior, noise, n=40):
     """Return targets of both classes, and one linear step of each."""
     y = np.arange(n) % 2
     x = np.where(y[:, None] == 0, drawn(prior, 0, n, 2), drawn(prior, 1, n, 3))
@@ -64,7 +64,7 @@ def test_linear_steps_against_the_closed_form(noise):
     """All samples are effective; the mean risk within four standard errors."""
     prior, law = mixture(), StepLaw(Partial(linear), noise, Partial(jnp.ones_like), 1)
     law = law._replace(sides=Partial(lambda params: jnp.ones(len(params))))
-    targets, steps = seen(prior, noise)
+    targets, steps = transcripts(prior, noise)
     bound = closed_world.closed_world(KEY, law, steps, prior, targets, 1)
     assert "effective samples 512 of 512 in the median, 512 at least" in bound.holds_for
     means, risks = np.zeros((40, D)), np.zeros(40)

@@ -83,11 +83,11 @@ def test_values_become_words(settings, want):
 
 
 def test_words_of_values_compose_as_typed():
-    made = words.typed({
+    typed = words.typed({
         "title": "It's, a: 'test' \\ of [words]", "delta": 1e-7,
         "defense": {"dpsgd": {"noise_multiplier": 0.25}},
     })  # fmt: skip
-    scenario, _ = composed("scenario=own", *made.words)
+    scenario, _ = composed("scenario=own", *typed.words)
     assert scenario.spec.title == "It's, a: 'test' \\ of [words]"
     assert scenario.spec.delta == 1e-7
     assert scenario.defenses[1].settings["noise_multiplier"] == 0.25
@@ -166,17 +166,17 @@ def test_html_is_escaped(card):
 def test_the_code_of_a_function_is_part_of_the_result():
     """A helper that changes, or what a function closes over, is other code."""
 
-    def made(size, helper):
+    def factory(size, helper):
         def quiet(task):
             return helper(size)
 
         return quiet
 
     version = calls.workspace.objects.version
-    one, same = made(1, lambda s: s), made(1, lambda s: s)
+    one, same = factory(1, lambda s: s), factory(1, lambda s: s)
     assert version(one) == version(same)
-    assert version(one) != version(made(2, lambda s: s))
-    assert version(one) != version(made(1, lambda s: s + 1))
+    assert version(one) != version(factory(2, lambda s: s))
+    assert version(one) != version(factory(1, lambda s: s + 1))
     assert version(Net()) == version(Net())
     assert version(np.arange(3)) != version(np.arange(4))
 
@@ -259,9 +259,9 @@ SCENARIOS = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_call_composes_as_its_words_do(name):
     settings = SCENARIOS[name]
-    made, replay, _ = calls._composition(name, settings, ())
+    scenario, replay, _ = calls._composition(name, settings, ())
     typed, theirs = composed(f"scenario={name}", *words.typed(settings).words)
-    assert made.resolved() == typed.resolved()
+    assert scenario.resolved() == typed.resolved()
     assert replay == theirs
 
 

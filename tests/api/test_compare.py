@@ -23,13 +23,12 @@ def card(errors, *, seed=0, epsilon=None, attack="a", name="digits"):
     }  # fmt: skip
     pair = {"rdp": epsilon, "tight": None}
     guarantee = {"delta": 1e-5, "replace_one": pair, "add_remove": pair}
-    made = pages.typed(
+    return pages.typed(
         scenario={"seed": seed, "scenario": name},
         defenses={"d": {"epsilon": guarantee if epsilon else None}},
         trials=[{"defense": "d", "attack": attack, "result": {"headline": headline}}],
         arrays={f"d/{attack}/mse": errors},
     )
-    return made
 
 
 def test_the_same_card_twice():
@@ -81,12 +80,12 @@ def test_what_a_seed_changes_counts():
     assert compare(seeds[:4], shifted[4:]).weaker  # and not
 
 
-def _errors(made):
-    return made.arrays["d/a/mse"]
+def _errors(card):
+    return card.arrays["d/a/mse"]
 
 
-def _value(made):
-    return made.trials[0].result.headline.value
+def _value(card):
+    return card.trials[0].result.headline.value
 
 
 def test_a_larger_epsilon_is_weaker_whatever_attacks_find():
@@ -105,12 +104,12 @@ def test_cards_that_cannot_be_compared():
 
 
 def test_exit_codes_and_intervals(tmp_path, capsys):
-    made = {"one": card(ERRORS), "weak": card(ERRORS - 0.005), "other": None}
-    made["other"] = card(ERRORS[::-1], seed=1)
-    for name, each in made.items():
+    runs = {"one": card(ERRORS), "weak": card(ERRORS - 0.005), "other": None}
+    runs["other"] = card(ERRORS[::-1], seed=1)
+    for name, each in runs.items():
         (tmp_path / name).mkdir()
         cards.save(each, tmp_path / name)
-    one, weak, other = (str(tmp_path / name) for name in made)
+    one, weak, other = (str(tmp_path / name) for name in runs)
     for words, code, says in (
         ((one, one), 0, "+0 [+0, +0]"),
         ((one, weak), 1, "weaker: the second card protects less: d"),

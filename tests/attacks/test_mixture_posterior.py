@@ -8,7 +8,7 @@ from jax.tree_util import Partial
 from attacks.mixture_posterior import mixture_posterior
 from audit.models import networks
 from audit.types import Examples, Knowledge, Observation, StepLaw
-from tests.accounting.test_closed_world import D, exact, linear, mixture, seen
+from tests.accounting.test_closed_world import D, exact, linear, mixture, transcripts
 
 TASK = networks.binary_linear((D,), 2)._replace(domain=(-np.inf, np.inf))
 KEY = jax.random.key(0)
@@ -17,7 +17,7 @@ KEY = jax.random.key(0)
 def guesses(noise, prior, pool=None):
     """Return the guess at each target [n, d], the targets and their releases."""
     truth = mixture()
-    targets, steps = seen(truth, noise)
+    targets, steps = transcripts(truth, noise)
     pool = targets if pool is None else pool
     law = StepLaw(Partial(linear), noise, Partial(lambda p: np.ones(1)), 1)
     attack, source = mixture_posterior(TASK), np.arange(len(pool.y))

@@ -10,10 +10,10 @@ import pytest
 
 from audit.cli import bench
 from audit.config import registry
-from audit.data import Dataset
+from audit.data import Dataset, half_in
 from audit.engine import shadow
 from audit.engine.signals import Shadows, Signals, of_release
-from audit.games import leave_one_out, membership_designs
+from audit.games import leave_one_out
 from audit.games.base import Problem, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.games.membership import _scorer
@@ -137,8 +137,8 @@ def test_half_in_shadow_networks(benchmark, name):
         public=pretrain.start(task, key, nobody),
         label=name,
     )
-    member = membership_designs.in_out.member(key, 256, 4000)
-    data = TrainingSet(fixed, None, membership_designs.in_out.rows(member))
+    member = half_in.in_out.member(key, 256, 4000)
+    data = TrainingSet(fixed, None, half_in.in_out.rows(member))
     rows, engine = (fixed, pool, np.zeros(1, np.int32)), shadow.Engine(Lanes(64))
     run = lambda: shadow.sweep(  # noqa: E731
         "train", learner, key, data, *rows, engine=engine, then=of_release
@@ -154,7 +154,7 @@ def test_half_in_shadow_networks(benchmark, name):
 def test_scoring(benchmark, name):
     """Fit to signals of 256 models on 60,000 candidates, and score one model."""
     rng, n, pool = np.random.default_rng(0), 60_000, 1_000
-    member = membership_designs.in_out.member(jax.random.key(0), 256, n)
+    member = half_in.in_out.member(jax.random.key(0), 256, n)
     odds = rng.normal(size=(256, n, 1)).astype(np.float32) + member[..., None] + 4
     others = rng.normal(size=(256, pool, 1)) + 4
     signals = Signals(odds.astype(np.float16), others.astype(np.float16))

@@ -196,7 +196,7 @@ WRONG = {  # what is typed, what is said
     "minus": (lambda d: ["x.npz", "calibration=-1"], "a whole number of models"),
     "empty": (lambda d: saved(d), "holds nothing; a file holds members and"),
     "half": (lambda d: saved(d, members=ONES[0]), "holds members; a file holds"),
-    "typo": (lambda d: saved(d, membres=ONES[0]), "unknown arrays membres"),
+    "typo": (lambda d: saved(d, membres=ONES[0]), "has membres; a file holds"),
     "shape": (lambda d: saved(d, members=ONES, nonmembers=ONES[0]), "members has shap"),
     "nan": (lambda d: saved(d, members=[1.0, np.nan], nonmembers=ONES[0]), "are nan"),
     "text": (lambda d: saved(d, members=["a"], nonmembers=["b"]), "not numbers"),

@@ -180,6 +180,26 @@ def test_committed_rows_can_be_composed(tmp_path, monkeypatch):
         assert list(scenario.resolved()["defense"]) == list(card.scenario["defense"])
 
 
+def test_a_row_is_composed_again_only_where_its_line_up_differs(
+    row, tmp_path, monkeypatch
+):
+    calls = []
+
+    def counted(words):
+        calls.append(words)
+        return composed(words)
+
+    monkeypatch.setattr(verify.hydra_app, "composed", counted)
+    card = schema.load(written(tmp_path, row))
+    verify.compose(card, tmp_path)
+    assert len(calls) == 1
+    shorter = changed(row, lambda card: card["scenario"]["attack"].popitem())
+    card = schema.load(written(tmp_path, shorter))
+    attacks = verify.compose(card, tmp_path).attacks
+    assert [entry.label for entry in attacks] == list(shorter["scenario"]["attack"])
+    assert len(calls) == 3
+
+
 # Who chose the settings ---------------------------------------------------------------
 
 

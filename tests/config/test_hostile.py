@@ -108,11 +108,25 @@ def nothing_trains(monkeypatch, tmp_path):
         (["runs=1000000"], "estimate=ignored runs it"),
         (["defenses=[sgd]", "attacks=[class_mean]", "training.steps=9000000",
           "runs=100000"], "defense.sgd: takes at least"),
+        # 50 target runs are nothing; those of the accounting and of attackers are
+        (["scenario=binary_mnist", "attacks=[class_mean]", "defenses=[dpsgd]", "runs=1",
+          "training.steps=100000", "accounting_runs=1000000"],
+         "50 target, 50,000,000 accounting runs"),
+        (["scenario=binary_mnist", "attacks=[reconstructor]", "defenses=[sgd]",
+          "attack.reconstructor.repeats=100000"],
+         "200 target, 200,000,000 shadow runs"),
+        (["scenario=epsilon_audit", "runs=1000000", "training.steps=9000000",
+          "canaries.audits=1000"], "16 target, 2,000,000,000 transcript runs"),
+        (["scenario=epsilon_audit", "accounting_runs=2"],
+         "accounting_runs=2: the game canary reads no dFIL along runs; leave it at 1"),
+        (["scenario=mia_mnist5k", "membership.shadows=100000", "runs=2",
+          "training.steps=9000000"], "2 target, 100,016 shadow runs"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_before_training(words, line, capsys, monkeypatch):
     monkeypatch.setattr(budget, "memory", lambda: 2.0**29)
-    assert line in refused(capsys, "run", *SMALL, *words, "out=here")
+    first = [] if words[0].startswith("scenario=") else SMALL
+    assert line in refused(capsys, "run", *first, *words, "data=digits", "out=here")
 
 
 def test_an_estimate_may_be_ignored(monkeypatch):

@@ -88,12 +88,12 @@ def test_the_optimum_is_that_of_the_candidates_geometry():
 
 @pytest.mark.parametrize("m", [2, 4, 8])
 def test_the_bound_is_the_trade_off_curve_of_all_steps(m):
-    found, adjacency = identification.bound(
+    allowed, adjacency = identification.bound(
         worlds.learner(TASK, "dpsgd", **DPSGD).defense, len(FIXED.y) + 1, [m]
     )
     mu = math.sqrt(STEPS) / NOISE
     assert adjacency == "add_remove"
-    np.testing.assert_allclose(found[str(m)], special.ndtr(special.ndtri(1 / m) + mu))
+    np.testing.assert_allclose(allowed[str(m)], special.ndtr(special.ndtri(1 / m) + mu))
 
 
 def test_priors_are_blocks_and_no_larger_prior_is_easier():

@@ -10,10 +10,11 @@ import pytest
 
 from audit.__main__ import main
 from audit.accounting import rdp
+from audit.data import half_in
 from audit.engine import signals
 from audit.engine.signals import Shadows, Signals
 from audit.errors import UserError
-from audit.games import membership, membership_designs, membership_rates
+from audit.games import membership, membership_rates
 from audit.games.base import mismatch
 from audit.games.canary import Canaries, canary
 from audit.games.membership import Membership
@@ -98,7 +99,7 @@ def test_images_move_by_whole_pixels():
 
 def test_a_records_models_are_split_by_membership():
     rng = np.random.default_rng(0)
-    member = membership_designs.in_out.member(jax.random.key(0), 6, 5)
+    member = half_in.in_out.member(jax.random.key(0), 6, 5)
     signal = rng.normal(size=(6, 5, 2)).astype(np.float16)
     inside, outside = signals.by_group(member, signal)
     for i, models in enumerate(member.T):
@@ -108,7 +109,7 @@ def test_a_records_models_are_split_by_membership():
 
 def test_separation_is_every_records_own_auc():
     rng = np.random.default_rng(1)
-    member = membership_designs.in_out.member(jax.random.key(1), 8, 6)
+    member = half_in.in_out.member(jax.random.key(1), 8, 6)
     odds = rng.integers(0, 4, (8, 6, 1)).astype(np.float16)  # with ties
     models = Shadows(member, np.zeros(6), Signals(odds, None))
     for i, separation in enumerate(membership.separation(models)):
@@ -117,7 +118,7 @@ def test_separation_is_every_records_own_auc():
 
 
 def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
-    rng, draw = np.random.default_rng(2), membership_designs.in_out.member
+    rng, draw = np.random.default_rng(2), half_in.in_out.member
     models, shadows = (Shadows(draw(jax.random.key(k), 4, 900), 0, 0) for k in (0, 1))
     scores, others = (rng.normal(size=(4, 900)) + m.member for m in (models, shadows))
     result, arrays = membership_rates.rates(scores, models, others, shadows)
@@ -139,7 +140,7 @@ def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
 
 def test_more_than_the_accounting_allows_is_flagged():
     """Scores of no, a 0.9-GDP and a 3-GDP mechanism against a bound of 1-GDP."""
-    member = membership_designs.in_out.member(jax.random.key(0), 2, 4000)
+    member = half_in.in_out.member(jax.random.key(0), 2, 4000)
     models = Shadows(member, None, None)
     fpr = membership_rates.CURVE
     most = np.stack([fpr, rdp.GaussianPrivacy(1.0).tpr(fpr)])

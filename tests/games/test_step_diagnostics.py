@@ -7,7 +7,7 @@ import pytest
 from audit.clipping import clip_tree, soft_clip
 from audit.engine import shadow
 from audit.errors import UserError
-from audit.games import step_diagnostics
+from audit.games import guarantees, step_diagnostics
 from audit.mechanisms.noise import gaussian
 from audit.mechanisms.noisy_sgd import noisy_sgd
 from audit.mechanisms.query import gradient, masked
@@ -202,7 +202,9 @@ def test_more_runs_are_taken_apart_and_fewer_refused(dissected):
     table = worlds.table(PROBLEM, runs=3)
     runs = step_diagnostics.release(KEY, dissected["dpsgd"][0], table)
     limits = step_diagnostics.account(KEY, runs, table._replace(trajectories=2))
-    assert limits.dfil_se is not None
+    each = np.stack([run.traces for run in runs.evidence], 1)
+    error = guarantees.relative_error(each, 2)
+    assert limits.dfil_error == error > 0
     traces = runs.evidence[0].traces + runs.evidence[1].traces
     np.testing.assert_allclose(limits.dfil, traces / 32, rtol=1e-9)
     with pytest.raises(UserError, match="accounting_runs=4"):

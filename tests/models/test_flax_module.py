@@ -155,12 +155,12 @@ def test_other_layers_have_per_example_gradients_and_say_why(module, why):
 def test_kinks_are_named_with_their_line():
     task = from_flax(Conv(), X)
     assert not task.smooth
-    found = [note for note in task.notes if note.startswith("no Fisher reading")]
-    assert [note.split(": ")[1].split(" (")[0] for note in found] == [
+    jumps = [note for note in task.notes if note.startswith("no Fisher reading")]
+    assert [note.split(": ")[1].split(" (")[0] for note in jumps] == [
         "relu",
         "max_pool",
     ]
-    assert all("of test_flax_module.py" in note for note in found)
+    assert all("of test_flax_module.py" in note for note in jumps)
     assert gradient(task, soft_clip(1.0)).smooth is False
 
 
@@ -189,8 +189,8 @@ def test_what_is_smooth_has_a_slope_without_jumps(name):
         slopes = np.asarray(jax.vmap(jax.grad(fn))(grid + 1e-7))
     jump = np.abs(np.diff(slopes)).max()
     assert (jump < 1e-3) == (name in SMOOTH)
-    found = smoothness.jumps(fn, jnp.zeros(()))
-    assert bool(found) == (name in KINKED), found
+    jumps = smoothness.jumps(fn, jnp.zeros(()))
+    assert bool(jumps) == (name in KINKED), jumps
 
 
 def test_what_does_not_depend_on_the_record_is_no_kink():

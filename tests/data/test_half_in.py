@@ -7,8 +7,8 @@ import optax
 import pytest
 
 from audit.clipping import soft_clip
+from audit.data import half_in
 from audit.engine import shadow
-from audit.games import membership_designs
 from audit.mechanisms import batch as batches
 from audit.mechanisms.noise import gaussian
 from audit.mechanisms.noisy_sgd import noisy_sgd
@@ -20,7 +20,7 @@ from tests.conftest import double, flat, records, wide
 from tests.games import worlds
 from tests.mechanisms import per_record
 
-DESIGNS = {n: getattr(membership_designs, n) for n in ("in_out", "replace_one")}
+DESIGNS = {n: getattr(half_in, n) for n in ("in_out", "replace_one")}
 SHAPE = (3, 2, 1)
 TASK = networks.mlp(SHAPE, 3, hidden=4)
 
@@ -44,8 +44,8 @@ def test_every_candidate_is_in_exactly_half_of_the_models(name):
 def test_coins_of_two_candidates_are_independent():
     """Within a model, agreement of neighbours is a fair coin: 4 s.e. of 20,000."""
     key = jax.random.key(3)
-    single = membership_designs.in_out.member(key, 2, 20_001)[0]
-    pairs = membership_designs.replace_one.member(key, 2, 40_000)[0].reshape(-1, 2)
+    single = half_in.in_out.member(key, 2, 20_001)[0]
+    pairs = half_in.replace_one.member(key, 2, 40_000)[0].reshape(-1, 2)
     assert (pairs.sum(1) == 1).all()
     for coins in (single, pairs[:, 0]):
         agree = (coins[1:] == coins[:-1]).mean()
@@ -55,12 +55,12 @@ def test_coins_of_two_candidates_are_independent():
 def test_the_number_of_slots_is_public():
     """It depends on the number of candidates alone, and is seldom not enough."""
     for candidates in (10, 1_000, 60_000):
-        slots = membership_designs.in_out.slots(candidates)
+        slots = half_in.in_out.slots(candidates)
         assert candidates / 2 < slots <= candidates
         sizes = np.random.default_rng(0).binomial(candidates, 0.5, 10_000)
         assert sizes.max() <= slots
-    assert membership_designs.in_out.adjacency == "add_remove"
-    assert membership_designs.replace_one.adjacency == "replace_one"
+    assert half_in.in_out.adjacency == "add_remove"
+    assert half_in.replace_one.adjacency == "replace_one"
 
 
 def test_odd_numbers_are_refused():
@@ -68,7 +68,7 @@ def test_odd_numbers_are_refused():
         with pytest.raises(ValueError, match="7 models"):
             design.member(jax.random.key(0), 7, 10)
     with pytest.raises(ValueError, match="9 candidates"):
-        membership_designs.replace_one.member(jax.random.key(0), 4, 9)
+        half_in.replace_one.member(jax.random.key(0), 4, 9)
 
 
 @pytest.mark.parametrize("sampling", SAMPLERS)
@@ -109,7 +109,7 @@ def test_lanes_with_rows_are_runs_on_those_records(method):
     settings = {"noise_multiplier": 0.3, "optimizer": "adam", "steps": 4}
     settings |= {"sampling": "shuffled", "batch_size": 3}
     learner = worlds.learner(TASK, "dpsgd", **settings)
-    key, z, design = worlds.KEY, records(12, SHAPE, 3), membership_designs.replace_one
+    key, z, design = worlds.KEY, records(12, SHAPE, 3), half_in.replace_one
     rows = design.rows(design.member(key, 4, 12))
     extra = (np.arange(6),) if method == "fisher" else ()
     data, engine = TrainingSet(z, None, rows), shadow.Engine(Lanes(3))

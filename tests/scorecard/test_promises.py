@@ -1,0 +1,108 @@
+"""What committed cards and their summaries promise to whoever reads them."""
+
+import re
+
+import numpy as np
+import pytest
+
+from audit.games.guarantees import STATISTICS
+from audit.scorecard import schema, view
+from tests import ROOT, pages
+from tests.pages import RESULTS
+
+CARDS = {p.parent.name: p for p in sorted(RESULTS.glob("*/scorecard.json"))}
+# an attack that fails on purpose: on so few shadow models the reconstructor is dead
+FAILS = {("informed_mnist-mnist5k", "sgd", "reconstructor_300", "attack-dead")}
+
+
+@pytest.fixture(scope="module")
+def cards():
+    return {name: schema.load(path) for name, path in CARDS.items()}
+
+
+def test_no_committed_card_carries_an_error_flag(cards):
+    raised = {
+        (name, trial.defense, trial.attack, flag.name)
+        for name, card in cards.items()
+        for trial in card.trials
+        for flag in trial.flags
+        if flag.level == "error"
+    }
+    assert raised == FAILS
+    of_runs = [
+        f for card in cards.values() for d in card.defenses.values() for f in d.flags
+    ]
+    assert of_runs
+    assert [f for f in of_runs if f.level == "error"] == []
+
+
+def test_no_bound_of_any_attacker_stands_above_the_floor(cards):
+    """Beyond three standard errors of both; van Trees too, whose prior is assumed."""
+    checked = 0
+    for name, card in cards.items():
+        if card.floor.mse is None or card.floor.mse_se is None:
+            continue
+        for label, defense in card.defenses.items():
+            for bound in defense.bounds:
+                if bound.holds_for.startswith("any attacker") and bound.ranked:
+                    se = np.hypot(card.floor.mse_se, bound.standard_error or 0)
+                    low = float(bound.mean) - 3 * se
+                    assert low <= card.floor.mse, (name, label, bound.name)
+                    checked += 1
+                if bound.name == "van_trees":
+                    assert float(bound.mean) <= card.floor.mse * (1 + 1e-6), (
+                        name,
+                        label,
+                    )
+                    checked += 1
+    assert checked > 20
+
+
+def defense(dfil, sampling="full"):
+    """Return the row of a defense whose records have these dFILs."""
+    summary = {name: float(statistic(dfil)) for name, statistic in STATISTICS.items()}
+    typed = pages.typed(
+        defenses={"d": {"dfil": summary, "settings": {"sampling": sampling}}}
+    )
+    return typed.defenses["d"]
+
+
+def test_a_record_that_hardly_leaks_reverses_no_ranking():
+    """Weak leaks more of every record but one, whose 1/dFIL outweighs all others."""
+    strong = np.full(100, 1 / 50)
+    weak = np.append(np.full(99, 1 / 30), 1e-6)
+    assert (1 / weak).mean() > (1 / strong).mean()
+    weak, strong = (view.inverse_of_mean(defense(dfil)) for dfil in (weak, strong))
+    assert weak < 31 < strong == pytest.approx(50)
+    assert view.inverse_of_mean(defense(np.zeros(3))) == np.inf
+
+
+def test_shuffled_epochs_call_add_remove_what_it_is():
+    names = [
+        view.adjacency_name(defense([1.0], s), "add_remove")
+        for s in ("full", "shuffled")
+    ]
+    assert names == ["add-remove", "zero-out"]
+    assert (
+        view.adjacency_name(defense([1.0], "shuffled"), "replace_one") == "replace-one"
+    )
+
+
+def test_the_epsilons_of_docs_vmf_are_those_of_the_models_beside_them(cards):
+    card = cards["dirdp_scale_mia-digits"]
+    text = (ROOT / "docs" / "vmf.md").read_text().split("scenario=dirdp_scale_mia")[1]
+    rows = re.findall(r"^\| \.?\d+ .*\|$", text, re.MULTILINE)[:5]
+    noises = ("025", "1", "4", "16", "64")
+    for noise, row in zip(noises, rows, strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        pairs = {
+            law: card.defenses[f"{law}_{noise}"].epsilon for law in ("gauss", "vmf")
+        }
+        values = [
+            pairs["gauss"].replace_one,
+            pairs["vmf"].replace_one,
+            pairs["gauss"].add_remove,
+        ]
+        for cell, pair in zip(cells[-3:], values, strict=True):
+            least = min(v for v in (pair.rdp, pair.tight) if v is not None)
+            assert float(cell) == pytest.approx(float(least), rel=2e-3), row
