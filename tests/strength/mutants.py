@@ -94,6 +94,8 @@ SLIPS = {
     "linear_release": {
         "matched_filter, a tenth of the shadows": Mutant("noisier", TENTH),
         "matched_filter, label dropped": Mutant("noisier", LABEL_DROPPED),
+        "ridge, a tenth of the shadows": Mutant("noisier", TENTH),
+        "ridge, label dropped": Mutant("noisier", LABEL_DROPPED),
     },
     "noised_steps": {
         "transcript_bayes, label dropped": Mutant("dpsgd louder", LABEL_DROPPED),

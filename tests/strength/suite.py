@@ -63,7 +63,7 @@ PLAYS = {
         "data=digits runs=8 sets.digits.splits.augment=2000 "
         "defense.noisier.use=noisy_sum defense.noisier.clip_norm=20.0 "
         "defense.noisier.noise_stddev=0.5 attack.matched_filter.repeats=2",
-        cells("mse", "matched_filter", "noisier"),
+        cells("mse", "matched_filter ridge", "noisier"),
     ),
     # Which records are targets moves the mean square by a tenth, structure by 2%
     "noised_steps": Play(
