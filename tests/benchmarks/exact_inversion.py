@@ -4,7 +4,8 @@
 
 The paragraph in docs/attacks/ridge.md. The attacker differentiates the training run
 itself and takes Levenberg-Marquardt steps from the mean image of the class until the
-run releases what was seen, in float64 and in float32, in which models are trained. No
+run releases what was seen, in float64 and in float32, in which models are trained. With
+Adam all is nan: its square root has no slope at a weight that no gradient reached. No
 attack of a card can do so: what attackers are granted trains models, and is no
 function they differentiate.
 """
@@ -37,8 +38,7 @@ def solved(learner, side, fixed, start, target):
     released = release(target.x.reshape(-1))
 
     def step(x, _):
-        # Adam's square root has no slope at a weight that no gradient ever reached
-        gap, slope = released - release(x), jnp.nan_to_num(jax.jacfwd(release)(x))
+        gap, slope = released - release(x), jax.jacfwd(release)(x)
         values, vectors = jnp.linalg.eigh(slope.T @ slope)
         pulled = vectors.T @ (slope.T @ gap)
         shares = pulled / (jnp.maximum(values, 0) + DAMPINGS[:, None] * values[-1])
