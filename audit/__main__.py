@@ -247,9 +247,14 @@ def _report(given: list[str]) -> int:
     from audit.report import html
 
     which = f"report which run? one of {', '.join(html.run_names()) or 'none here'}"
-    [run], options = parse("report", given, "RUN", {"out=FILE": Path}, which)
+    usage = {"out=FILE": Path, "figures=redraw": choice("figures", "redraw")}
+    [run], options = parse("report", given, "RUN", usage, which)
     folder = html.locate(run)
     page = options.get("out", folder / html.PAGE)
+    if "figures" in options:
+        from audit.api import files
+
+        _print_files(files.redraw(html.load(folder), folder))
     left_out = html.write(folder, page)
     _print_files([page])
     return _print_left_out(left_out)

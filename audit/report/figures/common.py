@@ -17,12 +17,19 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 HATCHES = ("", "////", "....", "----", "xxxx", "++++")
 LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 3)))
 MARKERS = "os^Dv*"
+WIDEST = 9.2  # inches that a page shows at full size: a README, a report, a sheet
 PANELS_A_ROW = 4  # as many as a page shows legibly
-LEGEND = {"frameon": False, "fontsize": 8}
+SMALL = 8  # points, the least of any text
+LEGEND = {"frameon": False, "fontsize": SMALL}
 TITLE = {"fontsize": 9}
 DIAGONAL = {"color": INK, "linewidth": 1}
 FLOOR = {"color": MUTED, "linestyle": "--", "linewidth": 1}
 STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    **{f"{x}tick.labelsize": SMALL for x in "xy"},
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    **{f"axes.spines.{side}": False for side in ("top", "right")},
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
@@ -78,10 +85,11 @@ def panels(
 ) -> tuple[Any, Any]:
     """Return a figure and its panels, [count], in the style of the suite.
 
-    A panel is `size` inches; at most `a_row` stand side by side. Every panel has the
-    `xlabel`, the first of each row the `ylabel`. `given` goes to `Figure.subplots`.
+    A panel is `size` inches; at most `a_row` stand side by side, and no more than a
+    page shows at full size. Every panel has the `xlabel`, the first of each row the
+    `ylabel`. `given` goes to `Figure.subplots`.
     """
-    columns = min(count, a_row)
+    columns = max(1, min(count, a_row, int(WIDEST / size[0])))
     rows = -(-count // columns)
     figure, axes = grid(rows, columns, (size[0] * columns, size[1] * rows), **given)
     for axis in axes.flat[count:]:
@@ -110,9 +118,9 @@ def image_rows(texts: list[str], count: int) -> tuple[Any, Iterator[Any]]:
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
     for axis in axes.flat:
         axis.axis("off")
-    place = {"xycoords": "axes fraction", "ha": "right", "va": "center", "fontsize": 8}
+    place = {"xycoords": "axes fraction", "ha": "right", "va": "center"}
     for line, text in zip(axes, texts, strict=True):
-        line[0].annotate(text, (-0.15, 0.5), **place)
+        line[0].annotate(text, (-0.15, 0.5), fontsize=SMALL, **place)
     return figure, iter(axes)
 
 
