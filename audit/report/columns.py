@@ -12,7 +12,7 @@ from audit.config import plugins, registry
 from audit.errors import UserError
 from audit.scorecard.card import plain
 from audit.scorecard.flags import VOID
-from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
+from audit.scorecard.schema import DefenseRow, EpsilonPair, Scorecard, TrialRow
 from audit.scorecard.view import (
     PLAIN,
     SHORT,
@@ -118,6 +118,16 @@ def usefulness(defense: DefenseRow) -> float | None:
     accuracy, r2 = defense.utility.accuracy, defense.utility.r2
     value = r2 if accuracy is None else accuracy
     return None if value is None else float(value)
+
+
+def epsilon_upper(line: Line) -> str:
+    """Return the accounted epsilon of the game's adjacency: replace-one, or its own."""
+    if line.result is not None and line.result.get("upper") is not None:
+        return number(line.result["upper"], 2)  # of the adjacency the attack audits
+    adjacency = line.defense.get("membership", {}).get("adjacency", "replace_one")
+    epsilon = line.defense.epsilon
+    pair: EpsilonPair | None = None if epsilon is None else epsilon[adjacency]
+    return "none" if pair is None else number(pair.least, 2)
 
 
 def _noiseless(line: Line) -> str:

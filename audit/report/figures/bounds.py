@@ -7,35 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from audit.report import columns
+from audit.report import columns, strips
 from audit.report.figures import common, labels
 from audit.scorecard.card import Scorecard
-from audit.scorecard.view import SHORT, attack_name, bound_column, main_bounds
+from audit.scorecard.view import SHORT, attack_name, bound_column, main_bounds, number
 
 LEAST = 1e-5  # the smallest bound a panel shows in its place
 
 
-def reconstructions(card: Scorecard) -> Any:
-    """Draw targets, then one row per defense (its strongest attack), the floor last.
+def reconstructions(card: Scorecard, most: int = 10) -> Any:
+    """Draw `most` targets, a row per defense with its strongest attack, and the floor.
 
-    The layout of Edmunds (2024), Figure 3.3. Guesses are the first run's.
+    The layout of Edmunds (2024), Figure 3.3. Guesses are the first run's. Beside each
+    row stand epsilon, the attack, its mean squared error, and the verdict in colour.
     """
-    targets, rows = targets_to_draw(card), {"target": card.arrays["target"]}
+    targets, rows = targets_to_draw(card, most), {"target": card.arrays["target"]}
+    words = dict[str, tuple[str, str]]()
     for line in columns.lines(card):
         if line.best is not None:
             attack, mse = line.best.attack, line.best["result"]["mse"]
-            text = f"{line.label}\n{attack}\nMSE {mse:.4f}"
+            epsilon = columns.epsilon_upper(line)
+            head = line.label if epsilon == "none" else f"{line.label}, ε {epsilon}"
+            text = f"{head}\n{attack}: {number(mse)}"
             rows[text] = card.arrays[f"{line.label}/{attack}/guess"]
-    floor = f"floor\nclass mean\nMSE {card.floor['mse']:.4f}"
+            word, level = strips.verdict(line, None)
+            words[text] = word.split(",")[0], common.LEVELS[level]
+    floor = f"floor (ignores it)\nclass mean: {number(card.floor['mse'])}"
     rows[floor] = card.arrays["floor_guess"]
-    figure, lines = common.image_rows(list(rows), len(targets))
+    figure, lines = common.image_rows(list(rows), len(targets), words)
     for line, images in zip(lines, rows.values(), strict=True):
         for axis, i in zip(line, targets, strict=True):
             common.image(axis, images[i])
     return figure
 
 
-def targets_to_draw(card: Scorecard, most: int = 10) -> np.ndarray:
+def targets_to_draw(card: Scorecard, most: int) -> np.ndarray:
     """Return which targets a figure shows: the first of each class in turn."""
     labels = card.arrays["label"]
     ranks = [np.sum(labels[:i] == label) for i, label in enumerate(labels)]

@@ -22,6 +22,8 @@ PANELS_A_ROW = 4  # as many as a page shows legibly
 SMALL = 8  # points, the least of any text
 LEGEND = {"frameon": False, "fontsize": SMALL}
 TITLE = {"fontsize": 9}
+# how loudly a verdict is said, in the order of colours apart for any eye
+LEVELS = {"error": "#a3123a", "warning": "#8a4b00", "note": "#0a58a6"}
 DIAGONAL = {"color": INK, "linewidth": 1}
 FLOOR = {"color": MUTED, "linestyle": "--", "linewidth": 1}
 STYLE: dict[Any, Any] = {
@@ -111,16 +113,25 @@ def grid(rows: int, columns: int, size: tuple[float, float], **given: Any) -> An
         return figure, figure.subplots(rows, columns, squeeze=False, **given)
 
 
-def image_rows(texts: list[str], count: int) -> tuple[Any, Iterator[Any]]:
-    """Return a figure and its rows of `count` empty panels, a text left of each row."""
-    size = (1.6 + 0.75 * count, 0.9 * len(texts) + 0.2)
+def image_rows(
+    texts: list[str], count: int, words: dict[str, tuple[str, str]] | None = None
+) -> tuple[Any, Iterator[Any]]:
+    """Return a figure and its rows of `count` empty panels, a text left of each row.
+
+    `words`: text -> the word that stands under it, and its colour.
+    """
+    size = (1.7 + 0.68 * count, 0.7 * len(texts) + 0.1)
     figure, axes = grid(len(texts), count, size)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
     for axis in axes.flat:
         axis.axis("off")
-    place = {"xycoords": "axes fraction", "ha": "right", "va": "center"}
+    style = {"xycoords": "axes fraction", "ha": "right", "fontsize": SMALL}
     for line, text in zip(axes, texts, strict=True):
-        line[0].annotate(text, (-0.15, 0.5), fontsize=SMALL, **place)
+        word, colour = (words or {}).get(text, ("", INK))
+        high = {"va": "bottom"} if word else {"va": "center"}
+        line[0].annotate(text, (-0.15, 0.36 if word else 0.5), **style, **high)
+        place, bold = (-0.15, 0.3), {"va": "top", "weight": "bold"}
+        line[0].annotate(word, place, color=colour, **style, **bold)
     return figure, iter(axes)
 
 
@@ -174,9 +185,9 @@ def save(figure: Any, path: Path) -> None:
 
 
 # what a page's style sheet calls each colour, so that plots follow the reader's theme
-THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line"} | {
-    colour.lower(): f"--c{i}" for i, colour in enumerate(COLOURS)
-}
+THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line"}
+THEME |= {colour.lower(): f"--c{i}" for i, colour in enumerate(COLOURS)}
+THEME |= dict(zip(LEVELS.values(), ("--error", "--warn", "--calm"), strict=True))
 AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "audit"}
 HOVER = "title:"  # of an artist whose name a page shows where a reader points
 

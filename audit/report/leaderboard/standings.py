@@ -20,7 +20,6 @@ from audit.report import terminal
 from audit.report.html.template import figures
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
-from audit.scorecard.schema import EpsilonPair
 from audit.scorecard.view import STANDARD_ERRORS, Column, Line, number, with_error
 
 NOBODY = "nobody attacks here"
@@ -318,7 +317,8 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         value = utility.cell(line)
         return value if se is None else f"{value} ± {number(se)}"
 
-    epsilons = [Column("ε upper", epsilon_upper), Column("ε lower", epsilon_lower)]
+    both = {"ε upper": cells.epsilon_upper, "ε lower": epsilon_lower}
+    epsilons = [Column(name, cell) for name, cell in both.items()]
     return [
         defense,
         utility._replace(cell=useful),
@@ -330,16 +330,6 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         Column("targets × runs", effort),
         Column("seeds", lambda v: str(len(group_of[id(v.card)].members))),
     ]
-
-
-def epsilon_upper(line: Line) -> str:
-    """Return the accounted epsilon of the game's adjacency: replace-one, or its own."""
-    if line.result is not None and line.result.get("upper") is not None:
-        return number(line.result["upper"], 2)  # of the adjacency the attack audits
-    adjacency = line.defense.get("membership", {}).get("adjacency", "replace_one")
-    epsilon = line.defense.epsilon
-    pair: EpsilonPair | None = None if epsilon is None else epsilon[adjacency]
-    return "none" if pair is None else number(pair.least, 2)
 
 
 def epsilon_lower(line: Line) -> str:
