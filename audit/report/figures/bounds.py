@@ -118,7 +118,7 @@ def against_bound(axis: Any, card: Scorecard, name: str, most: int = 10**9) -> N
     bounds = bounds[bounds > LEAST]
     x = (bounds.min() / 2, bounds.max() * 2) if len(bounds) else (low, high)
     axis.set(xscale="log", yscale="log", xlim=x, ylim=y)
-    look, means = common.looks(card.defenses), {}
+    look, means = common.looks(card.defenses), []
     for line in (v for v in columns.lines(card) if v.label in points):
         bound, mse = points[line.label]
         if bound.max() <= LEAST:  # no axis can hold it
@@ -136,7 +136,7 @@ def against_bound(axis: Any, card: Scorecard, name: str, most: int = 10**9) -> N
         edge = {"markeredgecolor": common.INK, "markeredgewidth": 0.6, "zorder": 4}
         colour = {"color": look[line.label].color, "ecolor": common.INK}
         axis.errorbar(*middle, bar, **style, **edge, **colour)
-        means[line.label] = middle
+        means.append((line.label, *middle))
     labels.label_points(axis, means)
     common.few_labels(axis.xaxis)
     common.few_labels(axis.yaxis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -95,17 +96,17 @@ def key(axis: Any, names: dict[str, tuple[float, str]]) -> None:
 AROUND = [(1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1)]
 
 
-def label_points(axis: Any, points: dict[str, tuple[float, float]]) -> None:
-    """Write a name beside every point (x, y), where it covers no point and no name.
+def label_points(axis: Any, points: Iterable[tuple[str, float, float]]) -> None:
+    """Write names beside points (name, x, y), where they cover no point and no name.
 
     Called when the limits stand. Sizes of names are estimated; a name for which there
     is no room close by stands farther off, with a line to its point.
     """
     size = _width(axis) * 72 * 0.8, _height(axis) * 72 * 0.75
     place = axis.transScale + axis.transLimits
-    spots = {k: place.transform(p) * size for k, p in points.items()}
-    taken: list[Box] = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots.values()]
-    for label, (x, y) in spots.items():
+    spots = [(name, at, place.transform(at) * size) for name, *at in points]
+    taken: list[Box] = [(x - 3, y - 3, x + 3, y + 3) for _, _, (x, y) in spots]
+    for label, at, (x, y) in spots:
         wide, high = 0.56 * SMALL * len(label), 1.25 * SMALL
         offers = []
         for far in (1, 2.2, 3.6, 5):
@@ -120,7 +121,7 @@ def label_points(axis: Any, points: dict[str, tuple[float, float]]) -> None:
         text = (box[0] - x, (box[1] + box[3]) / 2 - y)
         leader = {"arrowstyle": "-", "color": MUTED, "lw": 0.6, "shrinkA": 0}
         axis.annotate(
-            label, points[label], text, textcoords="offset points", va="center",
+            label, at, text, textcoords="offset points", va="center",
             fontsize=SMALL, color=INK, annotation_clip=False,
             arrowprops=leader if far > 1 else None,
         )  # fmt: skip

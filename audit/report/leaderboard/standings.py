@@ -90,11 +90,16 @@ class StandingsTable(NamedTuple):
         """The mean card of every group, once."""
         return list({id(r.group.card): r.group.card for r in self.rows}.values())
 
-    @property
-    def notes(self) -> str:
-        """The notes of all cards, each line once."""
-        lines = (n for card in self.cards for n in terminal.notes(card).split("\n"))
-        return "\n".join(dict.fromkeys(lines))
+    def chosen(self, most: int) -> cells.Selection:
+        """Return the most important columns; those with one text are folded."""
+        lines = [row.line for row in self.rows]
+        return cells.selected(lines[0].card, list(self.columns), lines, most)
+
+    def notes(self, chosen: cells.Selection) -> str:
+        """Return the notes of all cards to the columns chosen, each line once."""
+        shown = {c.header for c in chosen.columns} | chosen.constant.keys()
+        each = [terminal.notes(card, shown) for card in self.cards]
+        return "\n".join(dict.fromkeys("\n".join(each).split("\n")))
 
     @property
     def commands(self) -> list[str]:

@@ -62,7 +62,7 @@ def test_names_of_points_in_a_heap_are_apart():
     points = {f"defense_{i}": (0.99 + x, 0.05 + y) for i, (x, y) in
               enumerate(rng.uniform(0, 0.01, (8, 2)))}  # fmt: skip
     axis.scatter(*zip(*points.values(), strict=True))
-    labels.label_points(axis, points)
+    labels.label_points(axis, [(name, *at) for name, at in points.items()])
     assert len(axis.texts) == 8
     assert not overlapping(figure)
 
