@@ -29,7 +29,7 @@ usage: python -m audit COMMAND [key=value ...]
            a paper's numbers beside ours; SOURCE: a file of scenarios/expected, or all
   leaderboard [results=DIR]
            every scorecard under results/ as tables: LEADERBOARD.md, leaderboard.html
-  report RUN [out=FILE]
+  report RUN [out=FILE] [figures=redraw]
            one run as one page that opens anywhere; RUN: its folder, or its name
   compare A B [--plugins DIR]
            two cards, or folders of cards of several seeds: does the second protect

@@ -179,6 +179,9 @@ def legend_below(figure: Any, columns: int = 4, **look: Any) -> None:
     legend(figure, figure.axes, loc="outside lower center", ncols=columns, **look)
 
 
+TIES = "flat stretch: tied scores, which no threshold tells apart"
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a figure as a PNG file."""
     figure.savefig(path, dpi=150, bbox_inches="tight", format="png")

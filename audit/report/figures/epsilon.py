@@ -45,7 +45,7 @@ def roc(card: Scorecard) -> Any:
         axis.set_title(f"{t.defense}: {lower:.3g} ≤ ε{claimed}", **common.TITLE)
         for one in (axis.xaxis, axis.yaxis):
             common.few_labels(one)
-    common.legend_below(figure)
+    common.legend_below(figure, title=common.TIES, title_fontsize=common.SMALL)
     return figure
 
 

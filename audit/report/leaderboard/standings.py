@@ -328,7 +328,7 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         defense,
         utility._replace(cell=useful),
         *(c for c in rest if c.header != "flags"),
-        *(c for c in epsilons if c.header not in shown),
+        *(c for c in epsilons if not any(h.startswith(c.header) for h in shown)),
         shown["flags"],
         Column("noise", noise, right=False),
         Column("settings by, cost", chosen, right=False),
