@@ -18,8 +18,8 @@ from audit.scorecard.view import grid
 CARD = "binary_mnist-mnist5k"  # what the first command makes
 TOP = "binary_mnist", "mnist"  # the table of the leaderboard
 HEADER = (
-    "defense", "test accuracy", "error of the best attack on the model",
-    "on every training step", "floor", "ε", "no attacker errs less than", "verdict",
+    "defense", "verdict", "test accuracy", "error, best attack on the model",
+    "on every step", "floor", "ε", "no attacker errs less than",
 )  # fmt: skip
 
 
@@ -49,14 +49,12 @@ def table(card: Scorecard) -> str:
     """
     rows = []
     for strip in strips.strips(card):
-        attacks = [
-            "none" if mark is None else f"{mark.text} ({mark.attack})"
-            for mark in (strip.final, strip.transcript)
-        ]
+        marks = (strip.final, strip.transcript)
+        attacks = ["none" if mark is None else mark.text for mark in marks]
         bound = strip.limits[0].text if strip.limits else "none"
         word = f"**{strip.word.split(',')[0]}**"
-        about = [strip.floor, strip.epsilon, bound, word]
-        rows.append([strip.defense, strip.useful, *attacks, *about])
+        about = [strip.floor, strip.epsilon, bound]
+        rows.append([strip.defense, word, strip.useful, *attacks, *about])
     return grid(list(HEADER), rows)
 
 
