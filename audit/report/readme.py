@@ -52,7 +52,7 @@ def table(card: Scorecard) -> str:
         marks = (strip.final, strip.transcript)
         attacks = ["none" if mark is None else mark.text for mark in marks]
         bound = strip.limits[0].text if strip.limits else "none"
-        word = f"**{strip.word.split(',')[0]}**"
+        word = f"**{strip.word}**"
         about = [strip.floor, strip.epsilon, bound]
         rows.append([strip.defense, word, strip.useful, *attacks, *about])
     return grid(list(HEADER), rows)

@@ -25,6 +25,7 @@ from audit.scorecard.view import (
 
 # of the scale: up to here an attacker gets most of what there is; from here nothing
 CLOSE, LITTLE = 0.25, 0.99
+NEAR = 0.9  # of the floor: a bound that leaves any attacker next to nothing
 FULL = {"success": 1.0, "auc": 1.0}  # a metric -> what an attacker gets at the most
 Level = Literal["error", "warning", "note"]  # how loudly a page says it
 
@@ -74,6 +75,9 @@ def strip(line: Line) -> Strip:
     steps = of_steps(line)
     word, level = verdict(line, steps)
     first = None if line.result is None else line.result.headline
+    limits = _limits(line.defense, first)
+    if level == "note" and any(limit.place >= NEAR for limit in limits):
+        word = word.split(",")[0]  # guesses of noise are closer to some records too
     floor = None if first is None else first.floor
     return Strip(
         defense=line.label,
@@ -81,7 +85,7 @@ def strip(line: Line) -> Strip:
         floor="none" if floor is None else number(floor),
         final=_reading(line.best),
         transcript=_reading(steps),
-        limits=_limits(line.defense, first),
+        limits=limits,
         epsilon=columns.epsilon_upper(line),
         useful=number(columns.usefulness(line.defense)),
         word=word,

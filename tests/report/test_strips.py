@@ -58,6 +58,17 @@ def test_a_strip_has_both_attacks_and_the_verdict_of_the_stronger():
     assert (stronger.word, stronger.level) == ("records are rebuilt closely", "error")
 
 
+def test_where_a_bound_leaves_nothing_no_record_is_said_to_be_rebuilt():
+    """A third of the guesses at epsilon 1 are closer than the floor, by chance."""
+    noise = {s.defense: s for s in strips.strips(pages.card())}["dpsgd_eps1"]
+    assert noise.limits[0].place > strips.NEAR
+    assert noise.word == "nothing on average"
+    rare = strips.strips(pages.card(pages.plain("glm_reconstruction-mnist")))
+    [perturbed] = [s for s in rare if s.defense == "perturbed"]
+    assert perturbed.limits == []
+    assert perturbed.word.endswith("and some records are rebuilt")
+
+
 def test_words_are_those_of_the_report_and_of_games_without_a_scale():
     card = pages.card(pages.plain("epsilon_audit-digits"))
     for strip, line in zip(strips.strips(card), columns.lines(card), strict=True):
