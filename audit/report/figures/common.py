@@ -192,6 +192,7 @@ THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line"}
 THEME |= {colour.lower(): f"--c{i}" for i, colour in enumerate(COLOURS)}
 THEME |= dict(zip(LEVELS.values(), ("--error", "--warn", "--calm"), strict=True))
 AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "audit"}
+PIXELS = 1.45  # of a page per point: text of 8 points is legible
 HOVER = "title:"  # of an artist whose name a page shows where a reader points
 
 
@@ -203,8 +204,8 @@ def hover(artist: Any, text: str) -> None:
 def svg(figure: Any, title: str) -> Markup:
     """Return a figure as one SVG element of a page: escaped, in the page's colours.
 
-    Clip paths and the style sheet are left out, as both reach beyond the element. So a
-    figure must draw nothing outside its panels.
+    The style sheet is left out, as it reaches beyond the element; so are clip paths,
+    whose names would: what they clip stands in an `svg` of the panel's size instead.
     """
     from matplotlib import rc_context
     from matplotlib.text import Text
@@ -216,10 +217,15 @@ def svg(figure: Any, title: str) -> Markup:
             axis.set_major_formatter("{x:g}")
     file = io.StringIO()
     with rc_context(AS_TEXT):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Title": title})
+        look: dict[str, Any] = {"transparent": True, "metadata": {"Title": title}}
+        figure.savefig(file, format="svg", bbox_inches="tight", **look)
     drawn = file.getvalue()
-    drawn = re.sub(r".*?<svg [^>]*viewBox", '<svg class="plot" role="img" viewBox',
+    wide = re.search(r'viewBox="0 0 ([\d.]+)', drawn)
+    size = f"width: {float(wide[1]) * PIXELS:.0f}px" if wide else ""
+    drawn = re.sub(r".*?<svg [^>]*viewBox",
+                   f'<svg class="plot" role="img" style="{size}" viewBox',
                    drawn, count=1, flags=re.S)  # fmt: skip
+    drawn = _clipped(drawn)
     for gone in ("metadata", "style", "clipPath"):  # a sheet styles the whole page
         drawn = re.sub(f"<{gone}.*?</{gone}>", "", drawn, flags=re.S)
     drawn = re.sub(r' clip-path="[^"]*"', "", drawn)
@@ -229,6 +235,26 @@ def svg(figure: Any, title: str) -> Markup:
     for colour, name in THEME.items():
         drawn = drawn.replace(colour, f"var({name})")
     return Markup(re.sub(r">\s+<", "><", drawn))
+
+
+def _clipped(drawn: str) -> str:
+    """Return a drawing whose clipped parts stand in elements that end where they do."""
+    sides = " ".join(rf'{side}="(\S+)"' for side in ("x", "y", "width", "height"))
+    panel = rf'<clipPath id="(\w+)">\s*<rect {sides}'
+    panels = {name: place for name, *place in re.findall(panel, drawn)}
+
+    def inside(part: re.Match[str]) -> str:
+        before, name, rest = part.groups()
+        if name not in panels:
+            return part[0]
+        x, y, width, height = panels[name]
+        place = f'x="{x}" y="{y}" width="{width}" height="{height}"'
+        view = f'viewBox="{x} {y} {width} {height}"'
+        return f"<svg {place} {view}>{before}{rest}</svg>"
+
+    clip = r' ?clip-path="url\(#(\w+)\)"'
+    drawn = re.sub(f"(<path[^>]*){clip}([^>]*/>)", inside, drawn)
+    return re.sub(f"(<g){clip}(>.*?</g>)", inside, drawn, flags=re.S)
 
 
 def _shorter(group: re.Match[str]) -> str:
