@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 HELP = """\
 usage: python -m audit COMMAND [key=value ...]
+       python -m audit COMMAND --help     its words and three examples
 
   run      run a scenario: train the defenses, attack them, print the scorecard
   show     print a scenario with every setting resolved, and run nothing
@@ -28,7 +29,7 @@ usage: python -m audit COMMAND [key=value ...]
            a paper's numbers beside ours; SOURCE: a file of scenarios/expected, or all
   leaderboard [results=DIR]
            every scorecard under results/ as tables: LEADERBOARD.md, leaderboard.html
-  report RUN [out=FILE]
+  report RUN [out=FILE] [figures=redraw]
            one run as one page that opens anywhere; RUN: its folder, or its name
   compare A B [--plugins DIR]
            two cards, or folders of cards of several seeds: does the second protect
@@ -88,7 +89,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _command(words: list[str]) -> int:
     if not words or {"-h", "--help"} & set(words) or words[0] == "help":
-        print(HELP, end="")
+        from audit.cli import help as pages
+
+        verb = next((word for word in words if word in pages.PAGES), None)
+        print(HELP if verb is None else pages.page(verb), end="")
         return 0
     if words[0] == "--version":
         from audit.engine.store import installed
@@ -139,8 +143,7 @@ def _audit(scenario: Scenario, command: str) -> int:
     print(terminal.banner(scenario, compose.play(scenario)))
     card = _again(scenario, command)
     written, problem = _kept(card, folder)
-    print(terminal.table(card))
-    print(f"\n{terminal.notes(card)}\n")
+    print(f"{terminal.page(card, terminal.width())}\n")
     _print_files(written, "  ")
     if problem is not None:
         raise UserError(problem)
@@ -247,9 +250,14 @@ def _report(given: list[str]) -> int:
     from audit.report import html
 
     which = f"report which run? one of {', '.join(html.run_names()) or 'none here'}"
-    [run], options = parse("report", given, "RUN", {"out=FILE": Path}, which)
+    usage = {"out=FILE": Path, "figures=redraw": choice("figures", "redraw")}
+    [run], options = parse("report", given, "RUN", usage, which)
     folder = html.locate(run)
     page = options.get("out", folder / html.PAGE)
+    if "figures" in options:
+        from audit.api import files
+
+        _print_files(files.redraw(html.load(folder), folder))
     left_out = html.write(folder, page)
     _print_files([page])
     return _print_left_out(left_out)
@@ -322,6 +330,7 @@ def _membership(given: list[str]) -> int:
 
 def _list(given: list[str]) -> int:
     from audit import data
+    from audit.cli.help import listing
     from audit.config import registry
     from audit.config.compose import scenario_names, title
     from audit.config.hydra_app import folders, locate
@@ -329,28 +338,29 @@ def _list(given: list[str]) -> int:
 
     parse("list", given)
 
-    def line(name: str, text: str, origin: str) -> None:
-        print(f"  {name:<20} {text}{f' [{origin}]' if origin != SUITE else ''}")
+    def from_where(text: str, origin: str) -> str:
+        return text if origin == SUITE else f"{text} [{origin}]"
 
-    print("scenarios")
-    for name in scenario_names(folders(None)):
-        folder, origin = locate(name)
-        line(name, title(folder / name), origin)
+    def plug_ins(kind: str) -> list[tuple[str, str]]:
+        summaries = ((n, registry.summary(kind, n)) for n in registry.names(kind))
+        return [
+            (n, from_where(s, registry.place(kind, n).origin)) for n, s in summaries
+        ]
+
+    places = {name: locate(name) for name in scenario_names(folders(None))}
+    titles = [
+        (n, from_where(title(f / n), origin)) for n, (f, origin) in places.items()
+    ]
+    print(listing("scenarios", titles))
     for kind, heading in (
         ("defense", "defenses"),
         ("attack", "attacks"),
         ("bound", "bounds, beside those that are always computed"),
         ("model", "models"),
     ):
-        names = registry.names(kind)
-        print(heading if names else f"{heading}: none")
-        for name in names:
-            line(name, registry.summary(kind, name), registry.place(kind, name).origin)
-    print("data sets")
-    for name in data.names():
-        line(name, data.where(name) or "not on this machine", SUITE)
-    for name in registry.names("data"):
-        line(name, registry.summary("data", name), registry.place("data", name).origin)
+        print(listing(heading, plug_ins(kind)))
+    here = [(name, data.where(name) or "not on this machine") for name in data.names()]
+    print(listing("data sets", [*here, *plug_ins("data")]))
     return 0
 
 

@@ -103,7 +103,7 @@ QUIET = (
 )  # fmt: skip
 
 
-def opened(page, tmp_path):
+def opened(page, tmp_path, *flags):
     """Return a page's elements after its script ran, and the addresses it asked for.
 
     No name resolves, so the browser is offline; what it asks for itself (updates) has
@@ -114,7 +114,7 @@ def opened(page, tmp_path):
         pytest.skip(f"no browser here: none of {', '.join(BROWSERS)}")
     log = tmp_path / "net.json"
     done = subprocess.run(
-        [browser, *QUIET, "--host-resolver-rules=MAP * ~NOTFOUND",
+        [browser, *QUIET, *flags, "--host-resolver-rules=MAP * ~NOTFOUND",
          f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}",
          "--virtual-time-budget=2000", "--dump-dom", page.resolve().as_uri()],
         capture_output=True, text=True, timeout=120, check=False,

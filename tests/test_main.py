@@ -1,5 +1,6 @@
 """The command line: help without JAX, and one clear line for everything typed wrong."""
 
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import audit.__main__ as cli
 from audit import data
 from audit.__main__ import HELP
 from audit.__main__ import _audit as AUDIT
+from audit.cli import help as help_pages
 from audit.config import compose, hydra_app, registry, workspace
 from audit.engine import shadow
 from audit.games import leave_one_out
@@ -21,9 +23,34 @@ from tests.commands import call, printed, refused
 pytestmark = pytest.mark.usefixtures("nothing_runs")
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["run", "--help"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_help(words, capsys):
     assert printed(capsys, *words) == HELP
+
+
+def test_every_command_has_a_page_of_its_own_with_three_examples(capsys):
+    verbs = re.findall(r"^  ([a-z]+)", HELP.split("\nwords of")[0], re.MULTILINE)
+    assert set(verbs) - {"python"} == set(help_pages.PAGES)
+    for verb in help_pages.PAGES:
+        text = printed(capsys, verb, "--help")
+        assert text.startswith(f"usage: python -m audit {verb}")
+        assert text.count(f"\n  python -m audit {verb}") == 3
+        assert max(map(len, text.split("\n"))) <= 80
+        docs = text.split("more: ")[1].strip().split(", ")
+        assert all((ROOT / page).is_file() for page in docs)
+        assert printed(capsys, "help", verb) == text
+
+
+def test_the_words_on_a_page_are_those_of_its_command():
+    """What a page names is read; any other option ends with exit code 2."""
+    source = (ROOT / "audit" / "__main__.py").read_text()
+    free = {"run", "show"}  # Hydra's; all of them are settings of a scenario
+    for verb, page in help_pages.PAGES.items():
+        body = source.split(f"def _{verb}(")[1].split("\ndef ")[0]
+        for word, _ in page.words if verb not in free else ():
+            name = word.partition("=")[0]
+            if "=" in word:
+                assert f'"{name}=' in body, (verb, word)
 
 
 IN_A_PROCESS = """
@@ -213,6 +240,13 @@ def test_list_names_everything(capsys):
     plug_ins = {n for k in ("defense", "attack", "model") for n in registry.names(k)}
     scenarios = compose.scenario_names([hydra_app.BUILT_IN])
     assert all(f"  {n} " in out for n in (*plug_ins, *scenarios, *data.names()))
+    assert '"' not in out.split("data sets")[0]
+    assert max(map(len, out.split("data sets")[0].split("\n"))) <= 80
+    for block in re.split(r"^\S.*\n", out.split("data sets")[0], flags=re.M)[1:]:
+        starts = {
+            m.end() for m in map(re.compile(r"  \S+ +").match, block.split("\n")) if m
+        }
+        assert len(starts) <= 1  # aligned
 
 
 def test_doctor_finds_this_machine(capsys):

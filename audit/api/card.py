@@ -32,7 +32,7 @@ class Card(Scorecard):
 
     def __repr__(self) -> str:
         """Return the table and its notes, as a run prints them."""
-        return f"{terminal.table(self)}\n\n{terminal.notes(self)}"
+        return terminal.page(self)
 
     __str__ = __repr__
 

@@ -10,6 +10,21 @@ from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
 
 
+def redraw(card: Scorecard, folder: Path) -> list[Path]:
+    """Draw the figures for which a card holds all that is drawn; return their files.
+
+    A card whose arrays are not at hand has fewer of them; other files stay as they are.
+
+    Raises:
+      UserError: if the disk is full, or the folder cannot be written.
+    """
+    figures = drawings(card)
+    for name, draw in figures.items():
+        with cards.replacing(folder / name) as path:
+            common.save(draw(card), path)
+    return [folder / name for name in figures]
+
+
 def write(card: Scorecard, folder: Path) -> list[Path]:
     """Write a run's card, page and figures, each whole or not at all; return them.
 
@@ -17,11 +32,7 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
       UserError: if the disk is full, or the folder cannot be written.
     """
     cards.save(card, folder)
-    figures = drawings(card)
     with cards.replacing(folder / "scorecard.md") as path:
-        path.write_text(markdown.render(card, list(figures)))
-    for name, draw in figures.items():
-        with cards.replacing(folder / name) as path:
-            common.save(draw(card), path)
-    names = ("scorecard.md", "scorecard.json", "scorecard.npz", *figures)
-    return [folder / name for name in names]
+        path.write_text(markdown.render(card, list(drawings(card))))
+    names = ("scorecard.md", "scorecard.json", "scorecard.npz")
+    return [*(folder / name for name in names), *redraw(card, folder)]

@@ -129,5 +129,5 @@ def next_steps(copy: Copy) -> str:
     ]
     if copy.folder is None:
         page = f"docs/{plugins.KINDS.get(kind, plugins.SCENARIOS)}/{name}.md"
-        lines.append(f"then add a row for `{name}` to README.md ({page})")
+        lines.append(f"then add a row for `{name}` to docs/catalogue.md ({page})")
     return "\n".join(lines)

@@ -106,7 +106,7 @@ def title(scenario: Path) -> str:
     """Return the title of a scenario file, named without its suffix; "" = none."""
     text = scenario_file.read(scenario.with_name(f"{scenario.name}.yaml"))
     line = re.search(r"^title:(.*)", text, re.MULTILINE)
-    return line[1].strip() if line else ""
+    return line[1].strip().strip("\"'") if line else ""
 
 
 def validate(

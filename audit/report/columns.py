@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from audit.config import plugins, registry
 from audit.errors import UserError
 from audit.scorecard.card import plain
 from audit.scorecard.flags import VOID
-from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
+from audit.scorecard.schema import DefenseRow, EpsilonPair, Scorecard, TrialRow
 from audit.scorecard.view import (
     PLAIN,
     SHORT,
@@ -25,6 +27,7 @@ from audit.scorecard.view import (
 )
 
 MARKS = {"note": "i", "warning": "!", "error": "×"}  # of flags: apart without colour
+ANYBODY = ("finite_prior", "closed_world")  # bounds on any attacker's error
 TOP = 100  # records with the largest eta, compared between defenses
 
 
@@ -104,11 +107,71 @@ def columns(card: Scorecard) -> list[Column]:
     if any(defense.eta for defense in card.defenses.values()):
         table.append(Column("η, mean ± sd", _eta, narrow=room))
     table += [*(game.attack if attacked else ()), *game.bounds]
+    headers = {column.header for column in table}
+    if "ε upper" not in headers and any(d.epsilon for d in card.defenses.values()):
+        table.append(Column("ε upper", epsilon_upper))
     plug_ins = [name for name in bound_names(card) if name not in SHORT]
     table += [bound_column(name, narrow=False) for name in plug_ins]
     rows = lines(card)
     filled = [c for c in table if not c.optional or {c.cell(r) for r in rows} != {"-"}]
-    return [*filled, Column("flags", _flags, right=False)]
+    return [*filled, Column("flags", flags_of, right=False)]
+
+
+class Selection(NamedTuple):
+    """The columns of a table that has room for some, and what becomes of the others."""
+
+    columns: list[Column]  # in their order
+    constant: dict[str, str]  # header -> what every row says; none that says nothing
+    dropped: list[Column]
+
+
+EMPTY = {"-", "none", "not measured", "not recorded", "none; none"}
+
+
+def ranked(card: Scorecard, table: list[Column]) -> list[Column]:
+    """Return columns, the most important first: what is dropped last.
+
+    The defense; what the strongest attack got; how useful the model is; epsilon; the
+    bounds that hold for any attacker; flags; all others in their order.
+    """
+    attack = {column.header: i for i, column in enumerate(view(card).attack)}
+    anybody = {SHORT[name] for name in ANYBODY}
+
+    def rank(column: Column) -> tuple[float, int]:
+        place, header = table.index(column), column.header
+        if place == 0:
+            return 0, place
+        if header in attack and column.narrow:
+            return (1 if attack[header] < 3 else 4.5), attack[header]
+        useful, private = place == 1, header.startswith("ε")
+        groups = [useful, private, header in anybody, header == "flags", column.narrow]
+        return 2 + [*groups, True].index(True), place
+
+    return sorted(table, key=rank)
+
+
+def selected(
+    card: Scorecard, table: list[Column], rows: Sequence[Line], most: int
+) -> Selection:
+    """Return at most so many columns, the most important; constant ones are folded.
+
+    A column says the same in every row where there are two or more rows; then one line
+    under the table says it once. The first column and the flags are never folded.
+    """
+    said = {c.header: {c.cell(row) for row in rows} for c in table[1:]}
+    same = {
+        header: texts.pop()
+        for header, texts in said.items()
+        if len(rows) > 1 and len(texts) == 1 and header != "flags"
+    }
+    nothing = {h for h, texts in said.items() if texts <= EMPTY and h != "flags"}
+    varied = [c for c in table if c.header not in same.keys() | nothing]
+    kept = ranked(card, varied)[:most]
+    return Selection(
+        [c for c in varied if c in kept],
+        {h: text for h, text in same.items() if text not in EMPTY},
+        [c for c in varied if c not in kept],
+    )
 
 
 def usefulness(defense: DefenseRow) -> float | None:
@@ -118,6 +181,16 @@ def usefulness(defense: DefenseRow) -> float | None:
     accuracy, r2 = defense.utility.accuracy, defense.utility.r2
     value = r2 if accuracy is None else accuracy
     return None if value is None else float(value)
+
+
+def epsilon_upper(line: Line) -> str:
+    """Return the accounted epsilon of the game's adjacency: replace-one, or its own."""
+    if line.result is not None and line.result.get("upper") is not None:
+        return number(line.result["upper"], 2)  # of the adjacency the attack audits
+    adjacency = line.defense.get("membership", {}).get("adjacency", "replace_one")
+    epsilon = line.defense.epsilon
+    pair: EpsilonPair | None = None if epsilon is None else epsilon[adjacency]
+    return "none" if pair is None else number(pair.least, 2)
 
 
 def _noiseless(line: Line) -> str:
@@ -135,7 +208,8 @@ def _eta(line: Line) -> str:
     return " ± ".join(f"{v:.{digits}f}".removeprefix("0") for v in (mean, sd))
 
 
-def _flags(line: Line) -> str:
+def flags_of(line: Line) -> str:
+    """Return the flags of the strongest attack on a defense, less those all share."""
     if not line.card.trials:  # nobody attacks: what its own runs say
         return flag_names(line.defense, set())
     if line.best is None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import shutil
+import sys
+import textwrap
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -11,14 +15,14 @@ from rich.table import Table
 
 from audit.config.compose import Scenario
 from audit.report import columns
-from audit.report.columns import common_flags
+from audit.report.columns import Selection, common_flags
 from audit.scorecard.schema import DefenseRow, Scorecard
-from audit.scorecard.view import SUMMARY, main_bounds
+from audit.scorecard.view import SUMMARY, Column, main_bounds
 
 if TYPE_CHECKING:
     from audit.games.base import Game  # imports JAX
 
-WIDTH = 120
+WIDTH, NARROW, ANY = 120, 80, 10_000  # characters in a row
 
 
 def banner(scenario: Scenario, game: Game) -> str:
@@ -41,34 +45,95 @@ def banner(scenario: Scenario, game: Game) -> str:
     return "\n".join([*lines, sizes])
 
 
-def table(card: Scorecard) -> str:
-    """Return the terminal table, one row per defense, at most 120 columns wide."""
+def width() -> int:
+    """Return how wide the terminal is; 80 where the output goes into a file."""
+    columns_here = shutil.get_terminal_size((NARROW, 24)).columns
+    return columns_here if sys.stdout.isatty() else NARROW
+
+
+def page(card: Scorecard, most: int = NARROW) -> str:
+    """Return the table and its notes, at most `most` characters wide in every row.
+
+    Columns are dropped in an order of priority until the table fits, and named; the
+    notes explain those that are there.
+    """
+    chosen = fitting(card, most)
+    about = [f"every row: {h} {text}" for h, text in chosen.constant.items()]
+    shown = {c.header for c in chosen.columns}
+    if "flags" not in shown:
+        about += _flags(card)
+    gone = [c.header for c in chosen.dropped if c.header != "flags"]
+    if gone:
+        about.append(f"no room for: {', '.join(gone)} (scorecard.md has every column)")
+    everything = [*about, notes(card, shown | chosen.constant.keys())]
+    text = "\n".join([*everything, "what columns and flags mean: docs/scorecards.md"])
+    lines = [
+        textwrap.fill(line, most, subsequent_indent="  ", break_on_hyphens=False)
+        for line in text.split("\n")
+    ]
+    return "\n".join([_text(card, chosen.columns), "", *lines])
+
+
+def fitting(card: Scorecard, most: int) -> Selection:
+    """Return the columns of the widest table that fits."""
+    every, rows = columns.columns(card), columns.lines(card)
+    for count in range(len(every), 1, -1):
+        chosen = columns.selected(card, every, rows, count)
+        if _wide(_text(card, chosen.columns)) <= most:
+            break
+    return chosen
+
+
+def table(card: Scorecard, most: int = WIDTH) -> str:
+    """Return the table alone, one row per defense, at most `most` characters wide."""
+    return _text(card, fitting(card, most).columns)
+
+
+def _text(card: Scorecard, shown: list[Column]) -> str:
     look: dict[str, Any] = {"pad_edge": False, "padding": (0, 1, 0, 0)}
     out = Table(box=box.SIMPLE_HEAD, header_style="", **look)
-    shown = [column for column in columns.columns(card) if column.narrow]
-    for c in shown[:-1]:
+    for c in shown:
         justify: Any = "right" if c.right else "left"
         out.add_column(c.header, justify=justify, no_wrap=True)
-    out.add_column(shown[-1].header, overflow="fold")
     for line in columns.lines(card):
         out.add_row(*(column.cell(line) for column in shown))
-    return render(out)
+    return render(out, ANY)
 
 
-def render(out: Table) -> str:
-    """Return a table as plain text, at most 120 columns wide."""
+def _wide(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
+def _flags(card: Scorecard) -> list[str]:
+    """Return flag -> the defenses whose strongest attack raises it, a line per flag."""
+    raised: dict[str, list[str]] = {}
+    for line in columns.lines(card):
+        for name in filter(None, columns.flags_of(line).strip("-").split(", ")):
+            raised.setdefault(name, []).append(line.label)
+    every = len(card.defenses)
+    return [
+        f"flag {name}: {'every defense' if len(d) == every else ', '.join(d)}"
+        for name, d in raised.items()
+    ]
+
+
+def render(out: Table, most: int = WIDTH) -> str:
+    """Return a table as plain text, at most so many columns wide."""
     file = io.StringIO()
     plain: dict[str, Any] = {"color_system": None, "force_jupyter": False}
-    Console(file=file, width=WIDTH, **plain).print(out)
+    Console(file=file, width=most, **plain).print(out)
     return "\n".join(line.rstrip() for line in file.getvalue().split("\n")).strip("\n")
 
 
-def notes(card: Scorecard) -> str:
-    """Return for whom each bound holds, what every row shares, and what was skipped."""
-    game = columns.view(card)
+def notes(card: Scorecard, shown: Container[str] | None = None) -> str:
+    """Return for whom each bound holds, what every row shares, and what was skipped.
+
+    Only the columns `shown` are explained, by their headers; None = all.
+    """
+    game, there = columns.view(card), lambda h: shown is None or h in shown
     bounds = {b.name: b for d in card.defenses.values() for b in d.bounds}
     lines = [game.units] if card.trials else []
-    if any(defense.eta for defense in card.defenses.values()):
+    if any(d.eta for d in card.defenses.values()) and there("η, mean ± sd"):
         private = card.scenario.task.get("label_private")
         whose = "of a record and its label" if private else "of a record"
         whose = game.eta_words(card) if game.eta_words else whose
@@ -77,6 +142,7 @@ def notes(card: Scorecard) -> str:
         f"{short}: {SUMMARY + '; ' if name == 'cramer_rao' else ''}"
         f"{bounds[name].holds_for} ({bounds[name].theorem})"
         for name, short in main_bounds(card).items()
+        if there(short)
     ]
     for label, defense in card.defenses.items():
         lines += _claims(label, defense)

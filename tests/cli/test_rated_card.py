@@ -48,7 +48,7 @@ def test_a_row_on_a_leaderboard(folder, tmp_path, capsys):
     printed(capsys, "leaderboard", f"results={rows}")
     text = (rows / "LEADERBOARD.md").read_text()
     assert "## elsewhere on scores-" in text
-    assert "| models | none | scores |" in text
+    assert "| models | scores |" in text  # predicts nothing here: no accuracy
 
 
 def test_it_compares_and_is_not_replayed(folder, capsys):

@@ -49,7 +49,7 @@ def test_a_checkout_gets_it_beside_its_own(tmp_path, monkeypatch, capsys):
     out = printed(capsys, "new", "defense", "mine")
     files = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*.*")}
     assert files == {"pyproject.toml", *FILES["defense"]}
-    assert "add a row for `mine` to README.md" in out
+    assert "add a row for `mine` to docs/catalogue.md" in out
 
 
 def test_an_installed_suite_wants_a_folder(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """The report of one run: plain words that say no more than the numbers, one page."""
 
+import json
 import re
 
 import numpy as np
@@ -101,12 +102,38 @@ def test_the_command_writes_the_page_into_the_runs_folder(run, capsys):
     text = (run / "report.html").read_text()
     assert str(run / "report.html") in capsys.readouterr().out
     assert len(text.encode()) < template.MOST_BYTES
-    for part in ("In plain words", "Every target against its bound", "ROC", "Flags"):
-        assert f"<h2>{part}</h2>" in text
-    # twelve targets, each with its picture and one guess a defense
-    assert text.count('<img src="data:') == 2 + 12 * (1 + 8)
+    order = ["strips", "<h2>Scorecard", "<h2>Figures", "<summary>In plain words"]
+    places = [text.index(part, text.index("<body>")) for part in order]
+    assert places == sorted(places)
+    assert "<h2>ROC" not in text  # no section says that there is nothing in it
+    # the pictures; twelve targets, each with its picture and one guess per defense
+    assert text.count('<img src="data:') == 1 + 12 * (1 + 8)
+    assert text.count("Every target against") == 3  # each bound has its plot,
+    assert "mse vs bound" not in text  # so the picture of all is not shown
     loaded = re.findall(r'(?:src|srcset|action)="([^"]*)"', text)
     assert all(u.startswith("data:") for u in loaded)
+
+
+def test_the_first_screen_has_picture_strips_and_both_attacks(run, tmp_path):
+    """Measured in a browser of 1280 x 800, nothing scrolled."""
+    page = tmp_path / "r.html"
+    assert main(["report", str(run), f"out={page}"]) == 0
+    measure = """<script>
+    const low = (what) => [...document.querySelectorAll(what)]
+      .map((e) => Math.round(e.getBoundingClientRect().bottom));
+    document.title = JSON.stringify([low(".first .plotted > *"), low(".strip"),
+      low(".readings b.final"), low(".readings b.steps"),
+      document.documentElement.scrollWidth]);
+    </script></body>"""
+    text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())
+    page.write_text(text.replace("</body>", measure))
+    shown, _ = pages.opened(page, tmp_path, "--window-size=1280,800")
+    picture, strips, final, steps, wide = json.loads(
+        re.search("<title>(.*?)</title>", shown)[1]
+    )
+    assert (len(strips), len(final), len(steps)) == (8, 8, 7)  # sgd has no transcript
+    assert max(*picture, *strips, *final, *steps) <= 800
+    assert wide <= 1280
 
 
 def test_a_run_is_found_by_name_file_or_folder(run, monkeypatch):
@@ -124,7 +151,10 @@ def test_a_run_is_found_by_name_file_or_folder(run, monkeypatch):
         ([], "report which run?"),
         (["a", "b"], "report which run?"),
         (["binary_mnist-mnist5"], "did you mean 'binary_mnist-mnist"),
-        (["binary_mnist-mnist5k", "to=x"], "takes RUN and out=FILE, not 'to=x'"),
+        (
+            ["binary_mnist-mnist5k", "to=x"],
+            "takes RUN and out=FILE and figures=redraw, not 'to=x'",
+        ),
         (["binary_mnist-mnist5k", "out=/no/such/x.html"], "no such folder /no/such"),
     ],
 )

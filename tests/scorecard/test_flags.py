@@ -134,7 +134,7 @@ def test_a_card_without_attacks_shows_the_flags_of_its_runs():
     stale = [flag._asdict() for flag in flags.of_runs(flags.Ran(SOUND, "old"))]
     data["defenses"]["dpsgd"]["flags"] = stale
     data["defenses"]["sgd"].pop("flags", None)  # older cards have none
-    shown = {v.label: columns._flags(v) for v in columns.lines(pages.card(data))}
+    shown = {v.label: columns.flags_of(v) for v in columns.lines(pages.card(data))}
     assert (shown["dpsgd"], shown["sgd"]) == ("stale-cache", "-")
 
 

@@ -39,7 +39,7 @@ def draw(figure: PublishedFigure, numbers: list[ComparedNumber], path: Path) -> 
     series = dict.fromkeys(_series(n) for n in numbers)  # one colour in all panels
     colours = dict(zip(series, cycle(common.COLOURS), strict=False))
     quantity = {n.table: n.quantity for n in numbers}
-    size, up = (3.3, 3.3), figure.panels[0].up
+    size, up = (3.0, 3.0), figure.panels[0].up
     drawn, axes = common.panels(len(figure.panels), size, quantity[up])
     handles: dict[str, Any] = {}
     for axis, panel in zip(axes, figure.panels, strict=True):
@@ -53,10 +53,10 @@ def draw(figure: PublishedFigure, numbers: list[ComparedNumber], path: Path) -> 
             )
             if len(ours):
                 (handles[f"{name}, ours"],) = axis.plot(*ours.T, "s", **style)
-        axis.set_title(f"{panel.title}\nours: {count} of {listed}", fontsize=9)
-        axis.set_xlabel(quantity[panel.across], fontsize=8)
-        axis.grid(color=common.MUTED, alpha=0.25)
-    axes[0].legend(handles.values(), handles, fontsize=7, frameon=False)
+        axis.set_title(f"{panel.title}\nours: {count} of {listed}")
+        axis.set_xlabel(quantity[panel.across])
+    legend = {"loc": "outside lower center", "ncols": 4, **common.LEGEND}
+    drawn.legend(handles.values(), handles, **legend)
     common.save(drawn, path)
 
 
@@ -153,13 +153,13 @@ def write(cards: list[Scorecard], out: Path) -> list[Path]:
     page, image = out / "scale.md", out / "scale.png"
     with replacing(page) as path:
         path.write_text(table(points, cards) + "\n")
-    figure, axes = inversion.panels(points, 3.9, "Rényi divergence, one update")
+    figure, axes = inversion.panels(points, 3.0, "Rényi divergence, one update")
     for axis, quantity in zip(axes, inversion.quantities(points), strict=True):
         kind = quantity.split()[0]
         if kind in floor:
-            line = axis.axhline(floor[kind], color=common.INK, lw=1, ls=":")
-            axis.legend([line], ["nothing leaks"], frameon=False)
-    axes[0].legend(frameon=False)
+            line = {"color": common.INK, "lw": 1, "ls": ":"}
+            axis.axhline(floor[kind], label="nothing leaks", **line)
+    common.legend_below(figure)
     common.save(figure, image)
     return [page, image]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from audit.report import columns
-from audit.report.figures import common
+from audit.report.figures import common, labels
 from audit.scorecard.card import Scorecard
 
 DECILES = 10
@@ -20,18 +20,23 @@ def by_decile(success: np.ndarray, eta: np.ndarray) -> np.ndarray:
 
 
 def success_by_eta(card: Scorecard) -> Any:
-    """Draw how often the strongest attack is right, by tenths of the records."""
+    """Draw how often the strongest attack is right, by tenths of the records.
+
+    Bars are two standard errors over the records of a tenth.
+    """
     x = f"tenth of the records by η ({DECILES}: largest)"
     words = "told right by the strongest attack", x
-    figure, (axis,) = common.panels(1, (5.4, 3.6), *words)
+    figure, (axis,) = common.panels(1, (6.4, 3.8), *words)
     tenths, look = np.arange(1, DECILES + 1), common.looks(card.defenses)
     for name, attack in _attacked(card).items():
         right = 1 - card.arrays[f"{name}/{attack}/wrong"]
         success = by_decile(right, card.arrays[f"{name}/eta"])
-        axis.plot(tenths, success, label=name, **look[name].line())
+        error = np.sqrt(success * (1 - success) / (len(right) / DECILES))
+        style: dict[str, Any] = look[name].line() | {"capsize": 2, "elinewidth": 1}
+        axis.errorbar(tenths, success, 2 * error, label=name, **style)
     axis.axhline(1 - card.floor["mse"], label="floor", **common.FLOOR)
     axis.set(ylim=(None, 1.02), xticks=tenths)
-    axis.legend(**common.LEGEND)
+    labels.label_ends(axis)
     return figure
 
 

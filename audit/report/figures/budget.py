@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.report.figures import common
+from audit.report.figures import common, labels
 from audit.scorecard.card import Scorecard
 
 
@@ -42,20 +42,20 @@ def mse_vs_shadows(card: Scorecard) -> Any:
 
     Beside them the floor, and the oracles, who look at the target.
     """
-    lines = curves(card)
-    figure, (axis,) = common.panels(1, (5.0, 3.8), "MSE", "shadow models")
-    for name, look in common.looks(lines).items():
+    figure, (axis,) = common.panels(1, (6.4, 3.8), "MSE", "shadow models")
+    for name, look in common.looks(lines := curves(card)).items():
         shadows, mse, error = np.array(lines[name], float).T
-        axis.errorbar(shadows, mse, 2 * error, label=name, capsize=2, **look.line())
+        style: dict[str, Any] = look.line() | {"capsize": 2, "elinewidth": 1}
+        axis.errorbar(shadows, mse, 2 * error, label=name, **style)
     axis.set(xscale="log", yscale="log")
     if card.floor.mse is not None:
         floor = float(card.floor.mse)
-        axis.axhline(floor, label="floor: ignores the release", **common.FLOOR)
+        axis.axhline(floor, label="floor: ignores it", **common.FLOOR)
     for use, mse in oracles(card).items():
         axis.axhline(mse, color=common.INK, lw=1, ls=":", label=f"{use} (an oracle)")
     common.few_labels(axis.xaxis)
     common.few_labels(axis.yaxis)
-    common.legend_below(figure, 2)
+    labels.label_ends(axis)
     return figure
 
 

@@ -17,12 +17,21 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 HATCHES = ("", "////", "....", "----", "xxxx", "++++")
 LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 3)))
 MARKERS = "os^Dv*"
+WIDEST = 9.2  # inches that a page shows at full size: a README, a report, a sheet
 PANELS_A_ROW = 4  # as many as a page shows legibly
-LEGEND = {"frameon": False, "fontsize": 8}
+SMALL = 8  # points, the least of any text
+LEGEND = {"frameon": False, "fontsize": SMALL}
 TITLE = {"fontsize": 9}
+# how loudly a verdict is said, in the order of colours apart for any eye
+LEVELS = {"error": "#a3123a", "warning": "#8a4b00", "note": "#0a58a6"}
 DIAGONAL = {"color": INK, "linewidth": 1}
 FLOOR = {"color": MUTED, "linestyle": "--", "linewidth": 1}
 STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    **{f"{x}tick.labelsize": SMALL for x in "xy"},
+    "axes.labelsize": 9,
+    "axes.titlesize": 9,
+    **{f"axes.spines.{side}": False for side in ("top", "right")},
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
@@ -78,10 +87,11 @@ def panels(
 ) -> tuple[Any, Any]:
     """Return a figure and its panels, [count], in the style of the suite.
 
-    A panel is `size` inches; at most `a_row` stand side by side. Every panel has the
-    `xlabel`, the first of each row the `ylabel`. `given` goes to `Figure.subplots`.
+    A panel is `size` inches; at most `a_row` stand side by side, and no more than a
+    page shows at full size. Every panel has the `xlabel`, the first of each row the
+    `ylabel`. `given` goes to `Figure.subplots`.
     """
-    columns = min(count, a_row)
+    columns = max(1, min(count, a_row, int(WIDEST / size[0])))
     rows = -(-count // columns)
     figure, axes = grid(rows, columns, (size[0] * columns, size[1] * rows), **given)
     for axis in axes.flat[count:]:
@@ -103,16 +113,25 @@ def grid(rows: int, columns: int, size: tuple[float, float], **given: Any) -> An
         return figure, figure.subplots(rows, columns, squeeze=False, **given)
 
 
-def image_rows(texts: list[str], count: int) -> tuple[Any, Iterator[Any]]:
-    """Return a figure and its rows of `count` empty panels, a text left of each row."""
-    size = (1.6 + 0.75 * count, 0.9 * len(texts) + 0.2)
+def image_rows(
+    texts: list[str], count: int, words: dict[str, tuple[str, str]] | None = None
+) -> tuple[Any, Iterator[Any]]:
+    """Return a figure and its rows of `count` empty panels, a text left of each row.
+
+    `words`: text -> the word that stands under it, and its colour.
+    """
+    size = (1.7 + 0.68 * count, 0.7 * len(texts) + 0.1)
     figure, axes = grid(len(texts), count, size)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
     for axis in axes.flat:
         axis.axis("off")
-    place = {"xycoords": "axes fraction", "ha": "right", "va": "center", "fontsize": 8}
+    style = {"xycoords": "axes fraction", "ha": "right", "fontsize": SMALL}
     for line, text in zip(axes, texts, strict=True):
-        line[0].annotate(text, (-0.15, 0.5), **place)
+        word, colour = (words or {}).get(text, ("", INK))
+        high = {"va": "bottom"} if word else {"va": "center"}
+        line[0].annotate(text, (-0.15, 0.36 if word else 0.5), **style, **high)
+        place, bold = (-0.15, 0.3), {"va": "top", "weight": "bold"}
+        line[0].annotate(word, place, color=colour, **style, **bold)
     return figure, iter(axes)
 
 
@@ -160,16 +179,20 @@ def legend_below(figure: Any, columns: int = 4, **look: Any) -> None:
     legend(figure, figure.axes, loc="outside lower center", ncols=columns, **look)
 
 
+TIES = "flat stretch: tied scores, which no threshold tells apart"
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a figure as a PNG file."""
     figure.savefig(path, dpi=150, bbox_inches="tight", format="png")
 
 
 # what a page's style sheet calls each colour, so that plots follow the reader's theme
-THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line"} | {
-    colour.lower(): f"--c{i}" for i, colour in enumerate(COLOURS)
-}
+THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line"}
+THEME |= {colour.lower(): f"--c{i}" for i, colour in enumerate(COLOURS)}
+THEME |= dict(zip(LEVELS.values(), ("--error", "--warn", "--calm"), strict=True))
 AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "audit"}
+PIXELS = 1.45  # of a page per point: text of 8 points is legible
 HOVER = "title:"  # of an artist whose name a page shows where a reader points
 
 
@@ -181,8 +204,8 @@ def hover(artist: Any, text: str) -> None:
 def svg(figure: Any, title: str) -> Markup:
     """Return a figure as one SVG element of a page: escaped, in the page's colours.
 
-    Clip paths and the style sheet are left out, as both reach beyond the element. So a
-    figure must draw nothing outside its panels.
+    The style sheet is left out, as it reaches beyond the element; so are clip paths,
+    whose names would: what they clip stands in an `svg` of the panel's size instead.
     """
     from matplotlib import rc_context
     from matplotlib.text import Text
@@ -194,10 +217,15 @@ def svg(figure: Any, title: str) -> Markup:
             axis.set_major_formatter("{x:g}")
     file = io.StringIO()
     with rc_context(AS_TEXT):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Title": title})
+        look: dict[str, Any] = {"transparent": True, "metadata": {"Title": title}}
+        figure.savefig(file, format="svg", bbox_inches="tight", **look)
     drawn = file.getvalue()
-    drawn = re.sub(r".*?<svg [^>]*viewBox", '<svg class="plot" role="img" viewBox',
+    wide = re.search(r'viewBox="0 0 ([\d.]+)', drawn)
+    size = f"width: {float(wide[1]) * PIXELS:.0f}px" if wide else ""
+    drawn = re.sub(r".*?<svg [^>]*viewBox",
+                   f'<svg class="plot" role="img" style="{size}" viewBox',
                    drawn, count=1, flags=re.S)  # fmt: skip
+    drawn = _clipped(drawn)
     for gone in ("metadata", "style", "clipPath"):  # a sheet styles the whole page
         drawn = re.sub(f"<{gone}.*?</{gone}>", "", drawn, flags=re.S)
     drawn = re.sub(r' clip-path="[^"]*"', "", drawn)
@@ -207,6 +235,26 @@ def svg(figure: Any, title: str) -> Markup:
     for colour, name in THEME.items():
         drawn = drawn.replace(colour, f"var({name})")
     return Markup(re.sub(r">\s+<", "><", drawn))
+
+
+def _clipped(drawn: str) -> str:
+    """Return a drawing whose clipped parts stand in elements that end where they do."""
+    sides = " ".join(rf'{side}="(\S+)"' for side in ("x", "y", "width", "height"))
+    panel = rf'<clipPath id="(\w+)">\s*<rect {sides}'
+    panels = {name: place for name, *place in re.findall(panel, drawn)}
+
+    def inside(part: re.Match[str]) -> str:
+        before, name, rest = part.groups()
+        if name not in panels:
+            return part[0]
+        x, y, width, height = panels[name]
+        place = f'x="{x}" y="{y}" width="{width}" height="{height}"'
+        view = f'viewBox="{x} {y} {width} {height}"'
+        return f"<svg {place} {view}>{before}{rest}</svg>"
+
+    clip = r' ?clip-path="url\(#(\w+)\)"'
+    drawn = re.sub(f"(<path[^>]*){clip}([^>]*/>)", inside, drawn)
+    return re.sub(f"(<g){clip}(>.*?</g>)", inside, drawn, flags=re.S)
 
 
 def _shorter(group: re.Match[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.report.figures import common
+from audit.report.figures import common, labels
 from audit.scorecard.schema import Scorecard, TrialRow
 
 
@@ -15,11 +15,20 @@ def _audits(card: Scorecard) -> list[TrialRow]:
     return [t for t in card.trials if t.result and t.result.epsilon_lower is not None]
 
 
+def _curves(card: Scorecard) -> list[TrialRow]:
+    """Return those of them whose ROC the card keeps."""
+    here = lambda t: f"{t.defense}/{t.attack}/fpr" in card.arrays  # noqa: E731
+    return [t for t in _audits(card) if here(t)]
+
+
 def roc(card: Scorecard) -> Any:
-    """Draw every trial's ROC, one panel per trial, with what theory allows at most."""
-    trials = _audits(card)
-    labels = "true positives", "false positives"
-    figure, axes = common.panels(len(trials), (3.4, 3.6), *labels, sharey=True)
+    """Draw every trial's ROC, one panel per trial, with what theory allows at most.
+
+    A flat stretch is a tie: no threshold tells runs of equal scores apart.
+    """
+    trials, look = _curves(card), common.looks(card.defenses)
+    words = "share of true positives", "share of false positives"
+    figure, axes = common.panels(len(trials), (3.0, 3.1), *words, sharey=True)
     for axis, t in zip(axes, trials, strict=True):
         name = f"{t.defense}/{t.attack}"
         fpr, tpr = card.arrays[f"{name}/fpr"], card.arrays[f"{name}/tpr"]
@@ -27,23 +36,29 @@ def roc(card: Scorecard) -> Any:
         for (limit, label), style in zip(limits.items(), "-:", strict=True):
             if (most := card.arrays.get(f"{name}/{limit}")) is not None:
                 axis.plot(fpr, most, style, color=common.INK, label=label)
-        positive, line = np.where(tpr > 0, tpr, np.nan), {"color": common.COLOURS[0]}
-        axis.step(fpr, positive, where="post", label=t.attack, **line)
+        positive, line = np.where(tpr > 0, tpr, np.nan), look[t.defense].color
+        axis.step(fpr, positive, where="post", label=t.attack, color=line, lw=1.6)
         axis.plot(fpr, fpr, label="knows nothing", **common.FLOOR)
         axis.set(xscale="log", yscale="log", xlim=(fpr[0], 1), ylim=(fpr[0], 1.05))
         upper, lower = t["result"]["upper"], float(t["result"]["epsilon_lower"])
         claimed = "" if upper is None else f" ≤ {float(upper):.3g}"
         axis.set_title(f"{t.defense}: {lower:.3g} ≤ ε{claimed}", **common.TITLE)
-    axes[-1].legend(loc="lower right", **common.LEGEND)
+        for one in (axis.xaxis, axis.yaxis):
+            common.few_labels(one)
+    common.legend_below(figure, title=common.TIES, title_fontsize=common.SMALL)
     return figure
 
 
 def both_sides(card: Scorecard) -> Any:
-    """Draw lower ends against the upper one, every estimator, log-log."""
+    """Draw lower ends against the upper one, every estimator, log-log.
+
+    A lower end is one of a one-sided 95% interval: the bar above it reaches the upper
+    end, and the truth lies on the bar, but for one time in twenty.
+    """
     from audit.games.canary import NAMES  # imports JAX
 
-    labels = "ε lower: audit, 95%", "ε upper: accountant"
-    figure, (axis,) = common.panels(1, (4.6, 4.2), *labels)
+    words = "ε proved by the audit (95%)", "ε claimed by the accountant"
+    figure, (axis,) = common.panels(1, (5.6, 4.2), *words)
     points: dict[str, list[tuple[float, float]]] = {}
     for result in filter(None, (t.result for t in _audits(card))):
         if result["upper"] is None:
@@ -52,18 +67,37 @@ def both_sides(card: Scorecard) -> Any:
             shown = estimates[result.get("selection", {}).get(method, "fixed")]
             point = (float(result["upper"]), float(shown["epsilon"]))
             points.setdefault(method, []).append(point)
-    for method, look in common.looks(points).items():
-        x, y = zip(*sorted(points[method]), strict=True)
-        axis.plot(x, y, label=NAMES[method], markersize=4, **look.points())
     uppers = [x for pairs in points.values() for x, _ in pairs] or [1.0]
     ends = [min(uppers) / 1.5, max(uppers) * 1.5]
-    axis.plot(ends, ends, label="lower = upper", **common.DIAGONAL)
+    axis.plot(ends, ends, label="proved = claimed", **common.DIAGONAL)
     axis.set(xscale="log", yscale="log", xlim=ends)
-    axis.legend(**common.LEGEND)
+    for nth, (method, look) in enumerate(common.looks(points).items()):
+        x, y = map(np.array, zip(*sorted(points[method]), strict=True))
+        beside = x * 1.03**nth  # bars of two estimators would cover each other
+        axis.plot(beside, y, label=NAMES[method], **look.line())
+        high = np.fmax(x, y)  # none where more is proved than is claimed
+        axis.vlines(beside, np.fmax(y, 1e-9), high, color=look.color, lw=1, alpha=0.5)
+    drawn = [y for pairs in points.values() for _, y in pairs if y > 0]
+    axis.set_ylim(min(drawn, default=ends[0]) / 1.4, ends[1])
+    _mark_each(axis.xaxis, uppers)
+    common.few_labels(axis.yaxis)
+    labels.label_ends(axis)
     return figure
 
 
+def _mark_each(axis: Any, values: list[float]) -> None:
+    """Put a tick at every value of a logarithmic axis: 1, 2, 4 and 8, say."""
+    from matplotlib import ticker
+
+    marks = sorted({float(f"{value:.2g}") for value in values})
+    if len(marks) > 8:
+        return common.few_labels(axis)
+    axis.set_major_locator(ticker.FixedLocator(marks))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(ticker.NullLocator())
+
+
 FIGURES = {
-    "audit_roc.png": (_audits, roc),
+    "audit_roc.png": (_curves, roc),
     "both_sides.png": (_audits, both_sides),
 }

@@ -59,8 +59,8 @@ def panels(points: list[Point], width: float, xlabel: str) -> tuple[Any, Any]:
     Every mechanism has one colour. Bars are the half intervals of the readings.
     """
     names, uses = quantities(points), sorted({p.use for p in points})
-    size = width, 3.8
-    figure, axes = common.panels(len(names), size, xlabel=xlabel, a_row=len(names))
+    size = width, 0.9 * width
+    figure, axes = common.panels(len(names), size, xlabel=xlabel)
     look: dict[str, Any] = {"fmt": "o-", "ms": 4, "capsize": 3}
     for axis, name in zip(axes, names, strict=True):
         for use, colour in zip(uses, common.COLOURS, strict=False):
@@ -82,11 +82,11 @@ def common_scale(card: Scorecard) -> Any:
     of the mean accuracy over training runs, of the mean error over targets.
     """
     words = "Rényi divergence of order 2, one update"
-    figure, axes = panels(points(card), 4.2, words)
+    figure, axes = panels(points(card), 3.0, words)
     for axis in axes[1:]:
         axis.axhline(card.floor["mse"], color=common.INK, lw=1, ls=":")
-        axis.set_ylabel(f"{axis.get_ylabel()} (dotted: floor)")
-    axes[0].legend(**common.LEGEND)
+        axis.set_ylabel(f"{axis.get_ylabel()}\n(dotted: floor)")
+    common.legend_below(figure)
     return figure
 
 

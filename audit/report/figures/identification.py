@@ -20,7 +20,7 @@ def named_and_allowed(card: Scorecard) -> Any:
     """Draw shares of named targets against the bound, every prior, log-log."""
     trials = _named(card)
     words = "share of targets named, 99%", "γ: most that accounting allows"
-    figure, (axis,) = common.panels(1, (4.8, 4.4), *words)
+    figure, (axis,) = common.panels(1, (6.0, 5.0), *words)
     attacks = dict.fromkeys(t.attack for t in trials)
     ends = [1.0, 1.0]
     for nth, (attack, look) in enumerate(common.looks(attacks).items()):
@@ -53,7 +53,7 @@ def _label(axis: Any, trials: list[TrialRow], ends: list[float]) -> None:
     """Write the names of the defenses under their points, where each has one."""
     if any(len(t["result"]["priors"]) > 1 for t in trials):
         return
-    style = {"rotation": 90, "ha": "right", "va": "bottom", "fontsize": 7}
+    style = {"rotation": 90, "ha": "right", "va": "bottom", "fontsize": common.SMALL}
     for t in trials:
         allowed = float(t["result"]["priors"][0]["bound"])
         axis.text(

@@ -1,4 +1,4 @@
-"""Figures of membership games: ROC on log axes with its bounds, leakage by record."""
+"""Figures of membership games: ROC on log axes with its bounds, leakage by defense."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from audit.report.figures import common
+from audit.report import columns
+from audit.report.figures import common, labels
 from audit.scorecard.card import Scorecard
+from audit.scorecard.view import number
 
 LEAST = 1e-5  # both axes start here
+ALIKE = 0.05  # relative difference of two epsilons that share a panel
+NAMED_AT = 1e-3  # false positives at which curves are named from the top
 
 
 def _playing(card: Scorecard) -> list[str]:
@@ -20,59 +24,116 @@ def _playing(card: Scorecard) -> list[str]:
     return [d for d in card.defenses if d in attacked]
 
 
-def roc(card: Scorecard) -> Any:
-    """Draw every attack's ROC on log-log axes, one panel per defense.
+def by_epsilon(card: Scorecard) -> dict[str, list[str]]:
+    """Return epsilon in words -> the attacked defenses accounted for at it, in order.
 
-    Grey is chance; black is what no attacker can exceed at the accounted epsilon of the
-    game's adjacency.
+    Epsilon is that of replacing one record, which every noise has; defenses share a
+    group where theirs is within `ALIKE` of the first one's.
     """
-    defenses = _playing(card)
-    labels = "true-positive rate", "false-positive rate"
-    figure, axes = common.panels(len(defenses), (4.2, 4.2), *labels, sharey=True)
-    attacks = common.looks(dict.fromkeys(t["attack"] for t in card.trials))
-    for axis, defense in zip(axes, defenses, strict=True):
-        chance = np.geomspace(LEAST, 1, 100)
-        axis.plot(chance, chance, color=common.MUTED, linewidth=0.8)
-        for label, look in attacks.items():
-            name = f"{defense}/{label}"
-            if f"{name}/fpr" in card.arrays:
-                fpr, tpr = (card.arrays[f"{name}/{k}"] for k in ("fpr", "tpr"))
-                line = {"color": look.color, "linestyle": look.linestyle}
-                axis.step(fpr, tpr, where="post", label=label, linewidth=1.1, **line)
-        limit = card.arrays.get(f"{defense}/anatomy/tpr_bound")
-        if limit is not None:
-            bound = common.DIAGONAL | {"linewidth": 1.6}
-            axis.plot(*limit, label="no attacker above", **bound)
+    groups: list[tuple[float, list[str]]] = []
+    for label in _playing(card):
+        row = card.defenses[label].epsilon
+        pair = None if row is None else row.replace_one
+        value = None if pair is None else pair.least
+        epsilon = np.inf if value is None else float(value)
+        alike = [g for e, g in groups if e == epsilon or abs(e / epsilon - 1) < ALIKE]
+        if alike:
+            alike[0].append(label)
+        else:
+            groups.append((epsilon, [label]))
+    words = lambda e: "no ε" if np.isinf(e) else f"ε {number(e, 1)}"  # noqa: E731
+    return {f"{words(e)}: {', '.join(group)}": group for e, group in groups}
+
+
+def roc(card: Scorecard) -> Any:
+    """Draw ROCs on log-log axes, those of one accounted epsilon in one panel.
+
+    A panel of one defense has every attack on it, one of several the strongest attack
+    on each. Dashes are chance; black is what no attacker can exceed at that epsilon. A
+    flat stretch is a tie: no threshold tells records of equal scores apart.
+    """
+    groups = by_epsilon(card)
+    words = "true-positive rate", "false-positive rate"
+    figure, axes = common.panels(len(groups), (4.4, 3.9), *words, sharey=True)
+    for axis, (title, defenses) in zip(axes, groups.items(), strict=True):
         axis.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1.05))
-        axis.set_title(defense, **common.TITLE)
-    common.legend(axes[-1], axes, loc="lower right")
+        chance = np.geomspace(LEAST, 1, 100)
+        axis.plot(chance, chance, **common.FLOOR)
+        names = {}
+        for (defense, attack), (text, look) in _curves(card, defenses).items():
+            fpr, tpr = (card.arrays[f"{defense}/{attack}/{k}"] for k in ("fpr", "tpr"))
+            line = {"color": look.color, "linestyle": look.linestyle, "linewidth": 1.2}
+            axis.step(fpr, np.maximum(tpr, LEAST), where="post", **line)
+            at = float(np.interp(NAMED_AT, fpr, tpr))
+            names[text] = max(at, LEAST), look.color
+        limits = [card.arrays.get(f"{d}/anatomy/tpr_bound") for d in defenses]
+        for limit in [each for each in limits if each is not None][:1]:
+            fpr, most = np.maximum(limit, LEAST)
+            axis.plot(fpr, most, **common.DIAGONAL | {"linewidth": 1.6})
+            names["no attacker above"] = float(np.interp(NAMED_AT, fpr, most)), ""
+        labels.key(axis, names)
+        axis.set_title(title, **common.TITLE)
+        for one in (axis.xaxis, axis.yaxis):
+            common.few_labels(one)
+    text = f"dashed: chance; {common.TIES}"
+    figure.supxlabel(text, fontsize=common.SMALL, color=common.INK)
     return figure
 
 
-def _leaking(card: Scorecard) -> list[str]:
-    return [d for d in _playing(card) if f"{d}/dfil" in card.arrays]
+def _curves(
+    card: Scorecard, defenses: list[str]
+) -> dict[tuple[str, str], tuple[str, common.Look]]:
+    """Return (defense, attack) -> its name and look, of the curves of one panel."""
+    if len(defenses) == 1:
+        attacks = common.looks(dict.fromkeys(t.attack for t in card.trials))
+        pairs = {(defenses[0], a): (a, look) for a, look in attacks.items()}
+    else:
+        look = common.looks(card.defenses)
+        best = {v.label: v.best for v in columns.lines(card) if v.best is not None}
+        pairs = {
+            (d, best[d].attack): (f"{d}, {best[d].attack}", look[d])
+            for d in defenses
+            if d in best
+        }
+    return {k: v for k, v in pairs.items() if f"{'/'.join(k)}/fpr" in card.arrays}
+
+
+def _separated(card: Scorecard) -> list[str]:
+    """Return the defenses with a dFIL whose records' separation is summed up."""
+    rows = {d: row for d, row in card.defenses.items() if row.get("membership")}
+    return [d for d, r in rows.items() if "against_dfil" in r["membership"]]
 
 
 def separation_vs_dfil(card: Scorecard) -> Any:
-    """Scatter every record's separation against its dFIL, one panel per defense."""
-    defenses = _leaking(card)
-    labels = "separation of its signals (.5: none)", "dFIL of the record"
-    figure, axes = common.panels(len(defenses), (3.2, 2.9), *labels)
-    for axis, defense in zip(axes, defenses, strict=True):
-        dfil = card.arrays[f"{defense}/dfil"]
-        rate = card.arrays[f"{defense}/anatomy/separation"]
-        leaks = dfil > 0
-        axis.scatter(dfil[leaks], rate[leaks], s=3, alpha=0.4, color=common.COLOURS[0])
-        axis.axhline(0.5, **common.FLOOR)
-        relation = card.defenses[defense]["membership"].get("against_dfil")
-        text = f", rank correlation {relation['value']:.2f}" if relation else ""
-        axis.set_title(f"{defense}{text}", **common.TITLE)
-        axis.set_xscale("log")
-        common.few_labels(axis.xaxis)
+    """Draw how far each defense's records are told apart, and whether dFIL says whose.
+
+    Left: half of the records are separated by less than the dot, nine in ten by less
+    than the end of the bar, all by less than the tick. Right: rank correlation of a
+    record's separation and its dFIL, with its 95% interval.
+    """
+    names, look = _separated(card), common.looks(card.defenses)
+    size = (common.WIDEST, 0.9 + 0.27 * len(names))
+    figure, ((left, right),) = common.grid(1, 2, size, sharey=True)
+    for height, name in enumerate(names):
+        row, color = card.defenses[name]["membership"], look[name].color
+        spread, relation = row["separation"], row["against_dfil"]
+        ends = [float(spread[k]) for k in ("median", "q90", "max")]
+        left.plot(ends[:2], [height] * 2, color=color, lw=3, alpha=0.5)
+        left.plot(ends[2:], [height], "|", color=color, markersize=8)
+        left.plot(ends[:1], [height], color=color, marker="o")
+        value, low, high = (float(relation[k]) for k in ("value", "low", "high"))
+        reach = [[value - low], [high - value]]
+        right.errorbar([value], [height], xerr=reach, color=color, fmt="o", capsize=3)
+    left.set_yticks(range(len(names)), names)
+    left.invert_yaxis()
+    left.set_xlabel("separation of a record's signals: median, 90%, largest")
+    right.set_xlabel("rank correlation with the record's dFIL, 95%")
+    left.axvline(0.5, **common.FLOOR)
+    right.axvline(0, **common.FLOOR)
     return figure
 
 
 FIGURES = {
     "roc.png": (_playing, roc),
-    "separation_vs_dfil.png": (_leaking, separation_vs_dfil),
+    "separation_vs_dfil.png": (_separated, separation_vs_dfil),
 }

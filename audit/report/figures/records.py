@@ -53,7 +53,7 @@ def eta_by_class(card: Scorecard) -> Any:
     """Draw the histogram of eta: a panel for each defense, a colour for each class."""
     names, labels = _having(card, "eta"), card.arrays.get("label", np.array(0.0))
     labels = labels if labels.dtype.kind in "iu" else np.array("all")
-    figure, axes = common.panels(len(names), (3.4, 3.2), "records", "η of a record")
+    figure, axes = common.panels(len(names), (3.0, 3.2), "records", "η of a record")
     for axis, name in zip(axes, names, strict=True):
         eta = card.arrays[f"{name}/eta"]
         finite = np.isfinite(eta)
@@ -97,7 +97,7 @@ def eta_extremes(card: Scorecard) -> Any:
         for rows in extremes(eta, shown):
             for axis, row in zip(next(lines), rows, strict=False):
                 common.image(axis, picture[row])
-                axis.set_xlabel(f"{eta[row]:.3g}", fontsize=7, labelpad=2)
+                axis.set_xlabel(f"{eta[row]:.3g}", fontsize=common.SMALL, labelpad=2)
     return figure
 
 
@@ -128,7 +128,7 @@ def reweighting(card: Scorecard) -> Any:
 def dfil_histogram(card: Scorecard) -> Any:
     """Draw the histogram of 1/dFIL on a log axis, beside the Renyi bounds."""
     names, labels = _having(card, "cramer_rao"), ("records", "1/dFIL (bound on MSE)")
-    figure, axes = common.panels(len(names), (3.4, 3.8), *labels)
+    figure, axes = common.panels(len(names), (3.05, 3.8), *labels)
     for axis, name in zip(axes, names, strict=True):
         bound, defense = card.arrays[f"{name}/cramer_rao"], card.defenses[name]
         drawn = bound[_drawable(bound)]
@@ -177,7 +177,7 @@ def _attacked(card: Scorecard) -> list[tuple[str, str]]:
 def mse_vs_bound(card: Scorecard) -> Any:
     """Scatter every record's mean error against its bound; red = below the bound."""
     pairs, labels = _attacked(card), ("mean MSE over releases", "1/dFIL of a record")
-    figure, axes = common.panels(len(pairs), (4, 4.6), *labels)
+    figure, axes = common.panels(len(pairs), (4.4, 4.6), *labels)
     for axis, (defense, attack) in zip(axes, pairs, strict=True):
         bound = card.arrays[f"{defense}/cramer_rao"]
         mse = card.arrays[f"{defense}/{attack}/mse"]
@@ -231,8 +231,8 @@ def rebuilt(card: Scorecard) -> Any:
         for top, bottom, row in zip(next(lines), next(lines), rows, strict=False):
             common.image(top, pictures[place[row]])
             common.image(bottom, guesses[place[row]])
-            top.set_title(f"{bound[row]:.2g}", fontsize=7, pad=2)
-            bottom.set_xlabel(f"{mse[row]:.2g}", fontsize=7, labelpad=2)
+            top.set_title(f"{bound[row]:.2g}", fontsize=common.SMALL, pad=2)
+            bottom.set_xlabel(f"{mse[row]:.2g}", fontsize=common.SMALL, labelpad=2)
     return figure
 
 
@@ -246,7 +246,7 @@ def _legend(axis: Any, counts: dict[str, int], **look: Any) -> None:
     for text in [f"{k}: {records:,}" for k, records in counts.items() if records]:
         axis.plot([], [], " ", label=text)
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 5}
-    small = {"fontsize": 7, "title_fontsize": 7}
+    small = {"fontsize": common.SMALL, "title_fontsize": common.SMALL}
     if axis.get_legend_handles_labels()[0]:
         axis.legend(**common.LEGEND | small | place | look)
 

@@ -52,7 +52,7 @@ def _bands(
     Parts are arrays [steps, records] -> what the legend calls them. A defense without
     the part `needed` has no panel; no value below `low` is drawn.
     """
-    names, size = _having(card, needed), (3.2, 2.9)
+    names, size = _having(card, needed), (3.0, 2.7)
     figure, axes = common.panels(len(names), size, ylabel, a_row=A_ROW, sharey=True)
     for axis, name in zip(axes, names, strict=True):
         for part, look in common.looks(parts).items():
@@ -88,8 +88,8 @@ CURVES = {
 
 def progress(card: Scorecard) -> Any:
     """Draw accuracy and the square root of dFIL after each step."""
-    figure, axes = common.panels(len(CURVES), (3.25, 3.2))
-    note = {"xycoords": "axes fraction", "fontsize": 7, "color": common.MUTED}
+    figure, axes = common.panels(len(CURVES), (4.5, 3.0))
+    note = {"xycoords": "axes fraction", "fontsize": common.SMALL}
     for axis, name in zip(axes, CURVES, strict=True):
         drawn = curves(axis, card, name)
         for label, look in common.looks(card.defenses).items():
@@ -97,7 +97,11 @@ def progress(card: Scorecard) -> Any:
                 axis.plot([], [], label=f"{label} (no dFIL)", **look.line())
         if name != "accuracy":
             axis.set_yscale("log" if drawn else "linear")
-            axis.annotate("per unit of pixel value", (0.02, 1.02), **note)
+            axis.annotate(
+                "per unit of pixel value", (0.02, 1.02), **note, color=common.MUTED
+            )
+        if drawn and name != "accuracy":
+            common.few_labels(axis.yaxis)
     common.legend(figure, axes[1:2], loc="outside lower center", ncols=8)
     return figure
 
@@ -168,9 +172,12 @@ def cosines(label: str, card: Scorecard) -> Any:
 def components_of_parts(label: str, card: Scorecard) -> Any:
     """Draw each step's records on the two leading components of each part."""
     rows = [name for name in PANELS if f"{label}/anatomy/{name}" in card.arrays]
+    still = [n for n in rows if not card.arrays[f"{label}/anatomy/{n}"].any()]
+    rows = [name for name in rows if name not in still] or rows[:1]
     labels = card.arrays["label"]
     shown = _shown(len(card.arrays[f"{label}/anatomy/{rows[0]}"]))
-    size = (2.1 * len(shown) + 0.6, 2.2 * len(rows) + 0.3)
+    shown = shown[np.linspace(0, len(shown) - 1, min(A_ROW, len(shown))).astype(int)]
+    size = (min(common.WIDEST, 2.1 * len(shown) + 0.6), 2.0 * len(rows) + 0.6)
     figure, axes = common.grid(len(rows), len(shown), size)
     for line, name in zip(axes, rows, strict=True):
         place = card.arrays[f"{label}/anatomy/{name}"]
@@ -180,7 +187,8 @@ def components_of_parts(label: str, card: Scorecard) -> Any:
         line[0].set_ylabel(f"{PANELS[name]}\nPC2", fontsize=8)
     for step, axis in zip(shown, axes[0], strict=True):
         axis.set_title(f"step {step + 1}", **common.TITLE)
-    figure.suptitle(label, fontsize=10)
+    same = "".join(f"; {PANELS[n]}: the same for all records" for n in still)
+    figure.suptitle(f"{label}{same}", fontsize=10)
     common.legend_below(figure, 10, markerscale=2.5)
     return figure
 
@@ -189,18 +197,18 @@ def _components(axis: Any, place: np.ndarray, share: np.ndarray, labels: Any) ->
     """Scatter records [n, 2] by class; share: of the variance, [2]."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.tick_params(labelsize=6)
+    axis.tick_params(labelsize=common.SMALL)
     axis.grid(visible=False)
     if not place.any():  # nothing moves between records
         axis.plot([0], [0], "x", color=common.INK, markersize=7)
         axis.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[0], yticks=[0])
-        axis.set_xlabel("one point: the same\nfor all records", fontsize=7)
+        axis.set_xlabel("one point: the same\nfor all records", fontsize=common.SMALL)
         return
     for name, look in common.looks(np.unique(labels)).items():
         shape = look.points() | {"s": 5, "alpha": 0.6, "linewidths": 0}
         axis.scatter(*place[labels == name].T, label=f"class {name}", **shape)
     first, second = np.nan_to_num(share)
-    axis.set_xlabel(f"PC1 ({first:.0%}; PC2 {second:.0%})", fontsize=7)
+    axis.set_xlabel(f"PC1 ({first:.0%}; PC2 {second:.0%})", fontsize=common.SMALL)
     axis.margins(0.1)
     for one in (axis.xaxis, axis.yaxis):  # no common factor beside the axis
         one.set_major_locator(MaxNLocator(3))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from audit.report.columns import MARKS, common_flags
-from audit.report.figures import common
+from audit.report.columns import MARKS, Selection, common_flags
+from audit.report.figures import common, labels
 from audit.report.figures.common import INK
 from audit.report.html import template
 from audit.report.leaderboard import standings
@@ -19,56 +19,96 @@ from audit.report.leaderboard.standings import CommittedCard, Standing, Standing
 from audit.scorecard.schema import RaisedFlag
 from audit.scorecard.view import SHORT, Column
 
-WIDTHS = (900, 640, 400)  # of figures, in pixels; the first at which all fit is used
+COLUMNS = 8  # of a table, before a reader asks for the rest
+SIZE = (4.6, 3.3)  # of a plot, in inches
+WIDTH = 560  # of a picture, in pixels
+# the picture that a table shows is the first of these that one of its cards has
+FIRST = (
+    "reconstructions.png", "rebuilt.png", "roc.png", "both_sides.png",
+    "success_by_eta.png", "named_and_allowed.png", "common_scale.png",
+)  # fmt: skip
+
+
+class BoardSection(NamedTuple):
+    """One table of the page."""
+
+    table: StandingsTable
+    chosen: Selection
+    rest: list[Column]  # shown on demand
+    plot: Markup | None
+    picture: dict[str, str | None] | None
+    links: list[tuple[str, str]]  # (address, text) of every figure of its cards
 
 
 def render(
     cards: list[CommittedCard], folder: Path, left_out: Iterable[str] = ()
 ) -> str:
     """Return the page of committed cards, with the figures in `folder`/<card>."""
-    tables, pictures = standings.tables(cards), []
-    for width in WIDTHS:
-        album = template.Album()
-        pictures = [_pictures(t, folder, album, width) for t in tables]
-        if not album.full:
-            break
+    album = template.Album()
+    sections = [_section(t, folder, album) for t in standings.tables(cards)]
+    sees = {sight(row) for s in sections for row in s.table.rows} - {""}
     return template.render(
         "leaderboard.html",
         "Breachmark leaderboard",
         left_out=left_out,
-        tables=zip(tables, pictures, strict=True),
+        sections=sections,
+        scenarios=list(dict.fromkeys(s.table.scenario for s in sections)),
+        data=sorted({s.table.data for s in sections}),
+        sees=sorted(sees),
+        sight=sight,
         holds_for=_holds_for,
-        plot_of=pareto_plot,
         links=partial(_links, folder=folder),
         flags=flags,
         marks=MARKS,
     )
 
 
-def _pictures(
-    table: StandingsTable, folder: Path, album: template.Album, width: int
-) -> list[dict[str, Any]]:
-    """Return the figures in the folders of a table's cards, as the page shows them."""
+def _section(
+    table: StandingsTable, folder: Path, album: template.Album
+) -> BoardSection:
+    chosen = table.chosen(COLUMNS)
+    shown = {c.header for c in chosen.columns}
+    folded = shown | chosen.constant.keys()
+    rest = [c for c in chosen.dropped if c.header not in folded]
     names = dict.fromkeys(m.folder for row in table.rows for m in row.group.members)
-    return [
-        {
-            "id": f"{name}/{figure}",
-            "text": f"{name}, {figure.removesuffix('.png').replace('_', ' ')}",
-            "href": f"{quote(name)}/{quote(figure)}",
-            "uri": album.picture(folder / name / figure, width),
-        }
-        for name in names
-        for figure in template.figures(folder / name)
+    files = [
+        (name, figure) for name in names for figure in template.figures(folder / name)
     ]
+    picture = next((f for first in FIRST for f in files if f[1] == first), None)
+    return BoardSection(
+        table,
+        chosen,
+        rest,
+        pareto_plot(table),
+        None if picture is None else _picture(*picture, folder, album),
+        [(f"{quote(n)}/{quote(f)}", f"{n}, {_words(f)}") for n, f in files],
+    )
+
+
+def _words(figure: str) -> str:
+    return figure.removesuffix(".png").replace("_", " ")
+
+
+def _picture(
+    name: str, figure: str, folder: Path, album: template.Album
+) -> dict[str, str | None]:
+    uri = album.picture(folder / name / figure, WIDTH)
+    return {"text": f"{name}, {_words(figure)}", "uri": uri}
 
 
 def _links(row: Standing, folder: Path) -> list[tuple[str, str]]:
-    """Return (id, text) of the figures on the page that show a row's cards."""
+    """Return (address, text) of the figures that show a row's cards."""
     return [
-        (f"{member.folder}/{name}", seed + text)
+        (f"{quote(member.folder)}/{quote(name)}", seed + text)
         for member, seed, shown in standings.links(row, folder)
         for text, name in shown.items()
     ]
+
+
+def sight(row: Standing) -> str:
+    """Return what the strongest attack on a row sees, in words; "" = nobody attacks."""
+    best = row.line.best
+    return "" if best is None else best.threat_model.split(";")[0]
 
 
 def _holds_for(column: Column, table: StandingsTable) -> str:
@@ -106,10 +146,10 @@ def pareto_plot(table: StandingsTable) -> Markup | None:
         "higher" if table.sign > 0 else "lower",
     )
     words = f"{table.measure} ({better} is better)", f"{utility} (right is better)"
-    figure, (axis,) = common.panels(1, (5.6, 4.2), *words)
+    figure, (axis,) = common.panels(1, SIZE, *words)
+    figure.set_layout_engine(None)  # a third of the time
+    figure.subplots_adjust(0.17, 0.17, 0.97, 0.97)
     floor = None if line.result is None else line.result.headline.floor
-    if floor is not None:
-        axis.axhline(float(floor), label="ignores the release", **common.FLOOR)
     axis.plot(*zip(*sorted(rows[i][1:] for i in table.front), strict=True), color=INK)
     looks = common.looks(
         dict.fromkeys(d for r in table.rows for d in r.group.card.defenses)
@@ -122,6 +162,12 @@ def pareto_plot(table: StandingsTable) -> Markup | None:
     if min(values) > 0 and max(values) > 30 * min(values):
         axis.set_yscale("log")
         common.few_labels(axis.yaxis)
-    common.legend_below(figure)
+    axis.margins(0.12, 0.12)
+    if floor is not None:
+        axis.axhline(float(floor), **common.FLOOR)
+        at = {"xy": (0.01, float(floor)), "xycoords": ("axes fraction", "data")}
+        axis.annotate("floor", **at, va="bottom", fontsize=common.SMALL)
+    axis.autoscale_view()
+    labels.label_points(axis, rows.values())
     title = f"{table.scenario} on {table.data}: utility against protection"
     return common.svg(figure, title)

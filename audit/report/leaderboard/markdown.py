@@ -19,7 +19,9 @@ from audit.report.leaderboard.standings import CommittedCard, Standing, Standing
 from audit.report.markdown import literal, templates
 from audit.scorecard import card as cards
 from audit.scorecard import schema
+from audit.scorecard.view import Column
 
+COLUMNS = 7  # of a table's own; a mark and links stand beside them
 MARKDOWN, PAGE = "LEADERBOARD.md", "leaderboard.html"
 NOWHERE = Path(os.devnull)  # a folder without figures, whose pages are made at once
 
@@ -47,17 +49,21 @@ def markdown(
 ) -> str:
     """Return LEADERBOARD.md of committed cards, linked to what `folder`/<card> has."""
 
-    def rows(table: StandingsTable) -> list[list[str]]:
+    def rows(table: StandingsTable, columns: list[Column]) -> list[list[str]]:
         marks = ("•" if i in table.front else "" for i in range(len(table.rows)))
         return [
-            [mark, *(literal(c.cell(r.line)) for c in table.columns), _links(r, folder)]
+            [mark, *(literal(c.cell(r.line)) for c in columns), _links(r, folder)]
             for mark, r in zip(marks, table.rows, strict=True)
         ]
 
     return (
         templates()
         .get_template("leaderboard.md.jinja")
-        .render(tables=standings.tables(committed_cards), rows=rows, left_out=left_out)
+        .render(
+            tables=[(t, t.chosen(COLUMNS)) for t in standings.tables(committed_cards)],
+            rows=rows,
+            left_out=left_out,
+        )
     )
 
 

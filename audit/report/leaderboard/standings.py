@@ -20,7 +20,6 @@ from audit.report import terminal
 from audit.report.html.template import figures
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
-from audit.scorecard.schema import EpsilonPair
 from audit.scorecard.view import STANDARD_ERRORS, Column, Line, number, with_error
 
 NOBODY = "nobody attacks here"
@@ -91,11 +90,16 @@ class StandingsTable(NamedTuple):
         """The mean card of every group, once."""
         return list({id(r.group.card): r.group.card for r in self.rows}.values())
 
-    @property
-    def notes(self) -> str:
-        """The notes of all cards, each line once."""
-        lines = (n for card in self.cards for n in terminal.notes(card).split("\n"))
-        return "\n".join(dict.fromkeys(lines))
+    def chosen(self, most: int) -> cells.Selection:
+        """Return the most important columns; those with one text are folded."""
+        lines = [row.line for row in self.rows]
+        return cells.selected(lines[0].card, list(self.columns), lines, most)
+
+    def notes(self, chosen: cells.Selection) -> str:
+        """Return the notes of all cards to the columns chosen, each line once."""
+        shown = {c.header for c in chosen.columns} | chosen.constant.keys()
+        each = [terminal.notes(card, shown) for card in self.cards]
+        return "\n".join(dict.fromkeys("\n".join(each).split("\n")))
 
     @property
     def commands(self) -> list[str]:
@@ -318,28 +322,19 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         value = utility.cell(line)
         return value if se is None else f"{value} ± {number(se)}"
 
-    epsilons = [Column("ε upper", epsilon_upper), Column("ε lower", epsilon_lower)]
+    both = {"ε upper": cells.epsilon_upper, "ε lower": epsilon_lower}
+    epsilons = [Column(name, cell) for name, cell in both.items()]
     return [
         defense,
         utility._replace(cell=useful),
         *(c for c in rest if c.header != "flags"),
-        *(c for c in epsilons if c.header not in shown),
+        *(c for c in epsilons if not any(h.startswith(c.header) for h in shown)),
         shown["flags"],
         Column("noise", noise, right=False),
         Column("settings by, cost", chosen, right=False),
         Column("targets × runs", effort),
         Column("seeds", lambda v: str(len(group_of[id(v.card)].members))),
     ]
-
-
-def epsilon_upper(line: Line) -> str:
-    """Return the accounted epsilon of the game's adjacency: replace-one, or its own."""
-    if line.result is not None and line.result.get("upper") is not None:
-        return number(line.result["upper"], 2)  # of the adjacency the attack audits
-    adjacency = line.defense.get("membership", {}).get("adjacency", "replace_one")
-    epsilon = line.defense.epsilon
-    pair: EpsilonPair | None = None if epsilon is None else epsilon[adjacency]
-    return "none" if pair is None else number(pair.least, 2)
 
 
 def epsilon_lower(line: Line) -> str:

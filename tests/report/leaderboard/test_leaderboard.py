@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -335,6 +336,46 @@ def test_the_page_opens_offline_in_a_browser_and_its_script_runs(html, tmp_path)
     assert requests == []
 
 
+MEASURE = """<script>
+document.title = JSON.stringify([document.documentElement.scrollHeight,
+  document.documentElement.scrollWidth,
+  [...document.querySelectorAll("table.standings")].map((t) =>
+    [...t.tHead.rows[0].cells].filter((c) => c.offsetWidth).length)]);
+</script></body>"""
+
+
+def test_the_page_is_short_and_as_wide_as_the_window(html, tmp_path):
+    """Measured with nothing unfolded, at 1280 pixels; eight columns at the most."""
+    text = re.sub(r"<meta http-equiv[^>]*>", "", html.read_text())
+    copy = tmp_path / "copy.html"
+    copy.write_text(text.replace("</body>", MEASURE))
+    shown, _ = pages.opened(copy, tmp_path, "--window-size=1280,800")
+    high, wide, columns = json.loads(re.search("<title>(.*?)</title>", shown)[1])
+    assert high < 6000
+    assert wide <= 1280
+    assert 2 <= max(columns) <= 8
+
+
+def test_tables_of_the_leaderboard_have_nine_columns_and_name_the_rest():
+    text = (RESULTS / "LEADERBOARD.md").read_text()
+    heads = [h for h, line in pairwise(text.split("\n")) if line.startswith("| --- |")]
+    assert len(heads) >= 20
+    assert max(head.count("|") - 1 for head in heads) <= 9
+    assert text.count("On the cards and in `leaderboard.html`:") > len(heads) / 2
+
+
+def test_what_every_row_says_is_said_once(data):
+    whole = table(data)
+    chosen = whole.chosen(8)
+    assert chosen.constant["floor"] == ".0467"
+    assert len(chosen.columns) == 8
+    names = {c.header for c in (*chosen.columns, *chosen.dropped)}
+    assert "floor" not in names
+    assert "ε lower" not in names | chosen.constant.keys()  # measured nowhere
+    alone = table(pages.plain("calibration-mnist5k")).chosen(8)
+    assert alone.constant == {}  # one row has nothing in common with another
+
+
 def test_no_script_of_a_row_runs_in_a_browser(hostile, tmp_path):
     shown, requests = pages.opened(hostile[1], tmp_path)
     assert "<title>Breachmark leaderboard</title>" in shown
@@ -358,14 +399,32 @@ def test_columns_sort_and_rows_filter(html, tmp_path):
     box.dispatchEvent(new Event("input"));
     const shown = document.querySelectorAll("section:not([hidden])").length;
     new Image().src = "http://asked.invalid/";
-    document.title = [up, down, names(), shown].join("; ");
+    const left = names();
+    box.value = "";
+    const choose = (of, value) => {
+      const select = document.querySelector(`select[data-of=${of}]`);
+      select.value = value;
+      select.dispatchEvent(new Event("change"));
+    };
+    choose("scenario", "binary_mnist");
+    choose("set", "mnist5k");
+    const chosen = [...document.querySelectorAll("section:not([hidden])")];
+    const entries = document.querySelectorAll("nav li:not([hidden])").length;
+    const seen = [...chosen[0].querySelectorAll("tbody tr")].length;
+    choose("sees", "nothing like it");
+    choose("sees", document.querySelector("select[data-of=sees]").options[1].value);
+    document.title = [up, down, left, shown, chosen.map((s) => s.id), entries, seen]
+      .join("; ");
     </script>"""
     text = re.sub(r"<meta http-equiv[^>]*>", "", html.read_text())
     copy = tmp_path / "copy.html"
     copy.write_text(text.replace("</body>", drive + "</body>"))
     shown, requests = pages.opened(copy, tmp_path)
     assert requests == ["http://asked.invalid/"]  # a request would have been seen
-    up, down, left, sections = re.search("<title>(.*?)</title>", shown)[1].split("; ")
+    up, down, left, sections, *chosen = re.search("<title>(.*?)</title>", shown)[
+        1
+    ].split("; ")
+    assert chosen == ["binary_mnist-mnist5k", "1", "8"]
     row = pages.plain("binary_mnist-mnist")["defenses"]
     order = {d: row[d]["utility"]["accuracy"] for d in row}
     ups, downs = up.split(), down.split()

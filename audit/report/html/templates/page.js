@@ -39,7 +39,8 @@ if (chooser) {
   }));
 }
 const search = document.querySelector("#filter");
-search?.addEventListener("input", () => {
+const choices = [...document.querySelectorAll("select.choose")];
+function filter() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
   tables.forEach((table) => {
     const place = table.closest("section");
@@ -47,9 +48,15 @@ search?.addEventListener("input", () => {
     let any = false;
     rows(table).forEach((row) => {
       const said = `${title} ${row.textContent.toLowerCase()}`;
-      row.hidden = !words.every((word) => said.includes(word));
+      const chosen = choices.every((choice) => !choice.value
+        || (place.dataset[choice.dataset.of] ?? row.dataset[choice.dataset.of]) === choice.value);
+      row.hidden = !chosen || !words.every((word) => said.includes(word));
       any = any || !row.hidden;
     });
     place.hidden = !any;
+    const entry = document.querySelector(`nav a[href="#${CSS.escape(place.id)}"]`);
+    if (entry) entry.parentElement.hidden = !any;
   });
-});
+}
+search?.addEventListener("input", filter);
+choices.forEach((choice) => choice.addEventListener("change", filter));

@@ -1,0 +1,72 @@
+"""What a run prints: it fits, and what had no room is named."""
+
+import io
+
+import pytest
+
+from audit.report import columns, terminal
+from audit.scorecard import schema
+from tests import pages
+from tests.pages import RESULTS
+
+CARDS = sorted(RESULTS.glob("*/scorecard.json"))
+ONE_PER_GAME = {
+    "binary_mnist-mnist5k", "dirdp_scale_mia-digits", "epsilon_audit-digits",
+    "glm_output_perturbation-mnist", "rero_mnist-mnist", "fim_anatomy-mnist",
+}  # fmt: skip
+EVERY = [
+    pytest.param(p, marks=[] if p.parent.name in ONE_PER_GAME else pytest.mark.slow)
+    for p in CARDS
+]
+
+
+def headers(text):
+    """The words of the first row of a table."""
+    return text.split("\n")[0].split()
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda p: p.parent.name)
+def test_no_row_is_wrapped_or_wider_than_the_terminal(path):
+    card = schema.load(path)
+    for most in (80, 120):
+        text = terminal.page(card, most)
+        assert max(map(len, text.split("\n"))) <= most
+        table = text.split("\n\n")[0].split("\n")
+        assert len(table) == 2 + len(card.defenses)
+        assert not any("…" in row for row in table)
+        assert [row.split()[0] for row in table[2:]] == list(card.defenses)
+
+
+def test_columns_are_dropped_in_order_and_named():
+    card = pages.card()
+    narrow, wide = terminal.page(card, 80), terminal.page(card, 200)
+    assert {"defense", "accuracy", "strongest", "transcript"} <= set(headers(narrow))
+    assert "1/dFIL" not in headers(narrow)
+    dropped = narrow.split("no room for: ")[1].split(" (scorecard.md")[0]
+    assert {"1/dFIL", "finite prior"} <= set(dropped.replace("\n ", "").split(", "))
+    assert "no room for" not in wide
+    # a footer explains a column that is there, and no other
+    assert "finite prior:" not in narrow
+    assert "finite prior:" in wide
+    assert "every row: floor .0467" in narrow
+    assert "docs/scorecards.md" in narrow
+
+
+def test_flags_that_have_no_column_have_lines():
+    text = " ".join(terminal.page(pages.card(), 80).split())
+    assert "flag few-targets: dpsgd, prune, public_mean" in text
+    assert "flag no-bound: sgd" in text
+
+
+def test_what_matters_most_is_dropped_last():
+    card = pages.card()
+    order = [c.header for c in columns.ranked(card, columns.columns(card))]
+    first = ["defense", "strongest", "MSE ± s.e.", "transcript", "accuracy", "ε upper"]
+    assert order[:6] == first
+    assert order.index("finite prior") < order.index("flags") < order.index("HCR")
+
+
+def test_a_file_is_eighty_wide(monkeypatch):
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setenv("COLUMNS", "200")
+    assert terminal.width() == 80
