@@ -67,7 +67,8 @@ def notes(card: Scorecard) -> str:
     """Return for whom each bound holds, what every row shares, and what was skipped."""
     game = columns.view(card)
     bounds = {b.name: b for d in card.defenses.values() for b in d.bounds}
-    lines = [game.units] if card.trials else []
+    units = game.units if isinstance(game.units, str) else game.units(card)
+    lines = [units] if card.trials else []
     if any(defense.eta for defense in card.defenses.values()):
         private = card.scenario.task.get("label_private")
         whose = "of a record and its label" if private else "of a record"

@@ -13,10 +13,11 @@ import audit
 from audit.api import calls, words
 from audit.cli import verify
 from audit.errors import UserError
+from audit.report import terminal
 from audit.scorecard import schema
 from audit.scorecard.card import to_json
 from audit.types import Defense, Positive
-from tests import ROOT
+from tests import ROOT, pages
 from tests.commands import call, composed
 from tests.conftest import records
 
@@ -152,6 +153,16 @@ def test_a_card_in_python(card, tmp_path):
     for name, values in card.arrays.items():
         np.testing.assert_array_equal(again.arrays[name], values)
     assert not audit.compare(card, folder).weaker
+
+
+def test_units_are_those_of_the_data(card):
+    """Columns of a table are no pixels."""
+    table, images = (terminal.notes(c).split("; ±")[0] for c in (card, pages.card()))
+    assert table == "MSE per feature, features in standard deviations"
+    assert images == "MSE per pixel, pixels in [0, 1]"
+    features = card.scenario["features"] | {"standardise": False}
+    scenario = card.scenario.model_copy(update={"features": features})
+    assert "MSE per feature; ±" in terminal.notes(card._replace(scenario=scenario))
 
 
 def test_html_is_escaped(card):
