@@ -186,7 +186,7 @@ def _with_classes(spec: ScenarioSpec, data: str, here: Dataset | None) -> Scenar
 
 
 def _proposed(spec: ScenarioSpec, uncut: Dataset, settings: Mapping) -> SplitSizes:
-    """Return sizes for data that are not cut yet; the game says if there are targets."""
+    """Return sizes for data not cut yet; whether there are targets is the game's."""
     game = registry.find("game", spec.game)(**settings)
     classes = spec.task.classes
     assert not isinstance(classes, str), "`all` is resolved"
