@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import difflib
+import functools
 import inspect
 import re
 import typing
@@ -57,6 +58,11 @@ def built_in(kind: str) -> dict[str, plugins.Place]:
     folder = code.HERE.parent / FOLDERS[kind]
     # a folder `attacks` may stand anywhere: only `audit`, which runs, is surely ours
     package = FOLDERS[kind].replace("/", ".") if kind in RETURNS else None
+    return dict(_suites(kind, folder, package))
+
+
+@functools.cache  # the suite's own files do not change while it runs
+def _suites(kind: str, folder: Path, package: str | None) -> dict[str, plugins.Place]:
     return {
         name: plugins.Place(path, SUITE, (path,), package and f"{package}.{path.stem}")
         for path in sorted(folder.glob("*.py"))
@@ -172,6 +178,11 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
     default is no word of `audit.types`, `annotated_types`, typing, the builtins or a
     `Section` of the same file.
     """
+    return dict(_read_settings(plugins.parse(path), path, name))
+
+
+@functools.lru_cache(maxsize=256)  # a tree is that of one text
+def _read_settings(tree: ast.Module, path: Path, name: str) -> dict[str, Setting]:
     function = functions(path).get(name)
     if function is None:
         raise UserError(f"{path} holds no function {name!r}; {plugins.NAMED}")
