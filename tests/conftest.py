@@ -11,6 +11,7 @@ import pytest
 from hydra._internal.hydra import Hydra
 from jax.flatten_util import ravel_pytree
 
+from audit.statistics import lpips
 from audit.types import Examples
 
 
@@ -22,6 +23,14 @@ def compiled_once(tmp_path_factory):
         place = place.parent
     jax.config.update("jax_compilation_cache_dir", str(place / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_pairs():
+    """Compare ten pairs of images per call of LPIPS: small runs have few targets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lpips, "PARTS", 10)
+        yield
 
 
 def compile_quickly():
