@@ -12,6 +12,7 @@ from hydra._internal.hydra import Hydra
 from jax.flatten_util import ravel_pytree
 from threadpoolctl import threadpool_limits
 
+from audit.statistics import lpips
 from audit.types import Examples
 
 
@@ -29,6 +30,14 @@ def compiled_once(tmp_path_factory):
 def one_thread_of_lapack():
     """As in a run: `audit.pipeline.audit` says why."""
     with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_pairs():
+    """Compare ten pairs of images per call of LPIPS: small runs have few targets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lpips, "PARTS", 10)
         yield
 
 

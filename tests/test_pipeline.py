@@ -7,6 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from audit import pipeline
 from audit.__main__ import main
 from audit.errors import UserError
 from audit.games import reconstruction
@@ -17,6 +18,7 @@ from tests.commands import refused
 
 SMALL = [
     "scenario=binary_mnist", "data=digits", "runs=2", "accounting_runs=2",
+    "splits.augment=400",
     "attack.reconstructor.epochs=3", "attack.reconstructor.width=32",
     "attack.reconstructor.width_last=32", "attack.matched_filter.repeats=1",
     "attack.matched_filter.components=8",
@@ -115,7 +117,7 @@ def test_stronger_noise_leaks_less(card):
 def test_stand_in_data_and_augmentation_are_flagged(card):
     common = columns.common_flags(card)
     assert common["data-stand-in"] == "digits, not mnist"
-    assert common["augmented-pool"] == "a pool of 2000 made from 150 images"
+    assert common["augmented-pool"] == "a pool of 400 made from 150 images"
     assert card.data.splits["pool_distinct"] == 150
 
 
@@ -211,8 +213,9 @@ def test_under_another_seed_one_attack_breaks_and_one_does_not_apply(
     np.testing.assert_array_equal(other.arrays["target"], card.arrays["target"])
 
 
-def test_calibration_reads_one(tmp_path):
+def test_calibration_reads_one(tmp_path, monkeypatch):
     """Efficient attack over 1/dFIL: 100 targets x 10 runs x 784 pixels, within .02."""
+    monkeypatch.setattr(pipeline, "_lpips_weights", lambda: "not what is tested")
     assert main(["run", "scenario=calibration", "data=mnist5k", f"out={tmp_path}"]) == 0
     inversion = row(cards.load(tmp_path), "noisy_sum", "sum_inversion")
     result = inversion.result

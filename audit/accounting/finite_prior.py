@@ -135,7 +135,7 @@ def finite_prior(
         "finite_prior",
         np.asarray(value),
         "any attacker, targets drawn from the same population as the pool, prior = "
-        f"{same_label.sum(1).min() + 1}+ pool images of the target's class; estimated",
+        f"{same_label.sum(1).min() + 1}+ pool records of the target's class; estimated",
         "exact Bayes risk, derived in docs/",
         standard_error=float(np.hypot(np.sqrt(spread / n), pool_error)),
         genie=genie.error,

@@ -114,7 +114,7 @@ def as_bound(radii: Any, kappas: Any, loss: Any) -> Bound:
     The blind success over a pool is exact for the uniform prior on the pool, and an
     estimate for the population. That is the assumption, and the bound is never ranked.
     """
-    who = "any attacker, prior = uniform over pool images of the target's class"
+    who = "any attacker, prior = uniform over pool records of the target's class"
     return Bound(
         "reconstruction_robustness",
         np.asarray(mean_error(radii, kappas, loss)),

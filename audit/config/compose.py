@@ -53,8 +53,8 @@ class Scenario(NamedTuple):
     @property
     def stands_in_for(self) -> str | None:
         """The data set that was wanted first and is not here; None if it is."""
-        first = next(iter(self.spec.sets))
-        return None if self.own is not None or self.data == first else first
+        first, *others = self.spec.sets
+        return first if self.own is None and self.data in others else None
 
     @property
     def classes(self) -> list[int]:
@@ -132,11 +132,11 @@ def validate(
         _check_settings(spec.game, section.model_extra or {}, f"sets.{data_set}.")
     settings |= here.model_extra or {}  # those of the data set in use win
     checked = registry.check("game", spec.game, settings, "")
-    spec = _with_classes(spec, data, mine)
-    if data not in spec.sets:
-        assert mine is not None, "the data sets of the suite are cut by scenarios"
-        words: dict[str, Any] = {"splits": _proposed(spec, mine, checked)}
-        if mine.columns:  # columns in units of their own
+    uncut = mine or data_sets.load(data, spec.seed) if data not in spec.sets else None
+    spec = _with_classes(spec, data, mine or uncut)
+    if uncut is not None:
+        words: dict[str, Any] = {"splits": _proposed(spec, uncut, checked)}
+        if uncut.columns:  # columns in units of their own
             words["features"] = Features(standardise=True)
         here = here.model_copy(update=words)
     splits = cuts.sizes(here.splits, spec.splits)
@@ -174,23 +174,23 @@ def dataset(scenario: Scenario) -> Dataset:
     return data_sets.choose_classes(everything, scenario.classes)
 
 
-def _with_classes(spec: ScenarioSpec, data: str, mine: Dataset | None) -> ScenarioSpec:
+def _with_classes(spec: ScenarioSpec, data: str, here: Dataset | None) -> ScenarioSpec:
     """Return the scenario with its classes listed where it asks for all there are."""
     if spec.task.classes != "all":
         return spec
-    labels = (mine or data_sets.load(data)).y_train
+    labels = (here or data_sets.load(data)).y_train
     numbers = labels.dtype.kind == "f"
     classes = [] if numbers else sorted({int(label) for label in labels})
     task = spec.task.model_copy(update={"classes": classes})
     return spec.model_copy(update={"task": task})
 
 
-def _proposed(spec: ScenarioSpec, mine: Dataset, settings: Mapping) -> SplitSizes:
-    """Return sizes for data of one's own; whether there are targets is the game's."""
+def _proposed(spec: ScenarioSpec, uncut: Dataset, settings: Mapping) -> SplitSizes:
+    """Return sizes for data not cut yet; whether there are targets is the game's."""
     game = registry.find("game", spec.game)(**settings)
     classes = spec.task.classes
     assert not isinstance(classes, str), "`all` is resolved"
-    chosen = data_sets.choose_classes(mine, classes)
+    chosen = data_sets.choose_classes(uncut, classes)
     return cuts.proposed(chosen, targets=bool(game.targets))
 
 
@@ -331,7 +331,8 @@ def _choose_data(spec: ScenarioSpec) -> tuple[str, Dataset | None]:
         raise UserError(
             f"unknown data set data={spec.data}{hint}, or {own.PREFIX}PATH.npz"
         )
-    if spec.data not in ("auto", *spec.sets):
+    # a scenario of all classes takes any data, and cuts in proportion what it lacks
+    if spec.data not in ("auto", *spec.sets) and spec.task.classes != "all":
         raise UserError(
             f"scenario {spec.name} has no splits for data={spec.data}; it has "
             f"{', '.join(spec.sets)}"

@@ -67,15 +67,13 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
       UserError, Refused: naming the word that is wrong, before anything is trained.
     """
     import hydra
-    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     name, rest, config_dir = _parse(words)
     folder, origin = locate(name, config_dir)
     file, elsewhere = folder / f"{name}.yaml", None
-    stored = ConfigStore.instance()
-    stored.store(name, scenario_file.load(file))  # all Hydra may read
+    stored = _stored(name, scenario_file.load(file))  # all Hydra may read
     if origin != SUITE:
         code = stores.digest(scenario_file.read(file))
         elsewhere = {"kind": "scenario", "name": name, "origin": origin, "code": code}
@@ -97,15 +95,13 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     main = hydra.main(None, name, version_base="1.3")
     raising = plugins.environment("HYDRA_FULL_ERROR", "1")  # not printing and leaving
     try:
-        with _argv([sys.argv[0], *overrides, *QUIET]), raising:
+        with _argv([sys.argv[0], *overrides, *QUIET]), raising, stored:
             main(point)()
     except (HydraException, OmegaConfBaseException) as error:
         # without the folders that Hydra looked into
         text = f"{error} {error.__cause__ or ''}".replace("++", "")
         text = " ".join(text.split("Config search path")[0].split())
         raise UserError(text) from None
-    finally:
-        stored.repo.pop(f"{name}.yaml", None)  # Hydra copies all of them, every time
 
 
 def composed(words: list[str]) -> tuple[compose.Scenario, str]:
@@ -226,6 +222,20 @@ def quoted(words: list[str]) -> str:
     """Return words as a shell reads them."""
     plain = re.compile(r"[\w@%+=:,./\[\]-]+")  # lists of plain words need no quotes
     return " ".join(w if plain.fullmatch(w) else shlex.quote(w) for w in words)
+
+
+@contextlib.contextmanager
+def _stored(name: str, config: Any) -> Any:
+    """Let Hydra find a scenario; it copies all that is stored, whatever it composes."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    before = dict(store.repo)
+    store.store(name, config)
+    try:
+        yield
+    finally:
+        store.repo = before
 
 
 @contextlib.contextmanager

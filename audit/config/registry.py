@@ -58,6 +58,11 @@ def built_in(kind: str) -> dict[str, plugins.Place]:
     folder = code.HERE.parent / FOLDERS[kind]
     # a folder `attacks` may stand anywhere: only `audit`, which runs, is surely ours
     package = FOLDERS[kind].replace("/", ".") if kind in RETURNS else None
+    return dict(_suites(kind, folder, package))
+
+
+@functools.cache  # the suite's own files do not change while it runs
+def _suites(kind: str, folder: Path, package: str | None) -> dict[str, plugins.Place]:
     return {
         name: plugins.Place(path, SUITE, (path,), package and f"{package}.{path.stem}")
         for path in sorted(folder.glob("*.py"))
@@ -182,7 +187,7 @@ def read_settings(path: Path, name: str) -> dict[str, Setting]:
     return dict(_read_settings(plugins.parse(path), path, name))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # a tree is that of one text
 def _read_settings(tree: ast.Module, path: Path, name: str) -> dict[str, Setting]:
     function = functions(path).get(name)
     if function is None:

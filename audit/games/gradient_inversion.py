@@ -285,9 +285,11 @@ def _guesser(attack: Attack) -> Callable:
 
 
 VIEW = View(
-    units="MSE per pixel, pixels in [0, 1]; ± one standard error over targets; "
-    "normalised: in variances of the pool's channels, median over targets; bounds are "
-    "on one exposed update, epsilon is of the training run",
+    units=lambda card: (
+        f"{scoring.units(card)}; ± one standard error over targets; "
+        "normalised: in variances of the pool's channels, median over targets; bounds "
+        "are on one exposed update, epsilon is of the training run"
+    ),
     attack=(
         *scoring.REBUILT,
         Column(

@@ -263,7 +263,7 @@ def _of_transcripts(line: Line) -> str:
 
 
 VIEW = View(
-    units="MSE per pixel, pixels in [0, 1]; ± one standard error over targets",
+    units=lambda card: f"{scoring.units(card)}; ± one standard error over targets",
     attack=(
         *scoring.REBUILT[:2],
         Column("transcript", _of_transcripts, optional=True),

@@ -335,6 +335,7 @@ def data_used(scenario: Scenario, problem: Problem) -> dict[str, Any]:
         "digest": data.splits_digest(splits),
         "splits": sizes | {"pool_distinct": len(np.unique(splits.pool_source))},
         "duplicates": data.duplicates(splits),
+        "coordinate": "pixel" if problem.task.domain == (0.0, 1.0) else "feature",
     }
 
 

@@ -186,6 +186,15 @@ TRIAL_WORDS = (
 )
 
 
+def units(card: view.Scorecard) -> str:
+    """Return what mean squared errors of a card are averaged over, in words."""
+    if card.data.coordinate == "pixel":
+        return "MSE per pixel, pixels in [0, 1]"
+    prepared = card.scenario.get("features") or {}
+    by = ", features in standard deviations" if prepared.get("standardise") else ""
+    return f"MSE per feature{by}"
+
+
 def verdict(line: view.Line) -> tuple[str, str]:
     """Return how closely records are rebuilt: a few words, and sentences."""
     result, card = line.result, line.card

@@ -132,7 +132,8 @@ def notes(card: Scorecard, shown: Container[str] | None = None) -> str:
     """
     game, there = columns.view(card), lambda h: shown is None or h in shown
     bounds = {b.name: b for d in card.defenses.values() for b in d.bounds}
-    lines = [game.units] if card.trials else []
+    units = game.units if isinstance(game.units, str) else game.units(card)
+    lines = [units] if card.trials else []
     if any(d.eta for d in card.defenses.values()) and there("η, mean ± sd"):
         private = card.scenario.task.get("label_private")
         whose = "of a record and its label" if private else "of a record"

@@ -119,6 +119,7 @@ class DataUsed(Record):
     digest: Digest
     splits: dict[Name, Count]
     duplicates: Count
+    coordinate: Literal["pixel", "feature"] = "pixel"  # a pixel is in [0, 1]
 
 
 class FloorError(Record):

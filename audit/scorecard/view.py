@@ -66,7 +66,8 @@ class Column(NamedTuple):
 class View(NamedTuple):
     """How a game's numbers print."""
 
-    units: str  # of the columns below, in words; printed under the table
+    # of the columns below, in words; printed under the table
+    units: str | Callable[[Scorecard], str]
     attack: tuple[Column, ...]  # what the strongest attack on a defense got
     trial: Mapping[str, Cell]  # by header: columns of the table of all attacks
     verdict: Callable[[Line], tuple[str, str]]  # a few words; sentences for anybody

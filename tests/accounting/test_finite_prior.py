@@ -36,7 +36,7 @@ def test_finite_prior_of_a_certain_attacker_is_zero_and_of_a_blind_one_the_varia
     assert 0 <= got[0] < 1e-8
     alone = finite_prior(blind, [0.0], pool, target, ~everyone)
     assert float(alone.value) == pytest.approx(0, abs=1e-12)
-    assert "prior = 1+ pool images of the target's class; estimated" in alone.holds_for
+    assert "prior = 1+ pool records of the target's class; estimated" in alone.holds_for
 
 
 @pytest.mark.parametrize("mu", [1, 2])

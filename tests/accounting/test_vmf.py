@@ -196,7 +196,14 @@ def test_delta_by_adaptive_quadrature():
     assert ours == pytest.approx(top / total, rel=1e-9)
 
 
-@pytest.mark.parametrize(("k", "kappa"), [(2, 1.0), (10, 5.0), (1000, 60.0)])
+@pytest.mark.parametrize(
+    ("k", "kappa"),
+    [
+        (10, 5.0),
+        pytest.param(2, 1.0, marks=pytest.mark.slow),
+        pytest.param(1000, 60.0, marks=pytest.mark.slow),
+    ],
+)
 def test_delta_by_monte_carlo(k, kappa):
     t, _ = cosines(k, kappa, 100_000)
     privacy = VmfPrivacy(k, kappa)

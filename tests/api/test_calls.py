@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -10,15 +11,18 @@ import numpy as np
 import pytest
 
 import audit
-from audit.api import calls, words
+from audit.api import calls, shown, words
 from audit.cli import verify
+from audit.engine.progress import Progress
 from audit.errors import UserError
+from audit.report import terminal
 from audit.scorecard import schema
 from audit.scorecard.card import to_json
 from audit.types import Defense, Positive
-from tests import ROOT
+from tests import ROOT, pages
 from tests.commands import call, composed
 from tests.conftest import records
+from tests.games.test_gradient_inversion import fake_card
 
 X, Y = records(60, (6,), 3)  # a table: images would load LPIPS
 CUT = {"fixed": 12, "pool": 24, "targets": 4, "test": 10, "order": "shuffled"}
@@ -152,6 +156,45 @@ def test_a_card_in_python(card, tmp_path):
     for name, values in card.arrays.items():
         np.testing.assert_array_equal(again.arrays[name], values)
     assert not audit.compare(card, folder).weaker
+
+
+def test_a_notebook_shows_figures_by_themselves():
+    figure = calls.Card(*fake_card()).plot("common_scale")
+    assert figure._repr_png_()[:4] == b"\x89PNG"
+
+
+def test_a_notebook_shows_progress_in_one_line_that_goes(monkeypatch):
+    class Handle:
+        def update(self, shown, raw):
+            lines.append(shown["text/plain"])
+
+    def display(shown, **_):
+        lines.append(shown["text/plain"])
+        return Handle()
+
+    lines: list[str] = []
+    kernel = SimpleNamespace(kernel=object())
+    there = SimpleNamespace(get_ipython=lambda: kernel)
+    monkeypatch.setitem(sys.modules, "IPython", there)
+    monkeypatch.setitem(
+        sys.modules, "IPython.display", SimpleNamespace(display=display)
+    )
+    with shown.notebook_or_terminal() as progress:
+        progress.report("target runs", 3, 1000)
+        progress.report("target runs", 4, 1000)  # too soon after
+    assert lines == ["target runs: 3 of 1,000", ""]
+    monkeypatch.setattr(there, "get_ipython", lambda: None)  # a terminal's
+    assert type(shown.notebook_or_terminal()) is Progress
+
+
+def test_units_are_those_of_the_data(card):
+    """Columns of a table are no pixels."""
+    table, images = (terminal.notes(c).split("; ±")[0] for c in (card, pages.card()))
+    assert table == "MSE per feature, features in standard deviations"
+    assert images == "MSE per pixel, pixels in [0, 1]"
+    features = card.scenario["features"] | {"standardise": False}
+    scenario = card.scenario.model_copy(update={"features": features})
+    assert "MSE per feature; ±" in terminal.notes(card._replace(scenario=scenario))
 
 
 def test_html_is_escaped(card):

@@ -129,6 +129,24 @@ def test_splits_win_over_those_of_the_set():
     assert typed.resolved() == after.resolved()
 
 
+@pytest.mark.parametrize(
+    ("name", "cut", "table"),
+    [
+        ("mnist5k", (50, 400, 200, 1000), False),  # 5,000 digits: the most of each
+        ("breast_cancer", (50, 227, 179, 113), True),  # 569 tumours
+        ("diabetes", (44, 176, 134, 88), True),  # 442 patients, labels are numbers
+    ],
+)
+def test_data_of_the_suite_are_cut_as_ones_own(name, cut, table):
+    scenario, replay = composed("scenario=own", f"data={name}")
+    splits = scenario.splits
+    assert (splits.targets, splits.pool, splits.fixed, splits.test) == cut
+    assert scenario.spec.features.standardise == table
+    assert scenario.stands_in_for is None
+    again, _ = composed(*replay.split())
+    assert again.resolved() == scenario.resolved()
+
+
 def test_games_without_targets_get_candidates(tmp_path):
     path = saved(tmp_path, x=X, y=Y)
     words = ("game=membership", "attacks=[coin]", "membership.shadows=4")

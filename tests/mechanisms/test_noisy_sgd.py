@@ -1,5 +1,7 @@
 """Laws of the parts, and of the defenses made of them."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,9 +49,25 @@ def test_the_waist_stays_narrow():
     assert all(len(record._fields) <= n for record, n in most.items())
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("clip", CLIPS)
-@pytest.mark.parametrize("model", TASKS)
+def cells(every, quick):
+    """Return cells of a table of cases; those that are not quick are slow."""
+    slow = pytest.mark.slow
+    return [c if c in quick else pytest.param(*c, marks=slow) for c in every]
+
+
+@pytest.mark.parametrize(
+    ("model", "clip", "masked"),
+    # every model, every clip with and without a mask
+    cells(
+        product(TASKS, CLIPS, (False, True)),
+        {
+            *product(["linear"], CLIPS, [False, True]),
+            ("binary_linear", "soft", True),
+            ("mlp", "soft", True),
+            ("mlp", "none", False),
+        },
+    ),
+)
 def test_query_laws(x64, model, clip, masked):
     """Closed forms equal fn; norms stay within the bound; masks hold."""
     task = TASKS[model]
@@ -105,8 +123,14 @@ def together(data):
     )
 
 
-@pytest.mark.parametrize("model", TASKS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    ("sampler", "model"),
+    # every sampler, every model
+    cells(
+        product(SAMPLERS, TASKS),
+        {*product(SAMPLERS, ["linear"]), ("full", "mlp"), ("poisson", "binary_linear")},
+    ),
+)
 def test_training_equals_a_plain_loop(x64, sampler, model):
     """Batches, sums, noise and updates written out one record at a time."""
     data, defense = one_lane(model), build(sampler, TASKS[model])
