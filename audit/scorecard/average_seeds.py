@@ -42,7 +42,7 @@ def merged(cards: list[Scorecard]) -> Scorecard:
 
 
 def _mean(parts: list[Any]) -> Any:
-    """Return plain data with every number the mean of its counterparts."""
+    """Return plain data, every number the mean of its counterparts and counts whole."""
     first = parts[0]
     if isinstance(first, dict):
         return _mean_of_fields(parts)
@@ -51,7 +51,8 @@ def _mean(parts: list[Any]) -> Any:
             return first
         return [_mean(list(each)) for each in zip(*parts, strict=True)]
     if any(p != first for p in parts) and all(map(is_number, parts)):
-        return float(np.mean([float(p) for p in parts]))
+        mean = float(np.mean([float(p) for p in parts]))
+        return int(np.ceil(mean)) if all(type(p) is int for p in parts) else mean
     return first
 
 

@@ -167,6 +167,15 @@ def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
     assert "±" in cells["accuracy"]
 
 
+def test_a_count_that_differs_between_seeds_stays_whole(data):
+    cards = [pages.seeded(data, seed) for seed in range(2)]
+    for card, count in zip(cards, (7, 10), strict=True):
+        bound = next(b for b in card["defenses"]["dpsgd"]["bounds"] if b.get("needed"))
+        bound["needed"] = count
+    means = average_seeds.merged([pages.card(c) for c in cards]).defenses["dpsgd"]
+    assert [b.needed for b in means.bounds if b.needed] == [9]
+
+
 def test_seeds_that_are_not_averaged(data):
     """The same seed twice is two entries; a trial that failed once has no mean."""
     same = [CommittedCard(folder, pages.card(data)) for folder in "ab"]
