@@ -1,6 +1,7 @@
 """Plug-ins from elsewhere: folders, packages, clashes, broken files, identity."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,9 +106,10 @@ def folder(request, tmp_path):
 
 def test_a_folders_plug_ins_are_found_by_every_command(folder, capsys):
     where = ["--plugins", str(folder)]
-    lines = printed(capsys, "list", *where).split("\n")
-    lines = [line.split()[0] for line in lines if line.endswith(f"[folder {folder}]")]
-    assert sorted(lines) == ["grey", "mine", "quiet", "thousandth"]
+    # a row goes on in indented lines, and a long path from one to the next
+    rows = re.split(r"\n  (?=\S)", printed(capsys, "list", *where).strip("\n"))
+    ours = [r.split()[0] for r in rows if f"[folder{folder}]" in "".join(r.split())]
+    assert sorted(ours) == ["grey", "mine", "quiet", "thousandth"]
     words = ["scenario=binary_mnist", "data=digits", "defenses=[sgd,quiet]"]
     words += ["attacks=[grey]", "bounds=[thousandth]"]
     out = printed(capsys, "show", *words, *where)

@@ -60,7 +60,9 @@ def test_a_strip_has_both_attacks_and_the_verdict_of_the_stronger():
 
 def test_where_a_bound_leaves_nothing_no_record_is_said_to_be_rebuilt():
     """A third of the guesses at epsilon 1 are closer than the floor, by chance."""
-    noise = {s.defense: s for s in strips.strips(pages.card())}["dpsgd_eps1"]
+    data = pages.plain()  # of attacks that nothing tells them apart from the floor
+    data["trials"] = [t for t in data["trials"] if t["attack"] != "ridge"]
+    noise = {s.defense: s for s in strips.strips(pages.card(data))}["dpsgd_eps1"]
     assert noise.limits[0].place > strips.NEAR
     assert noise.word == "nothing on average"
     rare = strips.strips(pages.card(pages.plain("glm_reconstruction-mnist")))
