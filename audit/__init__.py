@@ -37,7 +37,7 @@ CALLS = {
     "load": "audit.api.calls",
     "compare": "audit.api.calls",
     "Card": "audit.api.card",
-    "dataset": "audit.data.own",
+    "dataset": "audit.data.local",
     "from_flax": "audit.models.flax_module",
     "from_train": "audit.mechanisms.own_loop",
     "UserError": "audit.errors",

@@ -59,9 +59,9 @@ def grids(text):
 def test_the_readme_shows_committed_results_as_they_are():
     """Made again by `python -m audit.report.readme`."""
     text = (ROOT / "README.md").read_text()
-    made = readme.blocks(ROOT / "results")
-    assert all(f"<!-- {name} -->\n" in text for name in made)
-    assert readme.written(text, made) == text
+    blocks = readme.blocks(ROOT / "results")
+    assert all(f"<!-- {name} -->\n" in text for name in blocks)
+    assert readme.filled(text, blocks) == text
     assert "10^" not in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from audit.report import markdown
-from audit.report.figures import common, drawings
+from audit.report.figures import Drawing, common, drawings
 from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
 
@@ -18,7 +18,10 @@ def redraw(card: Scorecard, folder: Path) -> list[Path]:
     Raises:
       UserError: if the disk is full, or the folder cannot be written.
     """
-    figures = drawings(card)
+    return _draw(card, folder, drawings(card))
+
+
+def _draw(card: Scorecard, folder: Path, figures: dict[str, Drawing]) -> list[Path]:
     for name, draw in figures.items():
         with cards.replacing(folder / name) as path:
             common.save(draw(card), path)
@@ -31,8 +34,9 @@ def write(card: Scorecard, folder: Path) -> list[Path]:
     Raises:
       UserError: if the disk is full, or the folder cannot be written.
     """
+    figures = drawings(card)
     cards.save(card, folder)
     with cards.replacing(folder / "scorecard.md") as path:
-        path.write_text(markdown.render(card, list(drawings(card))))
+        path.write_text(markdown.render(card, list(figures)))
     names = ("scorecard.md", "scorecard.json", "scorecard.npz")
-    return [*(folder / name for name in names), *redraw(card, folder)]
+    return [*(folder / name for name in names), *_draw(card, folder, figures)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.config.plugins import KINDS
-from audit.data import Dataset, own
+from audit.data import Dataset, local
 from audit.errors import UserError, brief
 
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
@@ -81,13 +81,13 @@ def _labelled(kind: str, given: Any, name: Callable) -> Any:
 def _data(value: Any, name: Callable) -> str:
     """Return the word of a data set: its name, or that of a file."""
     if isinstance(value, Path):
-        return f"{own.PREFIX}{value}"
+        return f"{local.PREFIX}{value}"
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        value = own.dataset(**value)
+        value = local.dataset(**value)
     elif isinstance(value, (tuple, list)) and not isinstance(value, Dataset):
-        value = own.dataset(*value)
+        value = local.dataset(*value)
     if isinstance(value, Dataset):
         dataset = value
         return name("data", lambda: dataset, dataset.name)

@@ -46,11 +46,11 @@ def diagnose() -> list[Finding]:
 def examine(word: str) -> list[Finding]:
     """Check data of one's own, as `data=` names them."""
     from audit import data
-    from audit.data import own
+    from audit.data import local
     from audit.data.dataset import digest, repeats
 
-    if not word.startswith(own.PREFIX):
-        raise UserError(f"data={word}: doctor looks into {own.PREFIX}PATH.npz")
+    if not word.startswith(local.PREFIX):
+        raise UserError(f"data={word}: doctor looks into {local.PREFIX}PATH.npz")
     try:
         mine = data.load(word)
     except data.DataError as error:

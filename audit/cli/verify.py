@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from audit.config import hydra_app, plugins, workspace
 from audit.config.compose import Scenario
-from audit.data import own
+from audit.data import local
 from audit.engine.store import installed
 from audit.errors import UserError
 from audit.scorecard import schema
@@ -94,7 +94,7 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
     if [w for w in typed if w.startswith("scenario=")] != [name]:
         raise UserError(f"the row's command {command!r} is not of its {name}")
     kept = [w for w in typed[4:] if not w.startswith(OURS)]
-    files = [w for w in typed[4:] if w.startswith(f"data={own.PREFIX}")]  # by content
+    files = [w for w in typed[4:] if w.startswith(f"data={local.PREFIX}")]  # by content
     return [*kept, *(files or [f"data={card.data['name']}"]), f"out={out}"]
 
 

@@ -18,7 +18,7 @@ from audit import data as data_sets
 from audit.config import cuts, registry, scenario_file
 from audit.config.registry import Setting
 from audit.config.schema import DataSet, Features, ScenarioSpec, SplitSizes
-from audit.data import Dataset, own
+from audit.data import Dataset, local
 from audit.errors import UserError, did_you_mean
 from audit.types import Lanes, Positive
 
@@ -48,13 +48,13 @@ class Scenario(NamedTuple):
     lanes: Lanes
     bounds: tuple[Entry, ...] = ()  # plug-ins, beside those that are always computed
     elsewhere: dict[str, str] | None = None  # where the file is from, if not the suite
-    own: Dataset | None = None  # data of one's own; None = one of the suite's, by name
+    local: Dataset | None = None  # data of one's own; None = the suite's, by name
 
     @property
     def stands_in_for(self) -> str | None:
         """The data set that was wanted first and is not here; None if it is."""
         first, *others = self.spec.sets
-        return first if self.own is None and self.data in others else None
+        return first if self.local is None and self.data in others else None
 
     @property
     def classes(self) -> list[int]:
@@ -163,14 +163,14 @@ def validate(
         attacks=_entries("attack", attacks, {}),
         lanes=Lanes(**registry.validate(lanes, spec.lanes, "lanes")),
         bounds=_bounds(spec),
-        own=mine,
+        local=mine,
     )
 
 
 def dataset(scenario: Scenario) -> Dataset:
     """Return the scenario's data set, of its classes. Raises DataError."""
     seed = scenario.spec.seed
-    everything = scenario.own or data_sets.load(scenario.data, seed)
+    everything = scenario.local or data_sets.load(scenario.data, seed)
     return data_sets.choose_classes(everything, scenario.classes)
 
 
@@ -231,11 +231,11 @@ def _trained() -> set[str]:
     return words
 
 
-def _check_known(words: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse a word that is not known, as `where` calls it."""
+def _check_known(words: Iterable[str], names: Iterable[str], where: str) -> None:
+    """Refuse a word that is not among the names, as `where` calls it."""
     for word in words:
-        if word not in known:
-            raise UserError(f"{where}{word}{did_you_mean(word, known)}")
+        if word not in names:
+            raise UserError(f"{where}{word}{did_you_mean(word, names)}")
 
 
 def _check_settings(game: str, settings: Mapping[str, Any], where: str) -> None:
@@ -316,7 +316,7 @@ def _playable(spec: ScenarioSpec, sizes: SplitSizes) -> None:
 
 def _choose_data(spec: ScenarioSpec) -> tuple[str, Dataset | None]:
     """Return the name of the data, and what they are if they are one's own."""
-    if spec.data.startswith(own.PREFIX):
+    if spec.data.startswith(local.PREFIX):
         mine = data_sets.load(spec.data)
         return mine.name, mine
     suite, plug_ins = data_sets.names(), registry.names("data")
@@ -324,12 +324,11 @@ def _choose_data(spec: ScenarioSpec) -> tuple[str, Dataset | None]:
         raise UserError(f"data {name!r} is the suite's own; rename the plug-in")
     _check_known(spec.sets, [*suite, *plug_ins], "unknown data set sets.")
     if spec.data in plug_ins:
-        made = registry.find("data", spec.data)()
-        return spec.data, own.check(made, spec.data)
+        return spec.data, local.check(registry.find("data", spec.data)(), spec.data)
     if spec.data not in ("auto", *suite):
         hint = did_you_mean(spec.data, ["auto", *spec.sets, *plug_ins])
         raise UserError(
-            f"unknown data set data={spec.data}{hint}, or {own.PREFIX}PATH.npz"
+            f"unknown data set data={spec.data}{hint}, or {local.PREFIX}PATH.npz"
         )
     # a scenario of all classes takes any data, and cuts in proportion what it lacks
     if spec.data not in ("auto", *spec.sets) and spec.task.classes != "all":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from audit.data import embedded, files, own, tabular
+from audit.data import embedded, files, local, tabular
 from audit.data.dataset import DataError as DataError
 from audit.data.dataset import Dataset as Dataset
 from audit.data.dataset import cache_folder as cache_folder
@@ -85,8 +85,8 @@ def load(name: str, seed: int = 0) -> Dataset:
 
     Records of a published prior are drawn from `seed`; others do not depend on it.
     """
-    if name.startswith(own.PREFIX):
-        return own.read(Path(name.removeprefix(own.PREFIX)).expanduser())
+    if name.startswith(local.PREFIX):
+        return local.read(Path(name.removeprefix(local.PREFIX)).expanduser())
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
     dataset = SOURCES[name][0]()

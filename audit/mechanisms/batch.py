@@ -101,12 +101,12 @@ def sum_all(query: Query, state: State, data: TrainingSet, batch: Batch) -> Any:
 def _sums(query: Query, state: State, data: TrainingSet, batch: Batch) -> tuple:
     """Return the sums of one step without the target and with it."""
     fixed, weight, target_weight = split(data, batch)
-    known = sum_fixed(query, state.params, state.side, fixed, weight)
+    known_sum = sum_fixed(query, state.params, state.side, fixed, weight)
     if data.target is None:
-        return known, known
+        return known_sum, known_sum
     contribution = query.fn(state.params, state.side, data.target)
     with_target = lambda a, b: a + target_weight * b  # noqa: E731
-    return known, jax.tree.map(with_target, known, contribution)
+    return known_sum, jax.tree.map(with_target, known_sum, contribution)
 
 
 def known_and_noised(
@@ -124,15 +124,15 @@ def known_and_noised(
     memory at a time; `key` is that of the step, and `state` the one before it.
     """
     if noise.at == "sum":
-        known, total = _sums(query, state, data, batch)
-        return known, noise.sample(key, total)
+        known_sum, total = _sums(query, state, data, batch)
+        return known_sum, noise.sample(key, total)
     fixed, weight, target_weight = split(data, batch)
     if noise.at == "batch":
-        known, total = _sums(query, state, data, batch)
+        known_sum, total = _sums(query, state, data, batch)
         others = count(data) - (data.target is not None)
         many = others if weight is None else weight.sum()
         many = many + (target_weight if data.target is not None else 0)
-        return known, noise.sample(key, total, many)
+        return known_sum, noise.sample(key, total, many)
     rows = jnp.arange(len(fixed.y)) if batch.rows is None else batch.rows
 
     def one(record: tuple) -> Any:

@@ -158,13 +158,13 @@ def selected(
     A column says the same in every row where there are two or more rows; then one line
     under the table says it once. The first column and the flags are never folded.
     """
-    said = {c.header: {c.cell(row) for row in rows} for c in table[1:]}
+    cells = {c.header: {c.cell(row) for row in rows} for c in table[1:]}
     same = {
         header: texts.pop()
-        for header, texts in said.items()
+        for header, texts in cells.items()
         if len(rows) > 1 and len(texts) == 1 and header != "flags"
     }
-    nothing = {h for h, texts in said.items() if texts <= EMPTY and h != "flags"}
+    nothing = {h for h, texts in cells.items() if texts <= EMPTY and h != "flags"}
     varied = [c for c in table if c.header not in same.keys() | nothing]
     kept = ranked(card, varied)[:most]
     return Selection(

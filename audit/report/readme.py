@@ -65,16 +65,16 @@ def top(board: str, scenario: str, data: str) -> str:
     return "\n".join(line.rsplit(" | ", 1)[0] + " |" for line in lines)
 
 
-def written(text: str, made: dict[str, str]) -> str:
-    """Return a page with its blocks made anew."""
-    for name, block in made.items():
+def filled(page: str, texts: dict[str, str]) -> str:
+    """Return a page whose blocks hold these texts, by name."""
+    for name, block in texts.items():
         start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        head, rest = text.split(start, 1)
-        text = f"{head}{start}{block}\n{end}{rest.split(end, 1)[1]}"
-    return text
+        head, rest = page.split(start, 1)
+        page = f"{head}{start}{block}\n{end}{rest.split(end, 1)[1]}"
+    return page
 
 
 if __name__ == "__main__":
     page = Path("README.md")
-    page.write_text(written(page.read_text(), blocks(Path("results"))))
+    page.write_text(filled(page.read_text(), blocks(Path("results"))))
     print(page)

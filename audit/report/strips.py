@@ -19,13 +19,13 @@ from audit.scorecard.view import (
     STANDARD_ERRORS,
     Line,
     bound_text,
+    limits,
     number,
     with_error,
 )
 
 # of the scale: up to here an attacker gets most of what there is; from here nothing
 CLOSE, LITTLE = 0.25, 0.99
-NEAR = 0.9  # of the floor: a bound that leaves any attacker next to nothing
 FULL = {"success": 1.0, "auc": 1.0}  # a metric -> what an attacker gets at the most
 Level = Literal["error", "warning", "note"]  # how loudly a page says it
 
@@ -75,9 +75,6 @@ def strip(line: Line) -> Strip:
     steps = of_steps(line)
     word, level = verdict(line, steps)
     first = None if line.result is None else line.result.headline
-    limits = _limits(line.defense, first)
-    if level == "note" and any(limit.place >= NEAR for limit in limits):
-        word = word.split(",")[0]  # guesses of noise are closer to some records too
     floor = None if first is None else first.floor
     return Strip(
         defense=line.label,
@@ -85,7 +82,7 @@ def strip(line: Line) -> Strip:
         floor="none" if floor is None else number(floor),
         final=_reading(line.best),
         transcript=_reading(steps),
-        limits=limits,
+        limits=_limits(line.defense, first),
         epsilon=columns.epsilon_upper(line),
         useful=number(columns.usefulness(line.defense)),
         word=word,
@@ -164,8 +161,7 @@ def _limits(defense: DefenseRow, headline: Headline | None) -> list[Limit]:
                 bound_text(b),
                 min(float(b.mean) / float(headline.floor), 1.0),
             )
-            for b in defense.bounds
-            if b.ranked and "unbiased" not in b.holds_for
+            for b in limits(defense)
         ),
         key=lambda limit: -limit.place,
     )

@@ -29,8 +29,8 @@ def banner(scenario: Scenario, game: Game) -> str:
     """Return what is about to run, on which data, before anything does."""
     spec, splits = scenario.spec, scenario.splits
     lines = [f"{spec.name}: {spec.title}", f"data: {scenario.data}"]
-    if scenario.own is not None:
-        lines[-1] += f" ({scenario.own.note})"
+    if scenario.local is not None:
+        lines[-1] += f" ({scenario.local.note})"
     if scenario.stands_in_for is not None:
         missing = ", not found here" if spec.data == "auto" else ""
         lines[-1] += f" (stands in for {scenario.stands_in_for}{missing})"

@@ -14,7 +14,7 @@ from audit.scorecard import schema
 from audit.scorecard.schema import AttackResult, Number, Scorecard
 
 STANDARD_ERRORS = 2.0  # beyond which two numbers are told apart
-NOT_TOLD_APART = "not told apart from a guess, by these attacks"
+NOT_TOLD_APART = "not told apart from a guess"
 SHORT = {  # how tables call the suite's own bounds
     "cramer_rao": "1/dFIL",
     "hammersley_chapman_robbins": "HCR",
@@ -192,6 +192,11 @@ def inverse_of_mean(defense: schema.DefenseRow) -> float:
     assert defense.dfil is not None, "it is what the bound was made of"
     mean = float(defense.dfil["mean"])
     return 1 / mean if mean else float("inf")
+
+
+def limits(defense: schema.DefenseRow) -> list[schema.BoundSummary]:
+    """Return the bounds on an error that hold for any attacker, biased or not."""
+    return [b for b in defense.bounds if b.ranked and "unbiased" not in b.holds_for]
 
 
 def adjacency_name(defense: schema.DefenseRow, adjacency: str) -> str:

@@ -60,7 +60,7 @@ class ScenarioCase:
     @functools.cached_property
     def problem(self) -> Any:
         """Its data and its task."""
-        if self.scenario.own is None and data.where(self.scenario.data) is None:
+        if self.scenario.local is None and data.where(self.scenario.data) is None:
             does_not_apply(f"{self.scenario.data} is not on this machine")
         return audits.load(self.scenario, compose.play(self.scenario))
 

@@ -6,7 +6,7 @@ import pytest
 from audit import data
 from audit.cli import doctor
 from audit.config import plugins
-from audit.data import own
+from audit.data import local
 from audit.data.dataset import DataError, Dataset
 from tests.commands import composed, refused
 from tests.conftest import records
@@ -22,13 +22,13 @@ def saved(folder, **arrays):
 
 def test_bytes_and_floats_are_the_same_data(tmp_path):
     bytes_ = (X * 255).astype(np.uint8)
-    first = own.dataset(bytes_, Y)
-    second = own.dataset(bytes_ / np.float32(255), Y.astype(np.int64))
+    first = local.dataset(bytes_, Y)
+    second = local.dataset(bytes_ / np.float32(255), Y.astype(np.int64))
     np.testing.assert_allclose(first.x_train, second.x_train, atol=1e-7)
     assert first.x_train.shape == (60, 6, 6, 1)
     assert first.y_train.dtype == np.int32
     assert first.private
-    read = own.read(saved(tmp_path, x=bytes_, y=Y))
+    read = local.read(saved(tmp_path, x=bytes_, y=Y))
     np.testing.assert_array_equal(read.x_train, first.x_train)
     assert read.name.startswith("mine-")
     assert read.name.partition("-")[2] == first.name.partition("-")[2]  # by content
@@ -37,11 +37,11 @@ def test_bytes_and_floats_are_the_same_data(tmp_path):
 def test_a_table_has_columns_and_a_split(tmp_path):
     split = np.where(np.arange(60) < 45, "train", "test")
     table = X.reshape(60, -1)[:, :4] * 100 - 50
-    read = own.read(saved(tmp_path, x=table, y=Y, split=split, names=list("abcd")))
+    read = local.read(saved(tmp_path, x=table, y=Y, split=split, names=list("abcd")))
     assert read.columns == ("a", "b", "c", "d")
     assert (len(read.y_train), len(read.y_test)) == (45, 15)
     np.testing.assert_array_equal(read.x_test, table[45:].astype(np.float32))
-    numbers = own.dataset(table, Y + 0.5)
+    numbers = local.dataset(table, Y + 0.5)
     assert numbers.y_train.dtype == np.float32
     assert "numbers from" in numbers.note
 
@@ -49,7 +49,7 @@ def test_a_table_has_columns_and_a_split(tmp_path):
 def test_other_content_is_other_data():
     changed = X.copy()
     changed[0, 0, 0] = 1 - changed[0, 0, 0]
-    assert own.dataset(changed, Y).name != own.dataset(X, Y).name
+    assert local.dataset(changed, Y).name != local.dataset(X, Y).name
 
 
 OBJECTS = np.empty(60, object)
@@ -73,7 +73,7 @@ WRONG = {
 def test_wrong_arrays_are_refused_with_the_remedy(says, tmp_path):
     x, y = WRONG[says]
     with pytest.raises(DataError) as caught:
-        own.dataset(x, y)
+        local.dataset(x, y)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     path = saved(tmp_path, x=x, y=y)
@@ -96,7 +96,7 @@ def test_wrong_arrays_are_refused_with_the_remedy(says, tmp_path):
 )
 def test_files_that_lack_or_hold_too_much(arrays, says, tmp_path):
     with pytest.raises(DataError, match=says):
-        own.read(saved(tmp_path, **arrays))
+        local.read(saved(tmp_path, **arrays))
 
 
 def test_the_doctor_counts_what_stands_there_twice(tmp_path):
@@ -109,7 +109,7 @@ def test_the_doctor_counts_what_stands_there_twice(tmp_path):
 def test_words_of_the_command_line_reach_it(tmp_path, capsys):
     path = saved(tmp_path, x=X, y=Y)
     scenario, replay = composed("scenario=own", f"data=file:{path}", "splits.targets=5")
-    assert scenario.data == own.read(path).name
+    assert scenario.data == local.read(path).name
     assert scenario.classes == [0, 1, 2]
     assert scenario.splits.targets == 5
     assert scenario.stands_in_for is None
@@ -170,12 +170,12 @@ def noises() -> Dataset:
         scenario, _ = composed("scenario=own", "data=noises")
         assert scenario.data == "noises"
         assert scenario.spec.features.standardise
-        assert scenario.own.columns == ("x0", "x1", "x2", "x3", "x4")
+        assert scenario.local.columns == ("x0", "x1", "x2", "x3", "x4")
 
 
 def test_what_a_function_returns_is_checked():
     with pytest.raises(DataError, match="returns int"):
-        own.check(3, "mine")
+        local.check(3, "mine")
     part = Dataset("a", X[..., None] * 9, Y, None, None, "x", "x")
     with pytest.raises(DataError, match="data mine: x has images from"):
-        own.check(part, "mine")
+        local.check(part, "mine")

@@ -5,6 +5,7 @@ import pytest
 from audit.games import scoring
 from audit.report import columns, strips, summary
 from audit.scorecard.schema import Headline
+from audit.scorecard.view import NOT_TOLD_APART
 from tests import pages
 
 
@@ -63,8 +64,10 @@ def test_where_a_bound_leaves_nothing_no_record_is_said_to_be_rebuilt():
     data = pages.plain()  # of attacks that nothing tells them apart from the floor
     data["trials"] = [t for t in data["trials"] if t["attack"] != "ridge"]
     noise = {s.defense: s for s in strips.strips(pages.card(data))}["dpsgd_eps1"]
-    assert noise.limits[0].place > strips.NEAR
-    assert noise.word == "nothing on average"
+    assert noise.limits[0].place > scoring.NEAR
+    assert noise.word == NOT_TOLD_APART
+    [line] = [n for n in columns.lines(pages.card(data)) if n.label == "dpsgd_eps1"]
+    assert summary.verdict(line).headline == NOT_TOLD_APART
     rare = strips.strips(pages.card(pages.plain("glm_reconstruction-mnist")))
     [perturbed] = [s for s in rare if s.defense == "perturbed"]
     assert perturbed.limits == []

@@ -68,7 +68,7 @@ def constant(
     def look(key: Any, on: Ground) -> Any:
         return prepare(on.params, on.mask, on.public, key)
 
-    def made(on: Ground, phi: Any) -> Any:
+    def perturbation(on: Ground, phi: Any) -> Any:
         vector = make(on.places.size).apply(phi)
         return scatter(on.places, vector, on.params)
 
@@ -76,7 +76,7 @@ def constant(
         on: Ground, shifted: Any, phi: Any, rows: Any, weight: Any, key: Any
     ) -> Any:
         del key
-        c = made(on, phi)
+        c = perturbation(on, phi)
         cost = optax.tree.norm(c, squared=True)
         if objective == "replacement":  # a constant has no Jacobian to penalise
             return cost - 2 * optax.tree.vdot(c, shifted.mean)
@@ -89,7 +89,7 @@ def constant(
             return dict(make(on.places.size).init(key))
         return {"params": {"constant": gather(on.places, look(key, on).mean)}}
 
-    settle = lambda on, shifted, phi: (made(on, phi), None)  # noqa: E731
+    settle = lambda on, shifted, phi: (perturbation(on, phi), None)  # noqa: E731
     replaced = lambda params, side, z, base: jax.tree.map(jnp.negative, base)  # noqa: E731
     perturb = replaced if objective == "replacement" else None
     return Fitter(look, loss, init, settle, perturb)

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,7 +132,7 @@ def image_rows(
         high = {"va": "bottom"} if word else {"va": "center"}
         line[0].annotate(text, (-0.15, 0.36 if word else 0.5), **style, **high)
         place, bold = (-0.15, 0.3), {"va": "top", "weight": "bold"}
-        line[0].annotate(word, place, color=colour, **style, **bold)
+        line[0].annotate(fill(word, 28), place, color=colour, **style, **bold)
     return figure, iter(axes)
 
 

@@ -1,6 +1,6 @@
 """Execute the notebooks of docs/ and write what they show, as it is committed.
 
-    python -m tests.execute_notebooks [NAME ...]
+    python -m tests.notebooks.execute [NAME ...]
 
 NAME is that of a file without its suffix; default: every notebook. Half an hour of one
 core each; needs nbclient and ipykernel, which the extra `dev` brings.
@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 
-from tests.test_notebooks import FOLDER, NOTEBOOKS
+from tests.notebooks.test_notebooks import FOLDER, NOTEBOOKS
 
 
 def execute(path):
