@@ -17,7 +17,7 @@ from audit.config.compose import Scenario
 from audit.report import columns
 from audit.report.columns import Selection, common_flags
 from audit.scorecard.schema import DefenseRow, Scorecard
-from audit.scorecard.view import SUMMARY, Column, main_bounds
+from audit.scorecard.view import SHORT, SUMMARY, Column, main_bounds
 
 if TYPE_CHECKING:
     from audit.games.base import Game  # imports JAX
@@ -145,6 +145,8 @@ def notes(card: Scorecard, shown: Container[str] | None = None) -> str:
         for name, short in main_bounds(card).items()
         if there(short)
     ]
+    if there(SHORT["cramer_rao"]):
+        lines += _dfil_errors(card)
     for label, defense in card.defenses.items():
         lines += _claims(label, defense)
     lines += game.notes(card)
@@ -164,6 +166,18 @@ def notes(card: Scorecard, shown: Container[str] | None = None) -> str:
     unavailable = {result.get("lpips_unavailable") for result in results.values()}
     lines += [f"LPIPS unavailable: {why}" for why in sorted(unavailable - {None})]
     return "\n".join(lines)
+
+
+def _dfil_errors(card: Scorecard) -> list[str]:
+    """Return how far estimates of one record's dFIL are off; none if all are exact."""
+    each = {
+        label: d.dfil and d.dfil.get("relative_se")
+        for label, d in card.defenses.items()
+    }
+    text = ", ".join(f"{label} {float(se):.1%}" for label, se in each.items() if se)
+    return (
+        [f"standard error of a record's dFIL, over that dFIL: {text}"] if text else []
+    )
 
 
 def _claims(label: str, defense: DefenseRow) -> list[str]:

@@ -1,10 +1,14 @@
 """Half-in designs, and runs that train on rows of their own."""
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import yaml
 
 from audit.clipping import soft_clip
 from audit.data import half_in
@@ -16,6 +20,7 @@ from audit.mechanisms.query import Side, gradient
 from audit.mechanisms.sampler import SAMPLERS
 from audit.models import networks
 from audit.types import Lanes, State, TrainingSet
+from tests import ROOT
 from tests.conftest import double, flat, records, wide
 from tests.games import worlds
 from tests.mechanisms import per_record
@@ -138,3 +143,18 @@ def test_an_empty_slot_is_nobody():
 
     both, one, other = moved([0, 3]), moved([0, -1]), moved([-1, 3])
     np.testing.assert_allclose(both, one + other, atol=2e-5)
+
+
+def test_a_scenario_says_how_often_its_records_are_visited():
+    """Passes visit slots, of which there are more than members."""
+    text = (ROOT / "scenarios" / "dirdp_scale_mia.yaml").read_text()
+    spec = yaml.safe_load(text)
+    visits = []
+    for name in ("digits", "mnist5k"):
+        words = spec["sets"][name]
+        training = spec["training"] | words.get("training", {})
+        slots = half_in.in_out.slots(words["splits"]["fixed"])
+        passes = training["steps"] / math.ceil(slots / training["batch_size"])
+        visits.append(math.floor(passes))
+    words = re.search(r"visited (\d+) times, and (\d+)\.", text)
+    assert [int(number) for number in words.groups()] == visits == [14, 18]

@@ -13,7 +13,7 @@ from audit.config import registry
 from audit.engine import shadow
 from audit.games import base, guarantees
 from audit.games.base import Runs, take
-from audit.games.leave_one_out import leave_one_out
+from audit.games.leave_one_out import BlockScores, _decomposed, leave_one_out
 from audit.games.reconstruction import reconstruction
 from audit.mechanisms.glm import information_loss, losses
 from audit.models import networks
@@ -124,6 +124,18 @@ def test_clamped_guesses_stay_in_the_domain_and_are_split_into_bias_and_variance
     assert numbers["bias2"] is not None
     # guesses leave the domain: they need not have a mean
     assert play(noised).numbers["bias2"] is None
+
+
+def test_no_variance_is_negative_where_guesses_differ_by_rounding():
+    """The mean of errors and the error of the mean then differ by rounding alone."""
+    guesses = np.float32(0.7) + np.float32(1e-8) * np.arange(6, dtype=np.float32)
+    each = np.broadcast_to((guesses - np.float32(0.1)) ** 2, (50, 6))
+    mean = np.broadcast_to(guesses.mean(), (50, 1)) + np.float32(1e-7)
+    scores = BlockScores(each, mean, mean, inside=True)
+    parts = _decomposed(scores, np.full((50, 1), np.float32(0.1)))
+    assert (each.mean(1) < ((mean - np.float32(0.1)) ** 2).mean(1)).all()  # by rounding
+    assert (parts.variance == 0).all()
+    np.testing.assert_array_equal(parts.bias2, parts.mse)
 
 
 def test_one_solve_serves_all_releases_and_is_the_defenses_own():

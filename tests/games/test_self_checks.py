@@ -47,7 +47,11 @@ def test_a_sound_defense_measures_as_it_accounts(sampling):
     if sampling in ("full", "shuffled"):
         assert measured.sampling == sampling
         assert measured.divergence == pytest.approx(1, abs=8 * measured.noise_se)
+    # drawn often enough that the tolerance is 2%, not what few draws allow
+    assert flags.SURE * measured.noise_se <= flags.SLACK == 0.02
     assert flags.of_runs(flags.Ran(measured)) == []
+    off = measured._replace(noise=1 - 1.1 * flags.SLACK)
+    assert [f.name for f in flags.of_runs(flags.Ran(off))] == ["wrong-noise"]
 
 
 def test_batches_tell_their_law_but_not_in_a_few_steps():

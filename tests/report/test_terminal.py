@@ -70,3 +70,15 @@ def test_a_file_is_eighty_wide(monkeypatch):
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setenv("COLUMNS", "200")
     assert terminal.width() == 80
+
+
+def test_an_estimated_dfil_says_how_far_it_may_be_off():
+    data = pages.plain()
+    for label, defense in data["defenses"].items():
+        if defense["dfil"]:
+            defense["dfil"]["relative_se"] = 0.0312 if label == "dpsgd" else 0.0
+    text = "standard error of a record's dFIL, over that dFIL: dpsgd 3.1%"
+    assert text in terminal.notes(pages.card(data)).split("\n")
+    assert text not in terminal.notes(pages.card(data), {"defense"})
+    data["defenses"]["dpsgd"]["dfil"]["relative_se"] = 0.0
+    assert "standard error of a record" not in terminal.notes(pages.card(data))

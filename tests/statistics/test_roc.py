@@ -141,6 +141,26 @@ def test_clusters_widen_what_is_not_independent():
     assert clustered.high - clustered.low == pytest.approx(width, rel=0.02)
 
 
+def test_clusters_of_records_cover_where_some_records_are_easy():
+    """Eight models score the same records by their losses; membership tells nothing.
+
+    A record that is easy to learn scores high in every model: as independent scores the
+    intervals hold the truth far too rarely.
+    """
+    rng, trials, models, records = np.random.default_rng(3), 400, 8, 60
+    ids = np.broadcast_to(np.arange(records), (models, records))
+    held = np.zeros(2)
+    for _ in range(trials):
+        scores = rng.normal(size=records) + 0.3 * rng.normal(size=(models, records))
+        member = np.broadcast_to(rng.random(records) < 0.5, ids.shape)
+        data, groups = [scores[member], scores[~member]], (ids[member], ids[~member])
+        each = [roc.auc(*data), roc.auc(*data, clusters=groups)]
+        held += [e.low <= 0.5 <= e.high for e in each]
+    naive, clustered = held / trials
+    assert naive < 0.8
+    assert abs(clustered - 0.95) < 4 * np.sqrt(0.05 * 0.95 / trials)
+
+
 def test_perfect_separation_is_not_certainty():
     few, many, edge = np.arange(10.0), np.arange(20.0), 0.025 ** (1 / 10)
     got, mirrored = roc.auc(few + 100, many), roc.auc(few, many + 100)
