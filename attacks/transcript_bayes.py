@@ -129,11 +129,12 @@ def transcript_bayes(
             read = kernel_prior.reading(prior, information)
             s = denoiser.posterior_mean(network, read, score)
             x = jnp.clip(prior.mean + s @ prior.basis, *task.domain)
-            return x, (read, score)
+            return x, (information, score)
 
         # the last guess is not used: one program more would be compiled without it
         every = jax.lax.scan(nearer, prior.mean, length=passes + 1)[1]
-        read, score = jax.tree.map(lambda a: a[-1], every)
+        information, score = jax.tree.map(lambda a: a[-1], every)
+        read = kernel_prior.reading(prior, information)  # and its kernels
         amount = read.values.sum() / network.unit
         level = jnp.abs(jnp.log(amount) - jnp.log(jnp.array(SCALES))).argmin()
         means = denoiser.guesses(network, prior, read, score)

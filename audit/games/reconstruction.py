@@ -214,10 +214,8 @@ def play(
     keys = jax.random.split(stream(key, "guess"), len(targets.y))
     # a solver's release has more digits than float32 holds, and attacks need them
     with jax.enable_x64("exact" in learner.defense.traits):
-        guess = jax.vmap(attack.guess, (None, 0, 0))
-        if steps is not None:
-            guess = partial(_one_block_at_a_time, attack.guess)
-        guesses = np.asarray(jax.jit(guess)(state, keys, observation))
+        guess = _guesser(attack, in_blocks=steps is not None)
+        guesses = np.asarray(guess(state, keys, observation))
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
     sure = max(same_noise, default=None)
     result = scoring.result(
@@ -231,6 +229,14 @@ def play(
     if steps is None:
         return result
     return result._replace(numbers=result.numbers | {"shown": "transcript"})
+
+
+@functools.lru_cache(maxsize=64)
+def _guesser(attack: Attack, *, in_blocks: bool) -> Callable:
+    """Return the compiled guesses of an attack at many releases, for all defenses."""
+    if in_blocks:
+        return jax.jit(partial(_one_block_at_a_time, attack.guess))
+    return jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
 
 
 def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -89,6 +90,58 @@ def _shrunk(out: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
     return factor, ((factor * out - targets) ** 2).mean()
 
 
+class _Fitter(NamedTuple):
+    """What a program is compiled for; one serves every defense of a line-up."""
+
+    batch_size: int
+    output: Output
+    absolute: float
+    learning_rate: float
+    steps: int | None  # along which the rate falls to 0 on a cosine; None = constant
+    weight_decay: float
+
+    def optimizer(self) -> optax.GradientTransformation:
+        rate: Any = self.learning_rate
+        if self.steps is not None:
+            rate = optax.cosine_decay_schedule(rate, self.steps)
+        decay = optax.add_decayed_weights(self.weight_decay)
+        return optax.chain(decay, optax.adam(rate))
+
+
+@partial(jax.jit, static_argnums=0)
+def _epoch(fitter: _Fitter, carry: tuple, key: jax.Array, data: tuple) -> tuple:
+    """Return the carry after an epoch, the loss per output, the factor, its error."""
+    features, targets, held_features, held_targets = data
+    squash, size, optimizer = (
+        OUTPUTS[fitter.output],
+        fitter.batch_size,
+        fitter.optimizer(),
+    )
+
+    def loss(layers: Any, rows: jax.Array) -> jax.Array:
+        error = squash(predict(Regressor(layers, 1.0), features[rows])) - targets[rows]
+        square = (error**2).sum(-1).mean()
+        if not fitter.absolute:
+            return square
+        return square + fitter.absolute * abs(error).sum(-1).mean()
+
+    def step(carry: tuple, rows: jax.Array) -> tuple:
+        layers, opt = carry
+        value, grads = jax.value_and_grad(loss)(layers, rows)
+        updates, opt = optimizer.update(grads, opt, layers)
+        return (optax.apply_updates(layers, updates), opt), value
+
+    m = len(features)
+    order = jax.random.permutation(key, m)[: m // size * size]
+    each: jax.Array
+    carry, each = jax.lax.scan(step, carry, order.reshape(-1, size))
+    guess = squash(predict(Regressor(carry[0], 1.0), held_features))
+    kept = jnp.ones(()), ((guess - held_targets) ** 2).mean()
+    if fitter.output == "linear":
+        kept = _shrunk(guess, held_targets)
+    return carry, jnp.mean(each) / targets.shape[1], *kept
+
+
 def fit(
     key: jax.Array,
     features: Any,
@@ -128,43 +181,20 @@ def fit(
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))
     sizes = [features.shape[1], *hidden, targets.shape[1]]
-    rate: Any = learning_rate
-    if schedule == "cosine":
-        rate = optax.cosine_decay_schedule(learning_rate, epochs * (m // size))
-    optimizer = optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(rate))
-    squash, start = OUTPUTS[output], jnp.zeros(sizes[-1])
+    steps = epochs * (m // size) if schedule == "cosine" else None
+    fitter = _Fitter(size, output, absolute, learning_rate, steps, weight_decay)
+    start = jnp.zeros(sizes[-1])
     if output == "sigmoid":
         mean = jnp.clip(targets.mean(0), LEAST_START, 1 - LEAST_START)
         start = jnp.log(mean / (1 - mean))
 
-    def loss(layers: Any, rows: jax.Array) -> jax.Array:
-        error = squash(predict(Regressor(layers, 1.0), features[rows])) - targets[rows]
-        square = (error**2).sum(-1).mean()
-        return square + absolute * abs(error).sum(-1).mean() if absolute else square
-
-    def step(carry: tuple, rows: jax.Array) -> tuple:
-        layers, opt = carry
-        value, grads = jax.value_and_grad(loss)(layers, rows)
-        updates, opt = optimizer.update(grads, opt, layers)
-        return (optax.apply_updates(layers, updates), opt), value
-
-    @jax.jit
-    def epoch(carry: tuple, key: jax.Array) -> tuple:
-        order = jax.random.permutation(key, m)[: m // size * size]
-        each: jax.Array
-        carry, each = jax.lax.scan(step, carry, order.reshape(-1, size))
-        guess = squash(predict(Regressor(carry[0], 1.0), held_features))
-        kept = jnp.ones(()), ((guess - held_targets) ** 2).mean()
-        if output == "linear":
-            kept = _shrunk(guess, held_targets)
-        return carry, jnp.mean(each) / sizes[-1], *kept
-
+    data = features, targets, jnp.asarray(held_features), jnp.asarray(held_targets)
     layers = init(stream(key, "init"), sizes, start)
-    carry, best = (layers, optimizer.init(layers)), layers
+    carry, best = (layers, fitter.optimizer().init(layers)), layers
     info: dict[str, float] = {}
     least: list[float] = []
     for i in range(epochs):
-        carry, *measured = epoch(carry, jax.random.fold_in(key, i))
+        carry, *measured = _epoch(fitter, carry, jax.random.fold_in(key, i), data)
         train_mse, shrink, held_mse = map(float, measured)
         if not info or held_mse < info["held_mse"]:
             best = carry[0]

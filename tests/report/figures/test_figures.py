@@ -37,11 +37,11 @@ def test_rows_of_panels_are_labelled_once(count, rows):
     assert len({round(axis.get_position().y0, 3) for axis in axes}) == rows
 
 
-def test_the_first_36_looks_differ_and_a_defense_keeps_its_own():
-    looks = common.looks(range(36))
+def test_the_first_64_looks_differ_and_a_defense_keeps_its_own():
+    looks = common.looks(range(64))
     for shape in ("hatch", "linestyle", "marker"):
         pairs = {(look.color, getattr(look, shape)) for look in looks.values()}
-        assert len(pairs) == 36
+        assert len(pairs) == 64
     assert common.looks("abc")["b"] == common.looks("ab")["b"]
 
 
