@@ -45,6 +45,8 @@ usage: python -m audit COMMAND [key=value ...]
            noises of different laws at equal Renyi divergence: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
+  cache ls|rm|verify [NAME ...] [older=DAYS] [store=DIR]
+           what a store of finished models holds: list it, remove, look for damage
   doctor [data=file:PATH.npz]
            what this machine has: Python, JAX, devices, data, LPIPS weights; or what is
            in a file of one's own
@@ -69,7 +71,8 @@ words of run and show:
 
 `--version` prints the version. A killed run is finished by the same command. Exit
 codes: 0 done, 1 some trial failed, a number claimed as reproduced is not, a row
-differs, a second card is weaker protected, or a page lacks an odd row,
+differs, a second card is weaker protected, a page lacks an odd row, or a store
+is damaged,
 2 something typed is wrong or there is no room, 3 a row is not reproduced and what made
 it has changed, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
@@ -102,7 +105,8 @@ def _command(words: list[str]) -> int:
     from audit.config import plugins
 
     functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _compare]
-    functions += [_verify, _membership, _new, _list, _bench, _doctor]
+    functions += [_verify, _membership, _new, _list, _bench, _cache]
+    functions += [_doctor]
     commands = {function.__name__.strip("_"): function for function in functions}
     command = words[0]
     if (theirs := plugins.shadow()) is not None:
@@ -381,6 +385,37 @@ def _bench(given: list[str]) -> int:
     prepare_jax()
     print(bench.render(bench.measure()))
     return 0
+
+
+def _cache(given: list[str]) -> int:
+    from audit.cli import cache
+
+    words, options = parse(
+        "cache",
+        given,
+        "ls, rm or verify",
+        {"older=DAYS": cache.days, "store=DIR": Path},
+    )
+    if not words:
+        raise UserError(f"cache does what? one of {', '.join(cache.ACTIONS)}")
+    action, names = choice("action of cache", *cache.ACTIONS)(words[0]), words[1:]
+    folder, age = options.get("store", RUNS / "store"), options.get("older")
+    if action == "rm" and not names and age is None:
+        raise UserError(
+            "cache rm removes what? a key, a defense, or older=DAYS (0: all)"
+        )
+    every = cache.chosen(cache.kept(folder), names, age)
+    if action == "rm":
+        free = cache.size(cache.remove(every))
+        print(f"removed {len(every):,} keys of {folder}, {free}")
+        return 0
+    if action == "ls":
+        print(cache.table(folder, every))
+        return 0
+    lines = cache.problems(every)
+    shards = sum(each.shards for each in every)
+    print("\n".join([*lines, f"{shards:,} shards of {len(every):,} keys read"]))
+    return int(bool(lines))
 
 
 def _doctor(given: list[str]) -> int:

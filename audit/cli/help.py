@@ -184,6 +184,20 @@ PAGES = {
         ("", "> results/benchmarks/mine.txt", "| tail -1"),
         "docs/engine.md",
     ),
+    "cache": HelpPage(
+        "ls|rm|verify [NAME ...] [key=value ...]",
+        "List what a store of finished models and attacks holds, remove some of it, or "
+        "read all of it and look for damage (exit code 1: there is some; the next run "
+        "makes those shards again). What is removed is computed again when it is "
+        "needed.",
+        (
+            ("NAME", "the first letters of a key, four or more, or a defense's name"),
+            ("older=DAYS", "only what has not changed for so long"),
+            ("store=DIR", "the store; default: results/runs/store"),
+        ),
+        ("ls", "rm dpsgd older=30", "verify store=my_run/store"),
+        "docs/engine.md, docs/commands.md",
+    ),
     "doctor": HelpPage(
         "[data=file:PATH.npz]",
         "Say what this machine has: Python, JAX, devices, data, LPIPS weights; or what "
