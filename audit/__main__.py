@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from audit.cli.reproduce.plan import Plan
     from audit.config.compose import Scenario
+    from audit.engine.progress import Progress
     from audit.scorecard.card import Scorecard
 
 HELP = """\
@@ -62,6 +63,7 @@ words of run and show:
   attack.NAME.SETTING=VALUE            a setting of one attack
   features.pca=20  attribute=sex       what is learnt from, what is inferred
   seed=3  runs=8  out=DIR  store=DIR  lanes.tile=256
+  plan=true                            what it will take; nothing is trained
   estimate=ignored                     run what seems to need a day, or more memory
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own
@@ -140,15 +142,29 @@ def _run(words: list[str]) -> int:
 def _audit(scenario: Scenario, command: str) -> int:
     """Run one scenario into its folder; return how many trials failed."""
     from audit.config import compose, workspace
+    from audit.engine.progress import Progress
     from audit.report import terminal
 
-    folder, _ = workspace.open_folder(scenario, RUNS)
     workspace.prepare_jax()
+    from audit.cli import forecast  # which imports JAX
+
+    plan = forecast.forecast(scenario, forecast.history())
+    if scenario.spec.plan:
+        print(forecast.render(plan))
+        return 0
+    folder, _ = workspace.open_folder(scenario, RUNS)
     print(terminal.banner(scenario, compose.play(scenario)))
-    card = _again(scenario, command)
+    forecast.ask(plan)
+    forecast.forget_peak()
+    progress, began = Progress(), time.perf_counter()
+    card = _again(scenario, command, progress)
+    seconds, peak = time.perf_counter() - began, forecast.peak()
+    if not progress.stored:  # else a part of it had been done before
+        forecast.keep(forecast.took(plan, scenario, card, peak))
     written, problem = _kept(card, folder)
     print(f"{terminal.page(card, terminal.width())}\n")
     _print_files(written, "  ")
+    print(f"\n{forecast.compared(plan, seconds, peak)}")
     if problem is not None:
         raise UserError(problem)
     failed = [t for t in card.trials if t.status == "failed"]
@@ -289,7 +305,9 @@ def _verify(given: list[str]) -> int:
     return verify.CODES[verdict.word]
 
 
-def _again(scenario: Scenario, command: str = "") -> Scorecard:
+def _again(
+    scenario: Scenario, command: str = "", progress: Progress | None = None
+) -> Scorecard:
     """Run one scenario into its folder; return its card and leave no other trace."""
     from audit.config.workspace import engine, open_folder, prepare_jax
     from audit.engine.progress import Progress
@@ -297,7 +315,7 @@ def _again(scenario: Scenario, command: str = "") -> Scorecard:
 
     folder, _ = open_folder(scenario, RUNS)
     prepare_jax()
-    with Progress() as progress:
+    with progress or Progress() as progress:
         return audit(scenario, engine(scenario, folder, RUNS, progress), command)
 
 

@@ -48,6 +48,10 @@ PAGES = {
             ("out=DIR", "where the scorecard goes; else a folder of results/runs"),
             ("store=DIR", "where finished models are kept"),
             ("lanes.tile=256", "models trained side by side"),
+            (
+                "plan=true",
+                "print models, operations, memory, disk and minutes; train nothing",
+            ),
             ("estimate=ignored", "run what seems to need a day, or more memory"),
             ("hydra/launcher=joblib", "a sweep on all cores (extra `launch`)"),
         ),
