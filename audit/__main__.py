@@ -63,6 +63,7 @@ words of run and show:
   attack.NAME.SETTING=VALUE            a setting of one attack
   features.pca=20  attribute=sex       what is learnt from, what is inferred
   seed=3  runs=8  out=DIR  store=DIR  lanes.tile=256
+  engine=ray                           on a Ray cluster (extra `ray`)
   plan=true                            what it will take; nothing is trained
   estimate=ignored                     run what seems to need a day, or more memory
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
@@ -146,6 +147,7 @@ def _audit(scenario: Scenario, command: str) -> int:
     from audit.report import terminal
 
     workspace.prepare_jax()
+    workspace.connected(scenario)  # before JAX has threads: Ray forks
     from audit.cli import forecast  # which imports JAX
 
     plan = forecast.forecast(scenario, forecast.history())

@@ -49,6 +49,11 @@ PAGES = {
             ("store=DIR", "where finished models are kept"),
             ("lanes.tile=256", "models trained side by side"),
             (
+                "engine=ray",
+                "on a Ray cluster: that of RAY_ADDRESS, or this machine's "
+                "cores (extra `ray`)",
+            ),
+            (
                 "plan=true",
                 "print models, operations, memory, disk and minutes; train nothing",
             ),
