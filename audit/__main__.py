@@ -150,11 +150,11 @@ def _audit(scenario: Scenario, command: str) -> int:
     workspace.connected(scenario)  # before JAX has threads: Ray forks
     from audit.cli import forecast  # which imports JAX
 
-    plan = forecast.forecast(scenario, forecast.history())
     if scenario.spec.plan:
-        print(forecast.render(plan))
+        print(forecast.render(forecast.forecast(scenario, forecast.history())))
         return 0
     folder, _ = workspace.open_folder(scenario, RUNS)
+    plan = forecast.forecast(scenario, forecast.history())
     print(terminal.banner(scenario, compose.play(scenario)))
     forecast.ask(plan)
     forecast.forget_peak()

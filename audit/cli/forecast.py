@@ -260,8 +260,11 @@ def keep(took: Took, folder: Path | None = None) -> None:
 
 
 def _lines(folder: Path | None) -> Path:
-    cache = os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark")
-    return (folder or Path(cache)) / LINES
+    return (folder or _cache()) / LINES
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark"))
 
 
 def took(plan: Forecast, scenario: Scenario, card: Scorecard, peak: float) -> Took:

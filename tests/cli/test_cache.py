@@ -92,8 +92,8 @@ def test_what_a_killed_run_left_is_named_and_the_next_run_removes_it(capsys, fol
     killed = [sys.executable, "-c", KILLED, str(folder), key]
     assert subprocess.run(killed, check=False).returncode == -9
     (mine,) = (folder / "cd" / key).glob(".*")
-    living = mine.with_name(f".key.json.{stores.HOST}.{os.getpid()}.0.tmp")
-    foreign = mine.with_name(".key.json.elsewhere.1.0.tmp")
+    living = mine.with_name(f".key.json.{stores.HOST}.{os.getpid()}.0.tmp.json")
+    foreign = mine.with_name(".key.json.elsewhere.1.0.tmp.json")
     living.touch()
     foreign.touch()
     text = cache(capsys, folder, "verify", code=1)
