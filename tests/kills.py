@@ -12,6 +12,7 @@ command.
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,9 @@ RUN = (
     "defenses=[sgd,dpsgd]", "attacks=[matched_filter,ridge]", "lanes.tile=64",
     "attack.matched_filter.repeats=1", "sets.digits.splits.augment=0",
 )  # fmt: skip
+
+
+STAGE = re.compile(r"^[^:]+: (.+): [\d,]+ of [\d,]+")  # a line of progress
 
 
 class Ended(NamedTuple):
@@ -73,9 +77,10 @@ def stage(lines):
     """Return what a run was at, by what it had printed."""
     if any("strongest" in line for line in lines):
         return "report"
-    told = [line for line in lines if ": " in line and " of " in line]
-    if told:
-        return f"after {told[-1].split(':')[1].strip()}"
+    matches = map(STAGE.search, lines)
+    stages = [match[1] for match in matches if match]
+    if stages:
+        return f"after {stages[-1]}"
     return "compile" if lines else "start"
 
 

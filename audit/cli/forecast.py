@@ -41,7 +41,9 @@ LINES = "durations.jsonl"  # in the user's cache: one line per finished run
 MOST_LINES = 400  # the last ones count
 LONG = 60.0  # minutes; a run that takes longer is asked for
 START = 5.0  # seconds: data, the card and its figures
-COMPILE = 5.0  # seconds, of the programs of one defense
+COMPILE = 5.0  # seconds, of the programs of one defense; floats compile nothing
+AGAIN = 0.5  # of that where the scenario has run before
+EACH = 1.0  # seconds, of a defense whose programs are compiled
 TRIAL = 2.0  # seconds, of an attack that never ran here
 SHARE = 0.3  # of the product rate that training reaches
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken
@@ -120,13 +122,16 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     operations = tuple(_operations(work, each) for work in works)
     gflops = product_rate()
     computing = sum(operations) / (SHARE * gflops * 1e9)
+    programs = {_compiled_in(entry) for entry in scenario.defenses}
+    ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
+    compiling = COMPILE * len(programs) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
     plain = Forecast(
         tuple(works),
         operations,
         gflops,
-        START + COMPILE * len(works) + computing,
+        START + EACH * len(works) + compiling + computing,
         PROCESS + 2 * arrays + max(_peak(w, scenario.lanes.memory_gib) for w in works),
         {e.name: trial_size(e, a, scenario, splits) for e, a in attacks},
         CARD + sum(_disk(work, width) for work in works),
@@ -168,6 +173,12 @@ def trial_size(
     shadows = pipeline.shadow_runs(entry, attack, splits)
     attacked = max(len(splits.targets.y), 1) * scenario.spec.runs
     return float(shadows * entry.settings.get("epochs", 1) + attacked)
+
+
+def _compiled_in(entry: Entry) -> str:
+    """Return what tells the programs of two defenses apart: all but floats."""
+    static = {k: v for k, v in entry.settings.items() if not isinstance(v, float)}
+    return f"{entry.name} {sorted(static.items())}"
 
 
 def _lanes(work: budget.Workload) -> dict[str, int]:

@@ -87,6 +87,16 @@ def test_the_nearest_runs_correct_a_plan(plan):
     assert corrected.memory == pytest.approx(2 * plan.model_memory)
 
 
+def test_defenses_that_differ_in_floats_share_their_programs():
+    words = (
+        "scenario=binary_mnist", "data=digits",
+        "defenses=[sgd, dpsgd, {quiet: {use: dpsgd}}, {long: {use: dpsgd}}]",
+        "defense.quiet.noise_multiplier=0.2", "defense.long.steps=9",
+    )  # fmt: skip
+    entries = composed(*words)[0].defenses
+    assert len({forecast._compiled_in(entry) for entry in entries}) == 3
+
+
 @pytest.mark.parametrize(
     ("size", "gflops", "seconds"), [(10, 1, 22), (20, 1, 42), (1, 1, 4), (10, 2, 11)]
 )

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from audit.errors import UserError
 from audit.types import Lanes
 from tests.commands import printed, refused
 from tests.engine.test_shadow import DATA, KEY, learner, run
+from tests.kills import workers
 
 SMALL = (
     "run", "scenario=calibration", "data=digits", "runs=2", "lanes.tile=16",
@@ -84,21 +84,6 @@ def test_ray_gives_the_same_bits(ray, precise):
     for a, b in zip(there, here, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
-
-
-def workers(parent):
-    """Return the ids of the processes below this one that compute tiles."""
-    below = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (path / "stat").read_text().rpartition(")")[2].split()
-            name = (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(stat[1]) == parent:
-            below += [int(path.name)] if name.startswith(b"ray::_tile") else []
-            below += workers(int(path.name))
-    return below
 
 
 @pytest.mark.slow
