@@ -62,7 +62,9 @@ def start(folder, words, after=None, worker=False):
         try:
             process.wait(after)
         except subprocess.TimeoutExpired:
-            pids = workers(process.pid)[:1] if worker else [process.pid]
+            pids = [] if worker else [process.pid]
+            while not pids and process.poll() is None:  # until one computes
+                pids = workers(process.pid)[:1]
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
     code = process.wait()

@@ -253,16 +253,13 @@ def _own_core() -> Any:
     import fcntl
 
     folder = Path(tempfile.gettempdir()) / f"breachmark-cores-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
     for core in sorted(os.sched_getaffinity(0)):
-        lock = (folder / str(core)).open("w")
-        try:
+        with contextlib.suppress(OSError):  # another's, or no folder of ours
+            folder.mkdir(exist_ok=True)
+            lock = (folder / str(core)).open("w")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            continue
-        os.sched_setaffinity(0, {core})
-        return lock
+            os.sched_setaffinity(0, {core})
+            return lock
     return None
 
 
