@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from audit.cli.reproduce.plan import Plan
     from audit.config.compose import Scenario
+    from audit.engine.progress import Progress
     from audit.scorecard.card import Scorecard
 
 HELP = """\
@@ -45,6 +46,8 @@ usage: python -m audit COMMAND [key=value ...]
            noises of different laws at equal Renyi divergence: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
+  cache ls|rm|verify [NAME ...] [older=DAYS] [store=DIR]
+           what a store of finished models holds: list it, remove, look for damage
   doctor [data=file:PATH.npz]
            what this machine has: Python, JAX, devices, data, LPIPS weights; or what is
            in a file of one's own
@@ -60,6 +63,8 @@ words of run and show:
   attack.NAME.SETTING=VALUE            a setting of one attack
   features.pca=20  attribute=sex       what is learnt from, what is inferred
   seed=3  runs=8  out=DIR  store=DIR  lanes.tile=256
+  engine=ray                           on a Ray cluster (extra `ray`)
+  plan=true                            what it will take; nothing is trained
   estimate=ignored                     run what seems to need a day, or more memory
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own
@@ -69,7 +74,8 @@ words of run and show:
 
 `--version` prints the version. A killed run is finished by the same command. Exit
 codes: 0 done, 1 some trial failed, a number claimed as reproduced is not, a row
-differs, a second card is weaker protected, or a page lacks an odd row,
+differs, a second card is weaker protected, a page lacks an odd row, or a store
+is damaged,
 2 something typed is wrong or there is no room, 3 a row is not reproduced and what made
 it has changed, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
@@ -102,7 +108,8 @@ def _command(words: list[str]) -> int:
     from audit.config import plugins
 
     functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _compare]
-    functions += [_verify, _membership, _new, _list, _bench, _doctor]
+    functions += [_verify, _membership, _new, _list, _bench, _cache]
+    functions += [_doctor]
     commands = {function.__name__.strip("_"): function for function in functions}
     command = words[0]
     if (theirs := plugins.shadow()) is not None:
@@ -136,15 +143,30 @@ def _run(words: list[str]) -> int:
 def _audit(scenario: Scenario, command: str) -> int:
     """Run one scenario into its folder; return how many trials failed."""
     from audit.config import compose, workspace
+    from audit.engine.progress import Progress
     from audit.report import terminal
 
-    folder, _ = workspace.open_folder(scenario, RUNS)
     workspace.prepare_jax()
+    workspace.connected(scenario)  # before JAX has threads: Ray forks
+    from audit.cli import forecast  # which imports JAX
+
+    if scenario.spec.plan:
+        print(forecast.render(forecast.forecast(scenario, forecast.history())))
+        return 0
+    folder, _ = workspace.open_folder(scenario, RUNS)
+    plan = forecast.forecast(scenario, forecast.history())
     print(terminal.banner(scenario, compose.play(scenario)))
-    card = _again(scenario, command)
+    forecast.ask(plan)
+    forecast.forget_peak()
+    progress, began = Progress(), time.perf_counter()
+    card = _again(scenario, command, progress)
+    seconds, peak = time.perf_counter() - began, forecast.peak()
+    if not progress.stored:  # else a part of it had been done before
+        forecast.keep(forecast.took(plan, scenario, card, peak))
     written, problem = _kept(card, folder)
     print(f"{terminal.page(card, terminal.width())}\n")
     _print_files(written, "  ")
+    print(f"\n{forecast.compared(plan, seconds, peak)}")
     if problem is not None:
         raise UserError(problem)
     failed = [t for t in card.trials if t.status == "failed"]
@@ -285,7 +307,9 @@ def _verify(given: list[str]) -> int:
     return verify.CODES[verdict.word]
 
 
-def _again(scenario: Scenario, command: str = "") -> Scorecard:
+def _again(
+    scenario: Scenario, command: str = "", progress: Progress | None = None
+) -> Scorecard:
     """Run one scenario into its folder; return its card and leave no other trace."""
     from audit.config.workspace import engine, open_folder, prepare_jax
     from audit.engine.progress import Progress
@@ -293,7 +317,7 @@ def _again(scenario: Scenario, command: str = "") -> Scorecard:
 
     folder, _ = open_folder(scenario, RUNS)
     prepare_jax()
-    with Progress() as progress:
+    with progress or Progress() as progress:
         return audit(scenario, engine(scenario, folder, RUNS, progress), command)
 
 
@@ -381,6 +405,37 @@ def _bench(given: list[str]) -> int:
     prepare_jax()
     print(bench.render(bench.measure()))
     return 0
+
+
+def _cache(given: list[str]) -> int:
+    from audit.cli import cache
+
+    words, options = parse(
+        "cache",
+        given,
+        "ls, rm or verify",
+        {"older=DAYS": cache.days, "store=DIR": Path},
+    )
+    if not words:
+        raise UserError(f"cache does what? one of {', '.join(cache.ACTIONS)}")
+    action, names = choice("action of cache", *cache.ACTIONS)(words[0]), words[1:]
+    folder, age = options.get("store", RUNS / "store"), options.get("older")
+    if action == "rm" and not names and age is None:
+        raise UserError(
+            "cache rm removes what? a key, a defense, or older=DAYS (0: all)"
+        )
+    every = cache.chosen(cache.kept(folder), names, age)
+    if action == "rm":
+        free = cache.size(cache.remove(every))
+        print(f"removed {len(every):,} keys of {folder}, {free}")
+        return 0
+    if action == "ls":
+        print(cache.table(folder, every))
+        return 0
+    lines = cache.problems(every)
+    shards = sum(each.shards for each in every)
+    print("\n".join([*lines, f"{shards:,} shards of {len(every):,} keys read"]))
+    return int(bool(lines))
 
 
 def _doctor(given: list[str]) -> int:

@@ -39,6 +39,7 @@ from audit.statistics import lpips
 from audit.types import (
     Attack,
     Bound,
+    Defense,
     Iterative,
     Minimiser,
     Public,
@@ -74,11 +75,14 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
     weights, trajectories = _lpips_weights(), spec.accounting_runs
     table = Table(problem, engine, spec.runs, weights, trajectories, spec.delta)
+    played = table, game, attacks
     for learner in learners:
         if game.fits is not None:
             game.fits(learner, table)
         if spec.estimate == "enforced":
-            affordable(learner, public, table, game, attacks)
+            budget.check(
+                workload(learner.label, learner.defense, public.params, *played)
+            )
     for entry, attack in attacks:
         check_plays(entry, attack, game, learners)
     floor, floor_guess = _floor(key, game, learners[0], table, attacks)
@@ -231,15 +235,19 @@ def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
     return factory(task, **dict(settings))
 
 
-def affordable(
-    learner: Learner,
-    public: Public,
+def workload(
+    label: str,
+    defense: Defense,
+    params: Any,
     table: Table,
     game: Game,
     attacks: list[tuple[Entry, Attack]],
-) -> None:
-    """Refuse runs that cannot fit this machine or end within a day; see `budget`."""
-    splits, mechanism = table.problem.splits, learner.defense.mechanism
+) -> budget.Workload:
+    """Return what training one defense consists of, as far as settings say.
+
+    Of `params`, what one run releases, the shapes alone count.
+    """
+    splits, mechanism = table.problem.splits, defense.mechanism
     targets, steps = len(splits.targets.y), 1
     each = max(targets, 1)
     trainings = base.Trainings({"target": table.runs * each}, {})
@@ -248,18 +256,18 @@ def affordable(
     held, folded = dict(trainings.held), dict(trainings.folded)
     if shadows := max((shadow_runs(*pair, splits) for pair in attacks), default=0):
         held["shadow"] = shadows
-    if game.trajectories and learner.defense.fisher is not None:
+    if game.trajectories and defense.fisher is not None:
         folded["accounting"] = table.trajectories * each
     records: float = len(splits.fixed.y) + bool(targets)
     if isinstance(mechanism, Iterative):
         records = min(records, float(mechanism.sampler.denominator(int(records))))
         steps = mechanism.steps
-    budget.check(
-        f"defense.{learner.label}",
+    return budget.Workload(
+        f"defense.{label}",
         held=held,
         folded=folded,
         tile=table.engine.lanes.tile,
-        parameters=sum(np.size(a) for a in jax.tree.leaves(public.params)),
+        parameters=sum(np.size(a) for a in jax.tree.leaves(params)),
         steps=steps,
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),

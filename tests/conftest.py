@@ -12,6 +12,7 @@ from hydra._internal.hydra import Hydra
 from jax.flatten_util import ravel_pytree
 from threadpoolctl import threadpool_limits
 
+from audit.cli import forecast
 from audit.statistics import lpips
 from audit.types import Examples
 
@@ -51,6 +52,14 @@ def compile_quickly():
     if jaxlib.version.__version_info__ < (0, 11):
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_experience(tmp_path_factory):
+    """Plans learn from no test, and tests from no run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast, "_cache", lambda: tmp_path_factory.getbasetemp())
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -107,6 +107,8 @@ def run(
     folders = (*start.folders, *map(str, plugins))
     merged = _merged(start.settings, settings)
     checked, replay, given = _composition(start.name, merged, folders)
+    if checked.spec.plan:
+        raise UserError("plan=true: only the command line prints plans")
     with _plugins_of(folders, given):
         folder = workspace.open_folder(checked, RUNS)[0] if checked.spec.out else None
         card = Card(*execute(checked, f"python -m audit run {replay}", show=progress))

@@ -48,6 +48,15 @@ PAGES = {
             ("out=DIR", "where the scorecard goes; else a folder of results/runs"),
             ("store=DIR", "where finished models are kept"),
             ("lanes.tile=256", "models trained side by side"),
+            (
+                "engine=ray",
+                "on a Ray cluster: that of RAY_ADDRESS, or this machine's "
+                "cores (extra `ray`)",
+            ),
+            (
+                "plan=true",
+                "print models, operations, memory, disk and minutes; train nothing",
+            ),
             ("estimate=ignored", "run what seems to need a day, or more memory"),
             ("hydra/launcher=joblib", "a sweep on all cores (extra `launch`)"),
         ),
@@ -183,6 +192,20 @@ PAGES = {
         (),
         ("", "> results/benchmarks/mine.txt", "| tail -1"),
         "docs/engine.md",
+    ),
+    "cache": HelpPage(
+        "ls|rm|verify [NAME ...] [key=value ...]",
+        "List what a store of finished models and attacks holds, remove some of it, or "
+        "read all of it and look for damage (exit code 1: there is some; the next run "
+        "makes those shards again). What is removed is computed again when it is "
+        "needed.",
+        (
+            ("NAME", "the first letters of a key, four or more, or a defense's name"),
+            ("older=DAYS", "only what has not changed for so long"),
+            ("store=DIR", "the store; default: results/runs/store"),
+        ),
+        ("ls", "rm dpsgd older=30", "verify store=my_run/store"),
+        "docs/engine.md, docs/commands.md",
     ),
     "doctor": HelpPage(
         "[data=file:PATH.npz]",

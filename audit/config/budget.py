@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from audit.errors import UserError
 
@@ -20,35 +21,34 @@ GIB = 2**30
 CORE, ACCELERATOR = 2e11, 1e15
 
 
-def check(
-    where: str,
-    *,
-    held: Mapping[str, int],
-    folded: Mapping[str, int],
-    tile: int,
-    parameters: int,
-    steps: int,
-    records: float,
-    devices: int = 0,
-) -> None:
-    """Refuse what cannot fit this machine's memory or would take more than a day.
+class Workload(NamedTuple):
+    """What training one defense for an audit consists of."""
 
-    Args:
-      where: what is trained, for the message.
-      held: what runs are for -> of how many the releases are held in memory together.
-      folded: the same of runs of which readings alone are kept.
-      tile: lanes that are computed together, needed or not.
-      parameters: numbers in one release.
-      steps: of one run.
-      records: that take part in a step.
-      devices: accelerators; 0 = the processor's cores.
+    where: str  # what is trained, for messages
+    held: Mapping[str, int]  # purpose of runs -> whose releases are held in memory
+    folded: Mapping[str, int]  # the same of runs of which readings alone are kept
+    tile: int  # lanes that are computed together, needed or not
+    parameters: int  # numbers in one release
+    steps: int  # of one run
+    records: float  # that take part in a step
+    devices: int = 0  # accelerators; 0 = the processor's cores
+
+    @property
+    def runs(self) -> int:
+        """Runs of the defense, whatever they are for."""
+        return sum(self.held.values()) + sum(self.folded.values())
+
+
+def check(work: Workload) -> None:
+    """Refuse what cannot fit this machine's memory or would take more than a day.
 
     Raises:
       UserError: with the estimate, and the word that runs it all the same.
     """
+    where, held, folded, tile, parameters, steps, records, devices = work
     need = 4 * parameters * (max(held.values()) + 2 * tile) / GIB
     there = memory() / GIB
-    lanes = max(sum(held.values()) + sum(folded.values()), tile)
+    lanes = max(work.runs, tile)
     speed = devices * ACCELERATOR or (os.cpu_count() or 1) * CORE
     days = 4.0 * lanes * steps * records * parameters / speed / DAY
     each = ", ".join(f"{n:,} {what}" for what, n in (*held.items(), *folded.items()))

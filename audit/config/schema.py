@@ -138,5 +138,7 @@ class ScenarioSpec(Section):
     bound: dict[str, dict[str, Any]] = {}
     lanes: dict[str, Any] = {}
     estimate: Literal["enforced", "ignored"] = "enforced"  # of memory and time
+    engine: Literal["local", "ray"] = "local"  # where tiles are computed
+    plan: bool = False  # print what the run will take, and train nothing
     out: Folder | None = None
     store: Folder | None = None

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,7 +100,24 @@ def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> 
     place = Path(spec.store) if spec.store else (folder if spec.out else runs) / "store"
     once = functools.cache(progress.note)  # a full disk is told of by every shard
     store = stores.open_store(place, once)
-    return Engine(scenario.lanes, store, progress.report, results=store)
+    elsewhere = connected(scenario)
+    return Engine(
+        scenario.lanes, store, progress.report, results=store, elsewhere=elsewhere
+    )
+
+
+def connected(scenario: Scenario) -> Callable | None:
+    """Return what computes tiles, once it is there; None = this process.
+
+    Raises:
+      UserError: if Ray or its cluster is not there.
+    """
+    if scenario.spec.engine == "local":
+        return None
+    from audit.engine import cluster
+
+    cluster.connect()
+    return cluster.compute
 
 
 def prepare_jax() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,6 +38,29 @@ class Recipe(NamedTuple):
                 f"{did_you_mean(word, TRAITS)}"
             )
         return defense
+
+
+def threads() -> int:
+    """Return how many threads JAX computes with on a processor.
+
+    Products are cut into blocks accordingly, which changes how their sums round.
+    """
+    for name in ("PJRT_NPROC", "NPROC"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def lanes_of(tiles: list[int], size: int, m: int, per_lane: Any) -> tuple:
+    """Return the indices of the lanes of some tiles, and what they do not share.
+
+    There are m lanes, so the last tile is padded: its last lane is repeated.
+    """
+    lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
+    at = np.minimum(lanes, m - 1)
+    return lanes.astype(np.uint32), jax.tree.map(lambda a: a[at], per_lane)
 
 
 # (mechanism, key, side, data, ...) -> what is read of its steps

@@ -70,6 +70,7 @@ class Progress:
         self.plain = (dumb or not stream.isatty()) if plain is None else plain
         self.stages: dict[str, _Stage] = {}
         self.bars = None if self.plain else _bars(self.stream)
+        self.stored = 0  # models that were in the store when their stage began
 
     def __enter__(self) -> Progress:
         if self.bars is not None:
@@ -107,6 +108,7 @@ class Progress:
 
     def _begin(self, what: str, done: int, total: int, now: float) -> _Stage:
         self._end(what)
+        self.stored += done
         unit, bar = UNITS.get(what.rpartition(": ")[2], "models"), None
         if self.bars is not None:
             bar = self.bars.add_task(what, total=total, completed=done, unit=unit)

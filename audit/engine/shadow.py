@@ -17,8 +17,9 @@ import jax
 import numpy as np
 
 from audit.engine import store as stores
+from audit.engine.cluster import Tiles
 from audit.engine.precision import double
-from audit.engine.program import Recipe
+from audit.engine.program import Recipe, lanes_of, threads
 from audit.engine.program import program as _program
 from audit.types import Defense, Lanes, Public, Task, TrainingSet
 
@@ -37,6 +38,8 @@ class Engine(NamedTuple):
     doubt: Callable[[str, str], None] | None = None  # called with (label, text) if a
     # stored run differs from the same run computed now; None = stored runs are trusted
     results: stores.Store | None = None  # of finished attacks; None = all are played
+    # computes tiles on other machines, as `cluster.compute`; None = here
+    elsewhere: Callable | None = None
 
 
 class Learner(NamedTuple):
@@ -207,14 +210,14 @@ class _Sweep(NamedTuple):
 
     def _arguments(self, tiles: list[int]) -> tuple:
         size = self.engine.lanes.tile
-        lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
-        at = np.minimum(lanes, self.m - 1)  # the last tile is padded
-        per_lane = jax.tree.map(lambda a: a[at], self.per_lane)
-        return self.shared, self.key, lanes.astype(np.uint32), per_lane
+        return self.shared, self.key, *lanes_of(tiles, size, self.m, self.per_lane)
 
     def _compute(self, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray]]]:
         """Yield finished tiles, as many in flight as the memory budget holds."""
         if not tiles:
+            return
+        if self.engine.elsewhere is not None and len(tiles) > 1:
+            yield from self.engine.elsewhere(self._portable(), tiles)
             return
         devices = min(len(jax.devices()), len(tiles))
         groups = [tiles[i : i + devices] for i in range(0, len(tiles), devices)]
@@ -236,6 +239,11 @@ class _Sweep(NamedTuple):
                 for group, leaf in zip(now, leaves, strict=True)
                 for i, t in enumerate(group)
             }
+
+    def _portable(self) -> Tiles:
+        recipe, size = self.learner.recipe, self.engine.lanes.tile
+        given = self.shared, self.key, self.per_lane, self.m, size, self._bytes(1)
+        return Tiles(self.method, recipe, self.then, *given)
 
     def _in_flight(self, devices: int) -> int:
         """Return how many groups of tiles fit the budget, by the compiler's count."""
@@ -267,6 +275,7 @@ class _Sweep(NamedTuple):
             "key": self.key,
             "tile": self.engine.lanes.tile,
             "backend": jax.default_backend(),
+            "threads": threads() if jax.default_backend() == "cpu" else None,
             "versions": stores.versions(),
             "threefry partitionable": jax.config.jax_threefry_partitionable,  # type: ignore[attr-defined]
         }

@@ -18,7 +18,9 @@ import io
 import json
 import os
 import platform
+import re
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
@@ -31,6 +33,10 @@ from audit.errors import UserError
 
 ROOM = 1_000_000  # bytes, of a card with its page
 DESCRIPTION = "key"  # the one name no shard may have
+HOST = platform.node().replace(".", "-") or "here"
+TEMPORARY = re.compile(r"\..*\.(?P<host>[^.]+)\.(?P<pid>\d+)\.[0-9a-f]+\.tmp(\.\w+)?")
+# what reading a damaged shard raises
+BROKEN = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 
 def _ignore(problem: str) -> None:
@@ -160,7 +166,7 @@ def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
     except OSError as error:  # may be temporary: the shard stays
         store.on_problem(f"cannot read {shard}: {error.strerror}; made again")
         return None
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except BROKEN as error:
         store.on_problem(f"{shard} is damaged ({error}); made again")
     with contextlib.suppress(OSError):  # the next `put` replaces what is left
         manifest.unlink(missing_ok=True)
@@ -168,8 +174,69 @@ def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
     return None
 
 
+def damage(shard: Path) -> str | None:
+    """Return why a shard would be made again, or None if it is whole."""
+    try:
+        _read(shard, shard.with_suffix(".json"))
+    except FileNotFoundError:
+        return "never finished"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except BROKEN as error:
+        return str(error)
+    return None
+
+
+def keys(folder: Path) -> list[Path]:
+    """Return the folder of every key of a store."""
+    return sorted(p for p in folder.glob("??/*") if p.is_dir() and len(p.name) == 64)
+
+
+def temporary(path: Path) -> Path:
+    """Return a name that no other writer of `path` has, in its folder, of its kind."""
+    unique = f"{HOST}.{os.getpid()}.{os.urandom(8).hex()}"
+    return path.with_name(f".{path.name}.{unique}.tmp{path.suffix}")
+
+
+def left_over(folder: Path) -> list[Path]:
+    """Return temporary files of a folder that no process will rename any more.
+
+    Their name says which process of which machine wrote them. What another machine
+    wrote counts after a day.
+    """
+    paths = []
+    for path in folder.glob(".*.tmp*"):
+        writer = TEMPORARY.fullmatch(path.name)
+        if writer is None:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+            old = path.stat().st_mtime < time.time() - 24 * 60 * 60
+            if _gone(int(writer["pid"])) if writer["host"] == HOST else old:
+                paths.append(path)
+    return paths
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove what killed processes left in a folder."""
+    for path in left_over(folder):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
+
+
 def describe(store: Store, key: str, made_of: dict[str, Any]) -> None:
-    """Write the parts of a key once, for people to read, where there is room."""
+    """Write the parts of a key once, for people to read, where there is room.
+
+    Temporary files that a killed run left under this key are removed.
+    """
+    remove_left_over(_folder(store, key))
     path = _folder(store, key) / f"{DESCRIPTION}.json"
     if not path.exists():
         _write(store, path, json.dumps(made_of, indent=2, default=_in_words).encode())
@@ -219,17 +286,17 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
 
 def _write(store: Store, path: Path, raw: bytes) -> bool:
     """Write a file whole or not at all, first under a temporary name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}")
+    hidden = temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("xb") as file:
+            with hidden.open("xb") as file:
                 file.write(raw)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            os.replace(hidden, path)
         finally:
-            temporary.unlink(missing_ok=True)
+            hidden.unlink(missing_ok=True)
     except OSError as error:
         problem = f"cannot write store={store.folder}: {error.strerror}"
         store.on_problem(f"{problem}; runs are not kept there, and the audit goes on")

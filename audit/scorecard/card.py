@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from audit.data import untrusted
+from audit.engine import store as stores
 from audit.engine.store import installed
 from audit.errors import UserError
 from audit.scorecard import portable, schema
@@ -132,12 +132,10 @@ def replacing(path: Path) -> Iterator[Path]:
       UserError: if the disk is full, or the folder cannot be written.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-        os.close(handle)
-        temporary = Path(name)
+        stores.remove_left_over(path.parent)
+        temporary = stores.temporary(path)
         try:
             yield temporary
-            temporary.chmod(0o644)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ RUN = ("run", "scenario=binary_mnist", "data=mnist5k")
 @pytest.fixture(autouse=True)
 def no_run(monkeypatch):
     """A run is a committed card, at once."""
-    monkeypatch.setattr(cli, "_again", lambda scenario, command: pages.card())
+    monkeypatch.setattr(cli, "_again", lambda *given: pages.card())
 
 
 @pytest.mark.parametrize("name", ["scorecard.md", "scorecard.npz", "roc.png"])

@@ -72,6 +72,7 @@ def test_a_stage_that_broke_off_can_begin_again(is_plain):
         for done in (0, 800, 500):
             progress.report("dpsgd", done, 1_000)
         assert progress.bars is None or len(progress.bars.tasks) == 1
+        assert progress.stored == 500
         progress.report("dpsgd", 1_000, 1_000)
     assert "dpsgd: 1,000 of 1,000 (500 from the store)" in out.getvalue()
 

@@ -162,22 +162,30 @@ def test_other_errors_are_not_swallowed(monkeypatch):
 
 DEVICES = """
 import jax, numpy as np, sys
-assert len(jax.devices()) == 3
-from tests.engine.test_shadow import run
-np.save(sys.argv[1], run())
+from audit.engine import shadow
+from tests.engine.test_shadow import DATA, run
+assert len(jax.devices()) == 8
+devices, real = [], shadow._program
+shadow._program = lambda *a: devices.append(a[2]) or real(*a)
+every = run(2)  # 12 tiles
+few = run(2, data=DATA._replace(target=jax.tree.map(lambda a: a[:4], DATA.target)))
+assert {8, 2} <= set(devices)
+np.savez(sys.argv[1], every=every, few=few)
 """
 
 
-def test_three_devices_give_the_same_bits(tmp_path):
+def test_two_and_eight_devices_give_the_same_bits_as_one(tmp_path):
     ours = os.environ.get("XLA_FLAGS", "")
-    flags = f"{ours} --xla_force_host_platform_device_count=3"
-    file = tmp_path / "three.npy"
+    flags = f"{ours} --xla_force_host_platform_device_count=8"
+    file = tmp_path / "eight.npz"
     subprocess.run(
         [sys.executable, "-c", DEVICES, str(file)],
         check=True,
         env=os.environ | {"XLA_FLAGS": flags},
     )
-    np.testing.assert_array_equal(np.load(file), run())
+    with np.load(file) as eight:
+        np.testing.assert_array_equal(eight["every"], run(2))
+        np.testing.assert_array_equal(eight["few"], run(2)[:4])
 
 
 def test_engine_equals_the_plain_loop_in_float64():

@@ -1,0 +1,367 @@
+"""What a run will take, before anything is trained, and how far off that was.
+
+Runs, operations and disk follow from the scenario: the compiler counts the operations
+of one record's gradient, and nothing is trained, pre-trained or prepared. Minutes are
+these operations at a share of the rate of a matrix product, measured here and now, and
+what programs take to compile, times a factor of experience: every finished run leaves
+a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
+Attacks are known by experience alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import statistics
+import sys
+import timeit
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from platformdirs import user_cache_dir
+
+from audit import pipeline
+from audit.cli.cache import size as in_bytes
+from audit.config import budget, compose, registry
+from audit.config.compose import Entry, Scenario
+from audit.engine.shadow import Engine
+from audit.errors import UserError
+from audit.games.base import Table
+from audit.games.guarantees import calibrated
+from audit.scorecard.card import Scorecard
+from audit.types import Attack, Defense, Examples, Splits, Task
+
+LINES = "durations.jsonl"  # in the user's cache: one line per finished run
+MOST_LINES = 400  # the last ones count
+LONG = 60.0  # minutes; a run that takes longer is asked for
+START = 5.0  # seconds: data, the card and its figures
+COMPILE = 5.0  # seconds, of the programs of one defense; floats compile nothing
+AGAIN = 0.5  # of that where the scenario has run before
+EACH = 1.0  # seconds, of a defense whose programs are compiled
+TRIAL = 2.0  # seconds, of an attack that never ran here
+SHARE = 0.3  # of the product rate that training reaches
+READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken
+PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
+COPIES = 3  # of a tile's arrays, and of releases that are held
+CARD = 1e6  # bytes, with its page and figures
+
+
+class Forecast(NamedTuple):
+    """What a run will take."""
+
+    works: tuple[budget.Workload, ...]  # of each defense
+    operations: tuple[float, ...]  # the same order
+    gflops: float  # of a matrix product, measured now
+    model_seconds: float  # of all but the attacks, before experience
+    model_memory: float  # bytes at the peak, before experience
+    sizes: dict[str, float]  # attack -> `trial_size`
+    disk: float  # bytes of the store and the card
+    time_factor: float = 1.0  # by experience
+    memory_factor: float = 1.0
+    trials: float = 0.0  # seconds of all attacks against all defenses
+    new: tuple[str, ...] = ()  # attacks that never ran here
+    basis: str = "no run on this machine yet"  # what the factors rest on
+
+    @property
+    def models(self) -> int:
+        """Runs of all defenses."""
+        return sum(work.runs for work in self.works)
+
+    @property
+    def minutes(self) -> float:
+        """Of wall time."""
+        return (self.model_seconds * self.time_factor + self.trials) / 60
+
+    @property
+    def memory(self) -> float:
+        """Bytes at the peak."""
+        return self.model_memory * self.memory_factor
+
+
+class Took(NamedTuple):
+    """What a finished run took: one line of `LINES`."""
+
+    scenario: str
+    data: str
+    game: str
+    gflops: float
+    model_seconds: float
+    seconds: float  # of all but the attacks
+    model_memory: float
+    memory: float
+    trials: dict[str, list[float]]  # attack -> its size, seconds against one defense
+
+
+def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
+    """Return what a checked scenario takes; `history` is what runs took here.
+
+    Raises:
+      UserError: if the run could not start.
+    """
+    spec, game = scenario.spec, compose.play(scenario)
+    problem = pipeline.load(scenario, game)
+    task, splits = problem.task, problem.splits
+    n = len(splits.fixed.y) + bool(len(splits.targets.y))
+    n = n if game.records is None else game.records(splits)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    attacks = [(e, pipeline.make_attack(e, task)) for e in scenario.attacks]
+    trajectories, engine = spec.accounting_runs, Engine(scenario.lanes)
+    table = Table(problem, engine, spec.runs, None, trajectories, spec.delta)
+    works = []
+    for entry in scenario.defenses:
+        entry = calibrated(entry, task, n, spec.delta)
+        defense, label = _built(entry, task), entry.label
+        works.append(pipeline.workload(label, defense, params, table, game, attacks))
+    each = gradient_operations(task, params, splits.fixed)
+    operations = tuple(_operations(work, each) for work in works)
+    gflops = product_rate()
+    computing = sum(operations) / (SHARE * gflops * 1e9)
+    programs = {_compiled_in(entry) for entry in scenario.defenses}
+    ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
+    compiling = COMPILE * len(programs) * (AGAIN if ran else 1)
+    width = int(np.prod(task.features))
+    arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
+    plain = Forecast(
+        tuple(works),
+        operations,
+        gflops,
+        START + EACH * len(works) + compiling + computing,
+        PROCESS + 2 * arrays + max(_peak(w, scenario.lanes.memory_gib) for w in works),
+        {e.name: trial_size(e, a, scenario, splits) for e, a in attacks},
+        CARD + sum(_disk(work, width) for work in works),
+    )
+    return _with_experience(plain, scenario, history)
+
+
+def _built(entry: Entry, task: Task) -> Defense:
+    """Build a defense for its mechanism; its public side state is not prepared."""
+    try:
+        return registry.find("defense", entry.name)(task, **entry.settings)
+    except ValueError as error:
+        raise UserError(f"defense.{entry.label}: {error}") from None
+
+
+def gradient_operations(task: Task, params: Any, records: Examples) -> float:
+    """Return the operations of one record's gradient, by the compiler's count."""
+    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), records)
+    counted = jax.jit(jax.grad(task.loss)).lower(params, one).cost_analysis()
+    return float((counted or {}).get("flops", 0.0))
+
+
+def product_rate(size: int = 1024, times: int = 5) -> float:
+    """Return GFLOP/s of a square product in float32, the fastest of several."""
+    square = jnp.ones((size, size), jnp.float32) / size
+    product = jax.jit(lambda a: a @ a)
+    product(square).block_until_ready()
+    run = lambda: product(square).block_until_ready()  # noqa: E731
+    return 2 * size**3 / min(timeit.repeat(run, number=1, repeat=times)) / 1e9
+
+
+def trial_size(
+    entry: Entry, attack: Attack, scenario: Scenario, splits: Splits
+) -> float:
+    """Return what an attack's time is taken to grow with.
+
+    Its shadow runs, times its epochs if it trains on them, and the releases it attacks.
+    """
+    shadows = pipeline.shadow_runs(entry, attack, splits)
+    attacked = max(len(splits.targets.y), 1) * scenario.spec.runs
+    return float(shadows * entry.settings.get("epochs", 1) + attacked)
+
+
+def _compiled_in(entry: Entry) -> str:
+    """Return what tells the programs of two defenses apart: all but floats."""
+    static = {k: v for k, v in entry.settings.items() if not isinstance(v, float)}
+    return f"{entry.name} {sorted(static.items())}"
+
+
+def _lanes(work: budget.Workload) -> dict[str, int]:
+    """Return purpose -> lanes that are computed: whole tiles."""
+    every = {**work.held, **work.folded}
+    return {k: -(-n // work.tile) * min(work.tile, n) for k, n in every.items() if n}
+
+
+def _operations(work: budget.Workload, each: float) -> float:
+    lanes = _lanes(work)
+    read = (READING - 1) * lanes.get("accounting", 0)
+    return (sum(lanes.values()) + read) * work.steps * work.records * each
+
+
+def _peak(work: budget.Workload, most_gib: float) -> float:
+    """Return bytes of the releases that are held and of the tiles in flight."""
+    lanes = min(work.tile, max(_lanes(work).values(), default=1))
+    tile = 4 * COPIES * lanes * (work.parameters + work.records)
+    releases = 4 * COPIES * max(work.held.values()) * work.parameters
+    return releases + min(8 * tile, max(most_gib * budget.GIB, tile))
+
+
+def _disk(work: budget.Workload, width: int) -> float:
+    """Return bytes of what the store keeps: releases, and a reading per folded run."""
+    releases = sum(work.held.values()) * work.parameters
+    return 4.0 * (releases + sum(work.folded.values()) * width)
+
+
+# Experience ---------------------------------------------------------------------------
+
+
+def _with_experience(
+    plain: Forecast, scenario: Scenario, history: Sequence[Took]
+) -> Forecast:
+    name, data, game = scenario.spec.name, scenario.data, scenario.spec.game
+    same = [t for t in history if t.scenario == name]
+    nearer = {
+        f"{name} on {data}": [t for t in same if t.data == data],
+        name: same,
+        f"the game {game}": [t for t in history if t.game == game],
+        "any scenario": list(history),
+    }
+    whose, runs = next(((w, r) for w, r in nearer.items() if r), ("", []))
+    known = {name for took in history for name in took.trials}
+    seconds = (
+        _trial(size, [t for t in history if name in t.trials], name, plain.gflops)
+        for name, size in plain.sizes.items()
+    )
+    plain = plain._replace(
+        trials=len(plain.works) * sum(seconds),
+        new=tuple(sorted(set(plain.sizes) - known)),
+    )
+    if not runs:
+        return plain
+    return plain._replace(
+        time_factor=statistics.median(t.seconds / t.model_seconds for t in runs),
+        memory_factor=statistics.median(t.memory / t.model_memory for t in runs),
+        basis=f"{len(runs)} finished runs of {whose} on this machine",
+    )
+
+
+def _trial(size: float, history: Sequence[Took], name: str, gflops: float) -> float:
+    """Return seconds of one attack, from the run that is nearest in size."""
+    if not history:
+        return TRIAL
+    distance = lambda took: abs(np.log(took.trials[name][0] / size))  # noqa: E731
+    nearest = min(reversed(history), key=distance)
+    before, seconds = nearest.trials[name]
+    fixed = min(TRIAL, seconds)
+    return (fixed + (seconds - fixed) * size / before) * nearest.gflops / gflops
+
+
+def history(folder: Path | None = None) -> list[Took]:
+    """Return what the last runs took; a line that cannot be read does not count."""
+    took = []
+    with contextlib.suppress(OSError):
+        for line in _lines(folder).read_text("utf-8").splitlines()[-MOST_LINES:]:
+            with contextlib.suppress(ValueError, TypeError):
+                took.append(Took(**json.loads(line)))
+    return took
+
+
+def keep(took: Took, folder: Path | None = None) -> None:
+    """Add a line, where there is room."""
+    path = _lines(folder)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(took._asdict()) + "\n")
+
+
+def _lines(folder: Path | None) -> Path:
+    return (folder or _cache()) / LINES
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark"))
+
+
+def took(plan: Forecast, scenario: Scenario, card: Scorecard, peak: float) -> Took:
+    """Return what a run took; its peak in bytes."""
+    sizes = {entry.label: entry.name for entry in scenario.attacks}
+    trials: dict[str, list[float]] = {}
+    total = 0.0
+    for trial in card.trials:
+        seconds = getattr(trial.result, "seconds", None) or 0.0
+        total += seconds
+        name = sizes.get(trial.attack, "")
+        if seconds and name in plan.sizes:
+            trials.setdefault(name, []).append(seconds)
+    return Took(
+        scenario.spec.name,
+        scenario.data,
+        scenario.spec.game,
+        plan.gflops,
+        plan.model_seconds,
+        max(card.provenance.seconds - total, 1e-3),
+        plan.model_memory,
+        peak,
+        {k: [plan.sizes[k], statistics.mean(s)] for k, s in trials.items()},
+    )
+
+
+def forget_peak() -> None:
+    """Let `peak` begin anew, where the system can."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> float:
+    """Return the most bytes this process held in memory since `forget_peak`."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024.0 * int(next(x for x in lines if x.startswith("VmHWM")).split()[1])
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(most) * (1 if sys.platform == "darwin" else 1024)
+
+
+# For people ---------------------------------------------------------------------------
+
+
+def render(plan: Forecast) -> str:
+    """Return a forecast as text, before the run."""
+    lines = []
+    for work, operations in zip(plan.works, plan.operations, strict=True):
+        every = (*work.held.items(), *work.folded.items())
+        runs = ", ".join(f"{n:,} {what}" for what, n in every if n)
+        lines.append(f"  {work.where}: {runs} runs, {operations:.1e} operations")
+    new = f"; attacks that never ran here: {', '.join(plan.new)}" if plan.new else ""
+    return "\n".join(
+        [
+            "plan",
+            *lines,
+            f"  models      {plan.models:,}",
+            f"  operations  {sum(plan.operations):.1e}, where a matrix product has "
+            f"{plan.gflops:,.0f} GFLOP/s now",
+            f"  memory      {in_bytes(plan.memory)} of {in_bytes(budget.memory())}",
+            f"  disk        {in_bytes(plan.disk)}",
+            f"  minutes     {plan.minutes:,.1f}",
+            f"  rests on    {plan.basis}{new}",
+        ]
+    )
+
+
+def compared(plan: Forecast, seconds: float, peak: float) -> str:
+    """Return, after the run, how far off its forecast was."""
+    return (
+        f"took {seconds / 60:,.1f} min, planned {plan.minutes:,.1f}; "
+        f"memory {in_bytes(peak)}, planned {in_bytes(plan.memory)}"
+    )
+
+
+def ask(plan: Forecast) -> None:
+    """Ask, in a terminal, before a run that takes longer than `LONG`.
+
+    Raises:
+      UserError: unless the answer is y.
+    """
+    if plan.minutes <= LONG or not sys.stdin.isatty():
+        return
+    print(render(plan))
+    hours = plan.minutes / 60
+    with contextlib.suppress(EOFError):
+        if input(f"this takes about {hours:,.1f} hours; run it? [y/N] ").lower() == "y":
+            return
+    raise UserError("not started; nothing was trained")

@@ -1,0 +1,158 @@
+"""`plan=true`: what a run will take is said before anything is trained."""
+
+import jax
+import numpy as np
+import pytest
+
+from audit.cli import forecast
+from audit.config import budget
+from audit.engine import shadow
+from audit.errors import UserError
+from audit.models import networks
+from tests.commands import composed, printed, refused
+from tests.conftest import records
+
+WORDS = ("scenario=calibration", "data=digits", "attacks=[class_mean]")
+WORK = budget.Workload("defense.x", {"target": 7}, {"accounting": 3}, 4, 10, 5, 20.0)
+
+
+@pytest.fixture
+def plan(monkeypatch, tmp_path):
+    monkeypatch.setattr(forecast, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "product_rate", lambda: 100.0)
+    return forecast.forecast(composed(*WORDS)[0])
+
+
+def took(plan, **changed):
+    fields = {
+        "scenario": "calibration", "data": "digits", "game": "reconstruction",
+        "gflops": 100.0, "model_seconds": plan.model_seconds,
+        "seconds": plan.model_seconds, "model_memory": 2.0, "memory": 2.0, "trials": {},
+    }  # fmt: skip
+    return forecast.Took(**fields | changed)
+
+
+def test_a_plan_counts_what_is_run_and_trains_nothing(capsys, monkeypatch, tmp_path):
+    def fail(*given, **settings):
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr(forecast, "_cache", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shadow._Sweep, "run", fail)
+    monkeypatch.setattr(shadow, "learner", fail)
+    text = printed(capsys, "run", *WORDS, "plan=true", "runs=3", "accounting_runs=2")
+    targets = composed(*WORDS)[0].splits.targets
+    assert f"{3 * targets:,} target, {2 * targets:,} accounting runs" in text
+    assert f"models      {5 * targets:,}" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_says_how_far_off_its_plan_was_and_the_next_one_learns(
+    capsys, monkeypatch, tmp_path, plan
+):
+    monkeypatch.chdir(tmp_path)
+    words = ("run", *WORDS, f"out={tmp_path}/out", "seed=2")
+    assert "min, planned" in printed(capsys, *words)
+    (line,) = forecast.history()
+    assert (line.scenario, line.data) == ("calibration", "digits")
+    assert line.memory > 2**27
+    assert set(line.trials) == {"class_mean"}
+    again = forecast.forecast(composed(*WORDS)[0], [line])
+    assert again.new == ()
+    assert again.basis.startswith("1 finished runs of calibration on digits")
+    assert again.memory == pytest.approx(line.memory, rel=0.2)
+
+
+def test_a_gradient_is_counted_as_its_products():
+    """2 d to get the logit of a linear model, 2 d to get the gradient, and little."""
+    task, d = networks.binary_linear((20, 20, 1), 2), 400
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    counted = forecast.gradient_operations(task, params, records(3, (20, 20, 1), 2))
+    assert 3 * d <= counted <= 1.1 * 4 * d
+
+
+def test_operations_are_those_of_whole_tiles():
+    """7 targets are two tiles of 4, 3 accounted runs one of 3, each ten times a run."""
+    assert forecast._operations(WORK, 8.0) == (8 + 10 * 3) * 5 * 20 * 8
+
+
+def test_the_nearest_runs_correct_a_plan(plan):
+    scenario = composed(*WORDS)[0]
+    other = took(plan, scenario="other", seconds=9 * plan.model_seconds)
+    same = took(plan, seconds=3 * plan.model_seconds, memory=4.0)
+    for history, factor in (([other], 9), ([other, same], 3), ([], 1)):
+        corrected = forecast._with_experience(plan, scenario, history)
+        assert corrected.time_factor == pytest.approx(factor)
+    corrected = forecast._with_experience(plan, scenario, [same])
+    assert corrected.memory == pytest.approx(2 * plan.model_memory)
+
+
+def test_defenses_that_differ_in_floats_share_their_programs():
+    words = (
+        "scenario=binary_mnist", "data=digits",
+        "defenses=[sgd, dpsgd, {quiet: {use: dpsgd}}, {long: {use: dpsgd}}]",
+        "defense.quiet.noise_multiplier=0.2", "defense.long.steps=9",
+    )  # fmt: skip
+    entries = composed(*words)[0].defenses
+    assert len({forecast._compiled_in(entry) for entry in entries}) == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "gflops", "seconds"), [(10, 1, 22), (20, 1, 42), (1, 1, 4), (10, 2, 11)]
+)
+def test_an_attack_takes_what_it_took_by_its_size(plan, size, gflops, seconds):
+    """22 s at size 10, of which 2 s do not grow."""
+    before = took(plan, gflops=1.0, trials={"a": [10, 22.0]})
+    assert forecast._trial(size, [before], "a", gflops) == pytest.approx(seconds)
+
+
+def test_lines_that_cannot_be_read_do_not_count(plan, tmp_path):
+    forecast.keep(took(plan))
+    with (tmp_path / forecast.LINES).open("a") as file:
+        file.write('{"scenario": "cut of')
+    assert forecast.history() == [took(plan)]
+    forecast.keep(took(plan), tmp_path / forecast.LINES)  # no folder: nothing is kept
+
+
+class Stream:
+    def __init__(self, terminal):
+        self.isatty = lambda: terminal
+
+
+@pytest.mark.parametrize(
+    ("minutes", "terminal", "answer", "runs"),
+    [
+        (59, True, None, True),
+        (61, False, None, True),
+        (61, True, "y", True),
+        (61, True, "", False),
+        (61, True, "n", False),
+    ],
+)
+def test_long_runs_are_asked_for_in_a_terminal(
+    plan, monkeypatch, minutes, terminal, answer, runs
+):
+    monkeypatch.setattr("sys.stdin", Stream(terminal))
+    monkeypatch.setattr("builtins.input", lambda question: answer.lower())
+    plan = plan._replace(model_seconds=60.0 * minutes, trials=0.0)
+    if runs:
+        forecast.ask(plan)
+    else:
+        with pytest.raises(UserError, match="not started"):
+            forecast.ask(plan)
+
+
+def test_the_peak_is_of_now():
+    forecast.forget_peak()
+    first = forecast.peak()
+    block = np.ones(2**25)
+    assert forecast.peak() >= first + 0.9 * block.nbytes
+    del block
+
+
+def test_plans_are_for_the_command_line(capsys):
+    import audit
+
+    with pytest.raises(UserError, match="only the command line"):
+        audit.run("calibration", data="digits", plan=True)
+    assert "plan='x'" in refused(capsys, "run", *WORDS, "plan=x")
