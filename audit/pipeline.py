@@ -93,16 +93,22 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     made_of = scenario.resolved(), code, used["digest"], store.versions()
     table = table._replace(digest=store.digest(*made_of, jax.default_backend()))
     guarantees, defenses, trials = {}, {}, []
-    for entry, learner in zip(entries, learners, strict=True):
+    for i, (entry, learner) in enumerate(zip(entries, learners, strict=True)):
+        engine.report("defenses", i, len(entries))
         label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
-        runs = game.release(key_of_defense, learner, table)
-        limits = guarantees[label] = game.account(key_of_defense, runs, table)
-        measured = self_checks.measure(key_of_defense, runs, splits.fixed, n)
-        checks.measured[label] = measured
-        defenses[label] = entry, limits, rows.utility(runs, splits)
-        trials += [
-            play(key_of_defense, *pair, game, runs, limits, table) for pair in attacks
-        ]
+        with engine.activity(f"{label}: compiling and training"):
+            runs = game.release(key_of_defense, learner, table)
+        with engine.activity(f"{label}: accounting"):
+            limits = guarantees[label] = game.account(key_of_defense, runs, table)
+        with engine.activity(f"{label}: measuring noise and utility"):
+            measured = self_checks.measure(key_of_defense, runs, splits.fixed, n)
+            checks.measured[label] = measured
+            defenses[label] = entry, limits, rows.utility(runs, splits)
+        for pair in attacks:
+            with engine.activity(f"{label}: {pair[0].label}"):
+                trial = play(key_of_defense, *pair, game, runs, limits, table)
+            trials.append(trial)
+    engine.report("defenses", len(entries), len(entries))
     trials = rows.with_shares(game.compare(trials) if game.compare else trials, floor)
     audited = Audited(scenario, problem, learners, guarantees, trials, floor, checks)
     return cards.of_parts(

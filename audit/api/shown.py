@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from audit.engine.progress import Progress
@@ -54,6 +56,12 @@ class CellProgress(Progress):
         super().report(what, done, total)
         if time.monotonic() - self.shown >= EVERY:
             self._show(f"{what}: {done:,} of {total:,}")
+
+    @contextlib.contextmanager
+    def activity(self, what: str) -> Iterator[None]:
+        """Show what goes on."""
+        self._show(what)
+        yield
 
     def note(self, text: str) -> None:
         """Show one line in place of the last."""

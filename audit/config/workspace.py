@@ -102,7 +102,12 @@ def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> 
     store = stores.open_store(place, once)
     elsewhere = connected(scenario)
     return Engine(
-        scenario.lanes, store, progress.report, results=store, elsewhere=elsewhere
+        scenario.lanes,
+        store,
+        progress.report,
+        results=store,
+        activity=progress.activity,
+        elsewhere=elsewhere,
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from typing import NamedTuple, TextIO
 
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 EVERY = 10.0  # seconds between two plain lines of one stage
+SILENCE = 2.0  # seconds after which a line says what goes on
 
 Report = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -29,7 +31,10 @@ def quiet(what: str, done: int, total: int) -> None:
     del what, done, total
 
 
-UNITS = {"guesses": "records"}  # what a stage counts if not models
+UNITS = {
+    "guesses": "records",
+    "defenses": "defenses",
+}  # what a stage counts if not models
 
 
 class _Stage(NamedTuple):
@@ -70,6 +75,7 @@ class Progress:
         self.plain = (dumb or not stream.isatty()) if plain is None else plain
         self.stages: dict[str, _Stage] = {}
         self.bars = None if self.plain else _bars(self.stream)
+        self.spoke = -EVERY  # when the last line was written, on a monotonic clock
         self.stored = 0  # models that were in the store when their stage began
 
     def __enter__(self) -> Progress:
@@ -93,10 +99,40 @@ class Progress:
         elif now - stage.reported >= EVERY and done < total:
             self.note(_line(what, stage, now))
             stage = stage._replace(reported=now)
+            self.spoke = now
         self.stages[what] = stage
         if done >= total:
             self._end(what)
             self.note(_line(what, stage, now))
+            self.spoke = now
+
+    @contextlib.contextmanager
+    def activity(self, what: str) -> Iterator[None]:
+        """Say what goes on while nothing is counted, such as compiling or fitting.
+
+        On a terminal it has a bar without an end. Elsewhere a line says it after two
+        seconds in which nothing was written, and then every ten.
+        """
+        ended = threading.Event()
+        if self.bars is not None:
+            bar = self.bars.add_task(what, total=None, unit="")
+        else:
+            beat = threading.Thread(target=self._beat, args=(what, ended), daemon=True)
+            beat.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if self.bars is not None:
+                self.bars.remove_task(bar)
+
+    def _beat(self, what: str, ended: threading.Event) -> None:
+        began, silence = time.monotonic(), SILENCE
+        while not ended.wait(SILENCE / 4):
+            now = time.monotonic()
+            if now - max(self.spoke, began) >= silence:
+                self.note(f"{what}: {now - began:.0f} s")
+                self.spoke, silence = now, EVERY
 
     def note(self, text: str) -> None:
         """Write one line, above the bars where there are any."""
@@ -141,7 +177,8 @@ def _line(name: str, stage: _Stage, now: float) -> str:
         text += f" ({stage.first:,} from the store)"
     if count and seconds > 0:
         rate = count / seconds
-        text += f", {rate:,.0f} {stage.unit}/s"
+        slow = f"{1 / rate:,.0f} s per {stage.unit[:-1]}"
+        text += f", {rate:,.0f} {stage.unit}/s" if rate >= 1 else f", {slow}"
         if stage.done < stage.total:
             text += f", {(stage.total - stage.done) / rate:,.0f} s left"
     return text

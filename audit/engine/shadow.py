@@ -11,6 +11,7 @@ of a tile is one large matrix product.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +39,8 @@ class Engine(NamedTuple):
     doubt: Callable[[str, str], None] | None = None  # called with (label, text) if a
     # stored run differs from the same run computed now; None = stored runs are trusted
     results: stores.Store | None = None  # of finished attacks; None = all are played
+    # says what goes on while nothing is counted
+    activity: Callable[[str], AbstractContextManager] = nullcontext
     # computes tiles on other machines, as `cluster.compute`; None = here
     elsewhere: Callable | None = None
 

@@ -1,6 +1,7 @@
 """Progress: plain lines off a terminal, bars on one."""
 
 import io
+import time
 
 import pytest
 
@@ -134,3 +135,36 @@ class NobodyReads(io.StringIO):
 def test_a_run_goes_on_when_nobody_reads_its_progress():
     with Progress(NobodyReads(), plain=True) as progress:
         progress.report("x", 1, 1)
+
+
+def test_what_is_not_counted_is_named_after_two_seconds(monkeypatch):
+    monkeypatch.setattr("audit.engine.progress.SILENCE", 0.05)
+    out = io.StringIO()
+    with Progress(out) as progress:
+        with progress.activity("dpsgd: ridge"):
+            time.sleep(0.5)
+        with progress.activity("dpsgd: class_mean"):
+            pass
+    assert out.getvalue().splitlines() == ["dpsgd: ridge: 0 s"]  # the next after ten
+
+
+def test_an_activity_that_speaks_is_not_named(monkeypatch):
+    monkeypatch.setattr("audit.engine.progress.SILENCE", 0.5)
+    out = io.StringIO()
+    with Progress(out) as progress, progress.activity("sgd: training"):
+        for _ in range(20):
+            time.sleep(0.05)
+            progress.report("sgd", 1, 1)
+    assert "training" not in out.getvalue()
+
+
+def test_an_activity_is_a_bar_on_a_terminal():
+    with Progress(io.StringIO(), plain=False) as progress:
+        with progress.activity("sgd: ridge"):
+            assert [task.total for task in progress.bars.tasks] == [None]
+        assert progress.bars.tasks == []
+
+
+def test_slow_models_are_counted_in_seconds(clock):
+    clock += [0, 40]
+    assert lines_of(0, 2, total=2) == ["dpsgd: 2 of 2, 20 s per model"]
