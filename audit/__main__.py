@@ -15,6 +15,7 @@ from audit.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from audit.cli.reproduce.execute import Outcome
     from audit.cli.reproduce.plan import Plan
     from audit.config.compose import Scenario
     from audit.engine.progress import Progress
@@ -140,8 +141,12 @@ def _run(words: list[str]) -> int:
     return int(any(failures))
 
 
-def _audit(scenario: Scenario, command: str) -> int:
-    """Run one scenario into its folder; return how many trials failed."""
+def _audit(scenario: Scenario, command: str, until: float | None = None) -> int:
+    """Run one scenario into its folder; return how many trials failed.
+
+    Raises:
+      OutOfTime: if it is not finished `until` then, on a monotonic clock.
+    """
     from audit.config import compose, workspace
     from audit.engine.progress import Progress
     from audit.report import terminal
@@ -156,9 +161,10 @@ def _audit(scenario: Scenario, command: str) -> int:
     folder, _ = workspace.open_folder(scenario, RUNS)
     plan = forecast.forecast(scenario, forecast.history())
     print(terminal.banner(scenario, compose.play(scenario)))
-    forecast.ask(plan)
+    if until is None:
+        forecast.ask(plan)
     forecast.forget_peak()
-    progress, began = Progress(), time.perf_counter()
+    progress, began = Progress(until=until), time.perf_counter()
     card = _again(scenario, command, progress)
     seconds, peak = time.perf_counter() - began, forecast.peak()
     if not progress.stored:  # else a part of it had been done before
@@ -210,12 +216,14 @@ def _show(words: list[str]) -> int:
 
 
 def _reproduce(given: list[str]) -> int:
+    from audit.cli.reproduce import allowance, execute
     from audit.cli.reproduce.plan import plan, sources
     from audit.cli.reproduce.published import BUDGETS
     from audit.config.plugins import existing
 
     usage = {
         "budget=": choice("budget", *BUDGETS),
+        "hours=": allowance.hours,
         "--config-dir DIR": lambda typed: existing(typed, "--config-dir"),
     }
     names, options = parse("reproduce", given, "SOURCE", usage)
@@ -224,17 +232,25 @@ def _reproduce(given: list[str]) -> int:
         plan(name, file, options.get("budget", "full"), config_dir)
         for name, file in sources(names, config_dir).items()
     ]
-    return max([_compared(p) for p in plans])
+    for p in plans:
+        print(f"{p.expected.title}: {len(p.numbers)} published numbers")
+    order, until = [(p, run) for p in plans for run in p.jobs], None
+    if hours := options.get("hours"):
+        costs = allowance.costs(plans, RUNS)
+        print(f"\n{allowance.table(costs)}\n")
+        order, until = [(c.plan, c.run) for c in costs], time.monotonic() + 3600 * hours
+    outcomes: dict[str, dict[str, Outcome]] = {p.name: {} for p in plans}
+    for p, run in order:
+        outcome = execute.carry_out(p, run, _audit, RUNS, print, until)
+        outcomes[p.name][run] = outcome
+    return max([_compared(p, outcomes[p.name]) for p in plans])
 
 
-def _compared(plan: Plan) -> int:
-    """Carry out one source and show its verdicts; return its exit code."""
+def _compared(plan: Plan, outcomes: dict[str, Outcome]) -> int:
+    """Show the verdicts on one source, and write its page; return its exit code."""
     from audit.cli.reproduce import execute, verdicts
 
-    print(f"{plan.expected.title}: {len(plan.numbers)} published numbers")
-    outcomes = {
-        run: execute.carry_out(plan, run, _audit, RUNS, print) for run in plan.jobs
-    }
+    outcomes = {run: outcomes[run] for run in plan.jobs}  # in the order of the file
     judged = [execute.verdict(n, plan.budget, outcomes) for n in plan.numbers]
     print(f"\n{verdicts.table(judged)}\n")
     for line in verdicts.notes(judged):

@@ -86,10 +86,11 @@ PAGES = {
         (
             ("SOURCE", "thesis, hannun, guo, balle, dirdp, rero, or all"),
             ("budget=full|smoke", "smoke only proves that the path works"),
+            ("hours=H", "stop after so long; first what gives most numbers per hour"),
             ("--config-dir DIR", "sources of your own, in its folder expected/"),
             PLUGINS,
         ),
-        ("guo", "thesis budget=smoke", "all"),
+        ("guo", "thesis budget=smoke", "all hours=2"),
         "docs/reproduction.md",
     ),
     "leaderboard": HelpPage(

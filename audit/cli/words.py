@@ -56,7 +56,8 @@ def _unexpected(verb: str, word: str, usage: list[str], options: Iterable[str]) 
     if not shown:
         return f"{verb} takes no words, got {word!r}"
     hint = did_you_mean(word.partition("=")[0], options) if options else ""
-    return f"{verb} takes {' and '.join(shown)}, not {word!r}{hint}"
+    several = " and ".join([*filter(None, [", ".join(shown[:-1])]), shown[-1]])
+    return f"{verb} takes {several}, not {word!r}{hint}"
 
 
 def choice(what: str, *words: str) -> Reader:

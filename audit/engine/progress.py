@@ -37,6 +37,13 @@ UNITS = {
 }  # what a stage counts if not models
 
 
+class OutOfTime(BaseException):
+    """The time a run was given is spent; the store has what was finished.
+
+    It is no `Exception`: an attack that is stopped has not failed.
+    """
+
+
 class _Stage(NamedTuple):
     """One stage that is running."""
 
@@ -64,9 +71,15 @@ class Progress:
       stream: where to write; standard error by default.
       plain: lines instead of bars; the default where the stream is no terminal, or is a
         terminal that cannot move its cursor.
+      until: when `report` raises `OutOfTime`, on a monotonic clock; None = never.
     """
 
-    def __init__(self, stream: TextIO | None = None, plain: bool | None = None) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        plain: bool | None = None,
+        until: float | None = None,
+    ) -> None:
         stream = stream if stream is not None else sys.stderr
         dumb = os.environ.get("TERM") in ("dumb", "unknown")
         if isinstance(stream, TextIOWrapper):  # "?" is what its encoding lacks
@@ -74,6 +87,7 @@ class Progress:
         self.stream = stream
         self.plain = (dumb or not stream.isatty()) if plain is None else plain
         self.stages: dict[str, _Stage] = {}
+        self.until = until
         self.bars = None if self.plain else _bars(self.stream)
         self.spoke = -EVERY  # when the last line was written, on a monotonic clock
         self.stored = 0  # models that were in the store when their stage began
@@ -88,8 +102,14 @@ class Progress:
             self.bars.stop()
 
     def report(self, what: str, done: int, total: int) -> None:
-        """Show that `done` of `total` models of the stage `what` are finished."""
+        """Show that `done` of `total` models of the stage `what` are finished.
+
+        Raises:
+          OutOfTime: if the run may not go on.
+        """
         now = time.monotonic()
+        if self.until is not None and now >= self.until:
+            raise OutOfTime
         stage = self.stages.get(what)
         if stage is None or done < stage.done:  # new, or restarted after a failure
             stage = self._begin(what, done, total, now)

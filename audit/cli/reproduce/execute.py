@@ -6,19 +6,20 @@ a plan -> the runs that are not finished, as `python -m audit run` would
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.cli.reproduce import figures
+from audit.cli.reproduce import allowance, figures
 from audit.cli.reproduce import verdicts as pages
 from audit.cli.reproduce.conventions import FORMULAS
 from audit.cli.reproduce.plan import Job, Plan
 from audit.cli.reproduce.published import STRONGEST, PublishedNumber
 from audit.cli.reproduce.verdicts import ComparedNumber, Page, RunRecord
-from audit.config import workspace
 from audit.config.compose import Scenario
+from audit.engine.progress import OutOfTime
 from audit.errors import UserError
 from audit.report import columns
 from audit.scorecard import card as cards
@@ -26,7 +27,8 @@ from audit.scorecard import path
 from audit.scorecard.card import Scorecard, plain
 from audit.scorecard.portable import portable
 
-Audit = Callable[[Scenario, str], int]  # runs one scenario into its folder; failures
+# (scenario, command, until) -> runs it into its folder; how many trials failed
+Audit = Callable[[Scenario, str, float | None], int]
 
 
 class Outcome(NamedTuple):
@@ -39,23 +41,30 @@ class Outcome(NamedTuple):
 
 
 def carry_out(
-    plan: Plan, run: str, audit: Audit, runs: Path, say: Callable[[str], None]
+    plan: Plan,
+    run: str,
+    audit: Audit,
+    runs: Path,
+    say: Callable[[str], None],
+    until: float | None = None,
 ) -> Outcome:
     """Return what there is of one run, after doing what is not yet done.
 
     `audit` does it as `python -m audit run` would; run folders stand in `runs`; `say`
-    prints what happens, in words.
+    prints what happens, in words. With a time `until` which there is time, on a
+    monotonic clock, a run that asks for a GPU is made on what there is.
     """
     jobs, missing = plan.jobs[run][plan.budget], None
-    done = [_finished(job.scenario, runs) for job in jobs]
-    if None in done and (missing := _no_data(jobs[0].scenario)):
+    done = [allowance.finished(job.scenario, runs) for job in jobs]
+    if None in done and (missing := allowance.no_data(jobs[0].scenario)):
         say(f"not run: {run}: {missing}")
         return Outcome([], [_record(run, jobs[0], f"not run: {missing}")], missing)
     device = getattr(plan.expected.runs[run], plan.budget).device
-    if None in done and device == "gpu" and not _gpu():
+    if None in done and device == "gpu" and not _gpu() and until is None:
         # what stands in proves that the path works, and is compared with nothing
-        missing, jobs = "no GPU; a smoke run stood in", plan.jobs[run]["smoke"]
-        done = [_finished(job.scenario, runs) for job in jobs]
+        missing = f"{allowance.missing(jobs[0].scenario)}; a smoke run stood in"
+        jobs = plan.jobs[run]["smoke"]
+        done = [allowance.finished(job.scenario, runs) for job in jobs]
         say(f"not run in full: {run}: no GPU; a smoke run stands in")
     outcome = Outcome([], [], missing)
     for job, card in zip(jobs, done, strict=True):
@@ -63,22 +72,32 @@ def carry_out(
         if card is not None:
             say(f"finished before: {job.command}")
         else:
-            card, failed = _one(job, audit, runs, say)
+            try:
+                card, failed = _one(job, audit, runs, say, until)
+            except OutOfTime:
+                missing = allowance.missing(job.scenario)
+                say(f"not finished: {run}: {missing}; the same command goes on")
         status = failed or missing or "finished"
         outcome.records.append(_record(run, job, status, card))
         if card is None:
-            return outcome._replace(cards=[], failed=failed)
+            return outcome._replace(cards=[], failed=failed, missing=missing)
         outcome.cards.append(card)
     return outcome
 
 
 def _one(
-    job: Job, audit: Audit, runs: Path, say: Callable[[str], None]
+    job: Job,
+    audit: Audit,
+    runs: Path,
+    say: Callable[[str], None],
+    until: float | None,
 ) -> tuple[Scorecard | None, str | None]:
     """Do one run; return its scorecard, or why there is none."""
+    if until is not None and time.monotonic() >= until:
+        raise OutOfTime
     say(f"\n{job.command}")
     try:
-        failures = audit(job.scenario, job.command)
+        failures = audit(job.scenario, job.command, until)
     except UserError as error:
         return None, f"failed: {error}"
     except Exception as error:  # one broken run must not cost the other tables
@@ -86,36 +105,8 @@ def _one(
         return None, f"failed: {type(error).__name__}: {error}"
     if failures:
         return None, f"failed: {failures} of its trials"
-    card = _finished(job.scenario, runs)
+    card = allowance.finished(job.scenario, runs)
     return card, None if card else "failed: it left no scorecard"
-
-
-def _finished(scenario: Scenario, runs: Path) -> Scorecard | None:
-    """Return the scorecard of a whole run of this scenario by this code.
-
-    A run with failed trials is not finished: the same command tries them again.
-    """
-    folder, digest = workspace.place(scenario, runs)
-    try:
-        card = cards.load(folder)
-    except UserError:
-        return None
-    expected = {"scenario_digest": digest, "code": workspace.code_version(scenario)}
-    same = expected.items() <= {k: card.provenance.get(k) for k in expected}.items()
-    return card if same and all(t["status"] != "failed" for t in card.trials) else None
-
-
-def _no_data(scenario: Scenario) -> str | None:
-    """Return why the data are not to be had; a download is tried where there is one."""
-    from audit import data
-
-    if data.where(scenario.data) is not None:
-        return None
-    try:
-        data.load(scenario.data)
-    except data.DataError as error:
-        return f"no {scenario.data}: {error}"
-    return None
 
 
 def _gpu() -> bool:

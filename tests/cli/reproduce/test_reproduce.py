@@ -1,16 +1,21 @@
 """`reproduce`: verdicts, exit codes, resumption, and one tiny source end to end."""
 
 import json
+import math
+import re
+import types
 
 import numpy as np
 import pytest
 
 import audit.__main__ as cli
 from audit import data
-from audit.cli.reproduce import execute, figures, published, verdicts
+from audit.cli.reproduce import allowance, execute, figures, published, verdicts
+from audit.cli.reproduce.plan import Job, Plan
 from audit.cli.reproduce.published import Tolerance
 from audit.cli.reproduce.verdicts import judge
 from audit.config import workspace
+from audit.engine.progress import OutOfTime
 from audit.scorecard import card as cards
 from tests import ROOT, commands, pages
 from tests.cli.reproduce.test_published import BUILT_IN, DRAWN, FILE, written
@@ -143,10 +148,13 @@ class Bench:
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.done, self.mse, self.fails = folder, [], 0.5, False
+        self.most = 99  # runs until the time that is given is spent
         monkeypatch.chdir(folder)
         monkeypatch.setattr(cli, "_audit", self.run)
 
-    def run(self, scenario, command):
+    def run(self, scenario, command, until=None):
+        if until is not None and len(self.done) >= self.most:
+            raise OutOfTime  # as the next report would
         self.done.append((scenario.spec.seed, scenario.spec.runs))
         folder, digest = workspace.open_folder(scenario, cli.RUNS)
         code = workspace.code_version(scenario)
@@ -223,7 +231,7 @@ def test_a_run_that_fails_is_tried_again(bench, monkeypatch, capsys):
     assert bench.reproduce() == 0
     assert bench.done == [(0, 10), (1, 10)]
     monkeypatch.setattr(workspace, "code_version", lambda scenario: "1" * 64)
-    monkeypatch.setattr(cli, "_audit", lambda scenario, command: 1 / 0)
+    monkeypatch.setattr(cli, "_audit", lambda scenario, command, until: 1 / 0)
     assert bench.reproduce() == 1
     assert "ZeroDivisionError: division by zero" in capsys.readouterr().err
 
@@ -248,7 +256,9 @@ def test_without_a_gpu_a_smoke_run_stands_in_and_is_compared_with_nothing(
     assert bench.done == [(0, 1)]
     [number] = bench.page()["numbers"]
     assert (number["verdict"], number["values"]) == ("not run", [])
-    assert "no GPU" in number["verdict_reason"]
+    assert re.fullmatch(
+        r"[\d.]+ h on \d+ cores; a smoke run stood in", number["verdict_reason"]
+    )
     # with one it is run, and then needs none
     bench.mse = 0.5
     monkeypatch.setattr(execute, "_gpu", lambda: True)
@@ -257,6 +267,43 @@ def test_without_a_gpu_a_smoke_run_stands_in_and_is_compared_with_nothing(
     assert bench.reproduce() == 0
     assert bench.done == []
     assert bench.page()["share_reproduced"] == 1
+
+
+def test_a_run_stops_when_its_hours_are_spent_and_goes_on(bench, capsys):
+    """A run that asks for a GPU is made on what there is."""
+    written(bench.folder, FILE.replace("seeds: [0, 1]", "seeds: [0, 1], device: gpu"))
+    bench.most = 1
+    assert bench.reproduce("hours=1") == 0
+    assert bench.done == [(0, 10)]
+    [number] = bench.page()["numbers"]
+    assert number["verdict"] == "not run"
+    assert re.fullmatch(r"[\d.]+ h on \d+ cores", number["verdict_reason"])
+    output = capsys.readouterr().out
+    assert "numbers per hour" in output
+    assert "the same command goes on" in output
+    assert bench.reproduce("hours=1") == 0
+    assert bench.done == [(1, 10)]
+    assert bench.page()["share_reproduced"] == 1
+
+
+def test_what_buys_most_numbers_comes_first(monkeypatch, tmp_path):
+    jobs = {name: {"full": [Job(name, "")]} for name in ("slow", "many", "none")}
+    of = lambda run: types.SimpleNamespace(run=run)  # noqa: E731
+    numbers = [of("slow"), *[of("many")] * 4, of("none")]
+    plan = Plan("mine", None, numbers, "full", jobs)
+    hours = {"slow": 1.0, "many": 2.0, "none": math.inf}
+    monkeypatch.setattr(allowance, "planned", hours.get)
+    monkeypatch.setattr(allowance, "finished", lambda scenario, runs: None)
+    costs = allowance.costs([plan], tmp_path)
+    assert [(c.run, c.hours, c.numbers) for c in costs] == [
+        ("many", 2.0, 4), ("slow", 1.0, 1), ("none", math.inf, 1),
+    ]  # fmt: skip
+    rows = [line.split()[1:] for line in allowance.table(costs).split("\n")[2:]]
+    assert rows == [
+        ["many", "4", "2", "2"], ["slow", "1", "1", "1"], ["none", "1", "no", "data"],
+    ]  # fmt: skip
+    monkeypatch.setattr(allowance, "finished", lambda scenario, runs: "a card")
+    assert {c.hours for c in allowance.costs([plan], tmp_path)} == {0}
 
 
 def test_a_figure_is_drawn_from_published_and_ours(bench):
@@ -314,9 +361,11 @@ def test_all_is_every_source(bench, monkeypatch):
         ("thesis guo", "reproduce which? one of"),
         ("mien", "unknown source 'mien'; did you mean 'mine'?"),
         ("mine budget=smok", "unknown budget 'smok'; did you mean 'smoke'?"),
-        ("mine seed=1", "SOURCE and budget=, not 'seed=1'"),
-        ("mine -m", "SOURCE and budget=, not '-m'"),
+        ("mine seed=1", "SOURCE, budget= and hours=, not 'seed=1'"),
+        ("mine -m", "SOURCE, budget= and hours=, not '-m'"),
         ("mine --config-dir /no/such", "no such folder"),
+        ("mine hours=0", "hours=0: a number above 0, at most 10,000"),
+        ("mine hours=soon", "hours=soon: a number above 0"),
     ],
 )
 def test_words_typed_wrong(bench, words, message, capsys):
