@@ -30,7 +30,7 @@ NonNegativeInt = Annotated[int, Ge(0)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 Adjacency = Literal["replace_one", "add_remove"]
-Optimizer = Literal["sgd", "momentum", "adam"]
+Optimizer = Literal["sgd", "momentum", "half_momentum", "adam"]
 Sampling = Literal["full", "uniform", "poisson", "shuffled"]
 Clipping = Literal["soft", "hard"]
 Updates = Any  # a pytree shaped like the parameters
@@ -484,7 +484,11 @@ class FisherTrace(Protocol):
     def __call__(
         self, key: Array, side: Side, data: TrainingSet, rows: Any, /
     ) -> Array:
-        """Return Tr I about the records at `rows` [m] along the run of `key`: [m]."""
+        """Return Tr I about the records at `rows` [m] along the run of `key`: [m].
+
+        That of noised steps takes a further `accounting.traces.Probing`, and returns
+        `Traced` then.
+        """
 
 
 class LogLikelihood(Protocol):
