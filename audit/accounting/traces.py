@@ -30,7 +30,7 @@ Form = Callable[[jax.Array], jax.Array]  # u [m, d] -> u^T A u [m]
 Law = Literal[
     "exact", "gaussian", "rademacher", "coordinate", "coordinate_replaced", "hutch++"
 ]
-AT_ONCE = 8  # evaluations of an exact sweep in memory at a time
+AT_ONCE = 8  # evaluations of a form in memory at a time
 
 
 @jax.tree_util.register_static
@@ -70,10 +70,18 @@ def estimate(
         return Traced(total, jnp.zeros_like(total))
     if how.law == "hutch++":
         return _sketched(key, form, shape, dtype, how.probes)
-    values = jax.vmap(form)(_directions(how.law, key, how.probes, shape, dtype))
+    directions = _directions(how.law, key, how.probes, shape, dtype)
+    values = _each(form, directions)
     # without replacement: d probes have no error
     remaining = 1 - how.probes / d if how.law == "coordinate" else 1.0
     return Traced(values.mean(0), remaining * _variance(values))
+
+
+def _each(form: Form, directions: jax.Array) -> jax.Array:
+    """Return the form of many directions [k, m, d], AT_ONCE in memory at a time."""
+    if len(directions) <= AT_ONCE:
+        return jax.vmap(form)(directions)
+    return jax.lax.map(form, directions, batch_size=AT_ONCE)
 
 
 def _variance(values: jax.Array) -> jax.Array:
@@ -119,10 +127,10 @@ def _sketched(
     sketch = _directions("rademacher", keys[0], k, shape, dtype)
     span = jax.vmap(lambda u: product(form, u))(sketch)  # [k, m, d]
     q = jnp.linalg.qr(span.transpose(1, 2, 0))[0]  # [m, d, k]
-    inside = jax.vmap(form)(q.transpose(2, 0, 1)).sum(0)
+    inside = _each(form, q.transpose(2, 0, 1)).sum(0)
     u = _directions("rademacher", keys[1], probes - 2 * k, shape, dtype)
     u = u - jnp.einsum("mdk,mek,pme->pmd", q, q, u)
-    rest = jax.vmap(form)(u)
+    rest = _each(form, u)
     return Traced(inside + rest.mean(0), _variance(rest))
 
 

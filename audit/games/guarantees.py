@@ -82,7 +82,7 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
 
     some = np.arange(min(SAMPLE, len(splits.targets.y)))
     pilot = TrainingSet(splits.fixed, take(splits.targets, some)), np.array([n])
-    reading = Reading.planned(key, learner, table.fisher, *pilot, engine=engine)
+    reading = TraceReading.planned(key, learner, table.fisher, *pilot, engine=engine)
 
     def read(method: str, *rows: Any) -> Any:
         """Return readings of every target's record: [targets, trajectories, ...]."""
@@ -158,7 +158,7 @@ def in_turn(
         accounted = np.sort(rng.choice(n, drawn, replace=False))
     pilot = records, accounted[:: -(-len(accounted) // SAMPLE)]
     once: dict[str, Any] = {"engine": engine, "runs": 1}
-    reading = Reading.planned(key, learner, table.fisher, *pilot, **once)
+    reading = TraceReading.planned(key, learner, table.fisher, *pilot, **once)
 
     def read(method: str) -> Any:
         """Return one reading of every record: [records, trajectories] each."""
@@ -206,7 +206,7 @@ def fisher(
     return sweep(method, learner, key, *data, what=what, precise=precise, **more)
 
 
-class Reading:
+class TraceReading:
     """Fisher information of one defense, read as a scenario's `fisher` says.
 
     `probed` says of it what the card shows: the number of `probes`, their part in the
@@ -231,25 +231,25 @@ class Reading:
         data: TrainingSet,
         rows: np.ndarray,
         **more: Any,
-    ) -> Reading:
+    ) -> TraceReading:
         """Return the reading with its number of probes, `auto` of one pilot run.
 
         `data` and `rows` are those of the pilot, `more` is as in `engine.shadow.sweep`.
         """
         steps = isinstance(learner.defense.mechanism, Iterative)
         if wanted == FisherReading() or not steps or learner.defense.fisher is None:
-            return Reading(learner, wanted, None)
+            return TraceReading(learner, wanted, None)
         if wanted.probes != "auto":
-            return Reading(learner, wanted, wanted.probes)
+            return TraceReading(learner, wanted, wanted.probes)
         if wanted.estimator in ("exact", "hutch++"):
             raise UserError(
                 f"fisher.probes=auto: the error of {wanted.estimator} does not follow "
                 f"from that of fewer probes; give a number"
             )
-        pilot = Reading(learner, wanted, PILOT)
+        pilot = TraceReading(learner, wanted, PILOT)
         pilot("fisher", stream(key, "pilot of probes"), data, rows, **more)
         needed = MARGIN * PILOT * (pilot.probed["probe_se"] / wanted.error) ** 2
-        return Reading(learner, wanted, max(2, math.ceil(needed)))
+        return TraceReading(learner, wanted, max(2, math.ceil(needed)))
 
     def __call__(
         self, method: str, key: Array, data: TrainingSet, *rows: Any, **more: Any

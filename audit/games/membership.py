@@ -225,7 +225,7 @@ def _traces(
     slots = np.arange(rows.shape[1])[:most]
     records, engine = TrainingSet(fixed, None, rows), guarantees.one_lane(table.engine)
     pilot = records, slots[: guarantees.SAMPLE]
-    reading = guarantees.Reading.planned(
+    reading = guarantees.TraceReading.planned(
         key, learner, table.fisher, *pilot, engine=engine
     )
     traces = reading("fisher", key, records, slots, engine=engine)

@@ -1,5 +1,7 @@
 """Convolutions without per-example gradients: sums, scores, motions, their memory."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,18 +137,17 @@ def test_a_batch_takes_a_tenth_of_the_memory_of_per_example_gradients(name):
 @pytest.mark.parametrize("seed", range(5))
 def test_probes_of_a_convolutional_network_agree_with_the_exact_sweep(x64, seed):
     """One record of each of five models, 2,000 probes, within 3 standard errors."""
-    task, side, z = setting("cnn_tanh")
+    task, _, z = setting("cnn_tanh")
     side = double(Side(task.init(jax.random.key(seed))))
-    query, z = gradient(task, soft_clip(0.3)), batch.take(z, jnp.array([seed % 3]))
-    form = partial(query.closed_forms.motion, side.params, side, z)
-    shape = 1, z.x[0].size
+    motion = gradient(task, soft_clip(0.3)).closed_forms.motion
+    one = batch.take(z, jnp.array([seed % 3]))
+    form = partial(motion, side.params, side, one)
+    shape, key = (1, one.x[0].size), jax.random.key(seed)
     laws = {"exact": 1, "gaussian": 2000, "rademacher": 2000}
-    got = {
-        law: jax.jit(
-            lambda key, how=Probing(law, n): estimate(how, key, form, shape, float)
-        )(jax.random.key(seed))
-        for law, n in laws.items()
-    }
+    got = {}
+    for law, n in laws.items():
+        read = partial(estimate, Probing(law, n), form=form, shape=shape, dtype=float)
+        got[law] = jax.jit(read)(key)
     for law in ("gaussian", "rademacher"):
         off = got[law].trace - got["exact"].trace
         assert jnp.abs(off) < 3 * jnp.sqrt(got[law].variance)
