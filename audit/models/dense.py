@@ -172,8 +172,7 @@ def _at_positions(a: Any, e: Any, m: Head | None, biased: bool) -> jax.Array:
     """
     bias = e.sum(-2) ** 2 * biased
     if m is None and is_ghost(a.shape[-2], a.shape[-1], e.shape[-1]):
-        grams = (r @ jnp.swapaxes(r, -1, -2) for r in (a, e))
-        return math.prod(grams).sum((-1, -2)) + bias.sum(-1)
+        return (_gram(a) * _gram(e)).sum((-1, -2)) + bias.sum(-1)
     kernel = (jnp.swapaxes(a, -1, -2) @ e) ** 2
     if m is None:
         return kernel.sum((-1, -2)) + bias.sum(-1)
@@ -254,33 +253,62 @@ def clipped_motion(
 
     With g' = (d g / d x) u, s = ||g|| and c = <g, g'> it is
     phi^2 ||g'||^2 + (2 phi phi'/s + phi'^2) c^2. In a layer g' = A'^T B + A^T B' is the
-    gradient of twice as many positions, so that its norm needs no gradient either; c is
-    the derivative of s^2 / 2.
+    gradient of twice as many positions: neither its norm nor c needs a gradient.
     """
-
-    def value(x: Any) -> tuple:
-        passes, offset = _both_ways(stack, params, x, y, to)
-        return passes, _square(stack, passes, to.mask, offset) / 2
-
-    (passes, half), (moved, c) = jax.jvp(value, (x,), (u,))
-    s = jnp.sqrt(jnp.maximum(2 * half, 0))
-    phi, curved = affine.curvature(to.clip, s)
-    return phi**2 * _moved_square(stack, passes, moved, to.mask) + curved * c**2
-
-
-def _moved_square(stack: Stack, passes: _Passes, moved: _Passes, mask: Any) -> Any:
-    """Return the squared norm of what the masked gradients move by [m]."""
-    square = jnp.zeros(passes.inputs[0].shape[:1], passes.inputs[0].dtype)
-    layers = zip(stack.layers, *passes, *moved, _masks(stack, mask), strict=True)
+    offset = masked(to.mask, to.offset)
+    both = lambda x: _both_ways(stack, params, x, y, to)[0]  # noqa: E731
+    passes, moved = jax.jvp(both, (x,), (u,))
+    c = jnp.zeros(x.shape[:1], x.dtype)
+    square = c
+    layers = zip(stack.layers, *passes, *moved, _masks(stack, to.mask), strict=True)
     for name, a, e, da, de, m in layers:
         rows = [r if r.ndim > 2 else r[:, None] for r in (a, e, da, de)]
-        a, e, da, de = rows
-        both = jnp.concatenate([da, a], -2), jnp.concatenate([e, de], -2)
-        square += _at_positions(*both, m, biased=False)
-        if name not in stack.unbiased:
-            bias = de.sum(-2) ** 2
-            square += (bias if m is None else bias * m.bias).sum(-1)
-    return square
+        kernel, bias = _motion((rows[0], rows[1]), (rows[2], rows[3]), m)
+        each = kernel if name in stack.unbiased else [*map(jnp.add, kernel, bias)]
+        c, square = c + each[0], square + each[1]
+    if offset is not None:  # <offset, g'>: it adds to g, and not to g'
+        layers = zip(*passes, *moved, _heads(stack, offset), strict=True)
+        for a, e, da, de, h in layers:
+            part = (da @ h.kernel) * e + affine.affine(h, a) * de
+            c += part.sum(tuple(range(1, part.ndim)))
+    phi, curved = affine.curvature(to.clip, _norm(stack, passes, to.mask, offset))
+    return phi**2 * square + curved * c**2
+
+
+def _motion(at: tuple, moved: tuple, m: Head | None) -> tuple:
+    """Return <G, G'> and ||G'||^2 [m] of a layer's kernel, and the same of its bias.
+
+    G = m o A^T E and G' = m o (A'^T E + A^T E'); all are [m, T, width].
+    """
+    (a, e), (da, de) = at, moved
+    change = de.sum(-2)
+    bias = e.sum(-2) * change, change**2
+    if m is not None and m.bias is not None:
+        bias = tuple(m.bias * b for b in bias)
+    bias = tuple(b.sum(-1) for b in bias)
+    if m is None and is_ghost(2 * a.shape[-2], a.shape[-1], e.shape[-1]):
+        grams = [_gram(jnp.concatenate(r, -2)) for r in ((a, da), (e, de))]
+        (aa, ad, dd), (ee, ef, ff) = (_blocks(g) for g in grams)
+        flip = jnp.swapaxes(ad, -1, -2)
+        inner = (flip * ee).sum((-1, -2)) + (aa * ef).sum((-1, -2))
+        square = dd * ee + 2 * flip * ef + aa * ff
+        return (inner, square.sum((-1, -2))), bias
+    outer = lambda a, e: jnp.einsum("itd,itp->idp", a, e)  # noqa: E731
+    kernel, change = outer(a, e), outer(da, e) + outer(a, de)
+    pair = kernel * change, change**2
+    if m is not None:
+        pair = pair[0] * m.kernel, pair[1] * m.kernel
+    return tuple(p.sum((-1, -2)) for p in pair), bias
+
+
+def _gram(rows: Any) -> Any:
+    return rows @ jnp.swapaxes(rows, -1, -2)
+
+
+def _blocks(gram: Any) -> tuple:
+    """Return the blocks of a Gram matrix of [R; R']: R R^T, R R'^T, R' R'^T."""
+    t = gram.shape[-1] // 2
+    return gram[..., :t, :t], gram[..., :t, t:], gram[..., t:, t:]
 
 
 def _raw(
