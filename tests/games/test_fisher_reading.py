@@ -41,6 +41,7 @@ def test_an_exact_sweep_is_the_closed_form_and_some_records_are_some(closed):
     assert (card["records"], card["every"], card["probe_se"]) == (15, 3, 0)
 
 
+@pytest.mark.slow
 def test_auto_meets_its_error(closed):
     got = accounted(estimator="gaussian", probes="auto", error=0.05)
     probed = got.probed

@@ -88,7 +88,7 @@ NORMS = {
     "nnx convolution": f"{MADE} or a convolution",
 }
 
-QUICK = ("no bias", "convolution")
+QUICK = ("no bias",)
 
 
 @pytest.mark.parametrize(
