@@ -109,9 +109,9 @@ def test_a_sum_in_parts_is_the_sum():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn_tanh", "lenet", "cnn_tanh_deep"])
-def test_a_batch_takes_a_tenth_of_the_memory_of_per_example_gradients(name):
+def test_600_records_take_a_tenth_of_the_memory_of_per_example_gradients(name):
     """By the compiler's count."""
-    shape, n = ((32, 32, 3), 200) if "deep" in name else ((28, 28, 1), 600)
+    shape, n = (32, 32, 3) if "deep" in name else (28, 28, 1), 600
     task = NETWORKS[name](shape, 10)
     params = jax.eval_shape(task.init, jax.random.key(0))
     query = gradient(task, soft_clip(1.0))
