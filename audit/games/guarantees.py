@@ -154,7 +154,7 @@ def in_turn(
     runs = _trajectories(learner, table)
     drawn, accounted = table.fisher.records, np.arange(n)
     if drawn is not None and drawn < n:
-        rng = np.random.default_rng(table.problem.splits.fixed.y.sum() + drawn)
+        rng = np.random.default_rng(drawn)  # the same records for every defense
         accounted = np.sort(rng.choice(n, drawn, replace=False))
     pilot = records, accounted[:: -(-len(accounted) // SAMPLE)]
     once: dict[str, Any] = {"engine": engine, "runs": 1}
