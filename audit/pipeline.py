@@ -28,7 +28,7 @@ from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
 from audit.games import base, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
-from audit.games.guarantees import Guarantees, calibrated
+from audit.games.guarantees import Guarantees, calibrated, check_smooth
 from audit.games.rows import Audited, SelfChecks
 from audit.models import pretrain
 from audit.rng import stream
@@ -75,6 +75,8 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
     weights, trajectories = _lpips_weights(), spec.accounting_runs
     table = Table(problem, engine, spec.runs, weights, trajectories, spec.delta)
+    table = table._replace(fisher=spec.fisher)
+    check_smooth(problem.task, spec.fisher)
     played = table, game, attacks
     for learner in learners:
         if game.fits is not None:

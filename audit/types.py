@@ -30,7 +30,7 @@ NonNegativeInt = Annotated[int, Ge(0)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 
 Adjacency = Literal["replace_one", "add_remove"]
-Optimizer = Literal["sgd", "momentum", "adam"]
+Optimizer = Literal["sgd", "momentum", "half_momentum", "adam"]
 Sampling = Literal["full", "uniform", "poisson", "shuffled"]
 Clipping = Literal["soft", "hard"]
 Updates = Any  # a pytree shaped like the parameters
@@ -138,7 +138,7 @@ class Task(NamedTuple):
     label_private: bool = False
     linear: Any = None  # (params -> affine.Head, Head -> params) if logits are affine
     smooth: bool = True  # gradients are continuous in x; False = no Fisher reading
-    dense: Any = None  # dense.Stack, where the model consists of dense layers
+    dense: Any = None  # dense.Stack, where every parameter is a layer's
     notes: tuple[str, ...] = ()  # what a card says of a model that is not the suite's
 
 
@@ -174,6 +174,13 @@ class ContributionTrace(Protocol):
         """Return ||d fn / d x||_F^2 of each example [m]."""
 
 
+class ContributionMotion(Protocol):
+    def __call__(
+        self, params: Any, side: Side, examples: Examples, directions: Array, /
+    ) -> Array:
+        """Return ||(d fn / d x) u||^2 of each example [m] along directions [m, d]."""
+
+
 class ContributionScore(Protocol):
     def __call__(
         self, params: Any, side: Side, examples: Examples, update: Updates, /
@@ -196,6 +203,8 @@ class ClosedForms(NamedTuple):
     trace: ContributionTrace | None = None
     score: ContributionScore | None = None
     information: ContributionInformation | None = None
+    motion: ContributionMotion | None = None
+    part: int | None = None  # examples in memory at a time, at most; None = all
 
 
 class Query(NamedTuple):
@@ -475,7 +484,11 @@ class FisherTrace(Protocol):
     def __call__(
         self, key: Array, side: Side, data: TrainingSet, rows: Any, /
     ) -> Array:
-        """Return Tr I about the records at `rows` [m] along the run of `key`: [m]."""
+        """Return Tr I about the records at `rows` [m] along the run of `key`: [m].
+
+        That of noised steps takes a further `accounting.traces.Probing`, and returns
+        `Traced` then.
+        """
 
 
 class LogLikelihood(Protocol):

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+
+from audit.accounting.traces import Law, Probing, estimate
 
 EDGE, NODES = 12.0, 4001  # trapezoid rule; agrees with adaptive quadrature to 1e-13
 APART = 100.0  # a larger shift gives the same r = 1 at every node
@@ -43,38 +45,27 @@ def hutchinson(
     fn: Callable,
     x: jax.Array,
     probes: int,
-    law: Literal["rademacher", "gaussian", "coordinate"] = "rademacher",
+    law: Law = "rademacher",
 ) -> tuple[jax.Array, jax.Array]:
     """Estimate ||d fn / d x||_F^2 = E ||J u||^2 from random directions u.
 
-    E u u^T is the identity for the first two laws. `coordinate` draws directions e_i
-    without replacement and scales by d (Guo et al. 2022, whose code draws one only).
-    `fn` is [*features] -> pytree, x one example; the key is split once per probe.
+    The laws are those of `traces`; `coordinate` is that of Guo et al. (2022), whose
+    code draws one coordinate only. `fn` is [*features] -> pytree, x one example.
 
     Returns:
       The estimate and its standard error; it and the error's square are unbiased. The
       error of one probe is nan.
 
     Raises:
-      ValueError: if there are more probes than coordinates, for `coordinate`.
+      ValueError: as `traces.estimate`.
     """
-    d = x.size
-    if law == "coordinate":
-        if probes > d:
-            raise ValueError(f"probes={probes} is more than the {d} coordinates of x")
-        chosen = jax.random.permutation(key, d)[:probes]
-        directions = d**0.5 * jax.nn.one_hot(chosen, d, dtype=x.dtype)
-    else:
-        draw = {"rademacher": jax.random.rademacher, "gaussian": jax.random.normal}[law]
-        keys = jax.random.split(key, probes)
-        directions = jax.vmap(lambda k: draw(k, (d,), x.dtype))(keys)
-    value = jax.vmap(lambda u: _square(jax.jvp(fn, (x,), (u.reshape(x.shape),))[1]))(
-        directions
-    )
-    spread = value.std(ddof=1) if probes > 1 else jnp.full((), jnp.nan, value.dtype)
-    # without replacement: d probes have no error
-    remaining = 1 - probes / d if law == "coordinate" else 1.0
-    return value.mean(), (remaining / probes) ** 0.5 * spread
+
+    def form(u: jax.Array) -> jax.Array:
+        return _square(jax.jvp(fn, (x,), (u.reshape(x.shape),))[1])[None]
+
+    how = Probing(law, probes)
+    value, variance = estimate(how, key, form, (1, x.size), x.dtype)
+    return value[0], jnp.sqrt(variance[0])
 
 
 def mixture_moments(q: Any, nu: Any) -> tuple[jax.Array, jax.Array]:

@@ -17,7 +17,13 @@ from pydantic import BaseModel, ValidationError
 from audit import data as data_sets
 from audit.config import cuts, registry, scenario_file
 from audit.config.registry import Setting
-from audit.config.schema import DataSet, Features, ScenarioSpec, SplitSizes
+from audit.config.schema import (
+    DataSet,
+    Features,
+    FisherReading,
+    ScenarioSpec,
+    SplitSizes,
+)
 from audit.data import Dataset, local
 from audit.errors import UserError, did_you_mean
 from audit.types import Lanes, Positive
@@ -84,6 +90,7 @@ class Scenario(NamedTuple):
             **words("task", "features"),
             "splits": self.splits.model_dump(),
             **words("pretrain"),
+            **words(*["fisher"] * (self.spec.fisher != FisherReading())),
             **words("runs", "accounting_runs", "delta"),
             "defense": line_up(self.defenses),
             "attack": line_up(self.attacks),
@@ -281,6 +288,12 @@ def play(scenario: Scenario) -> Any:
     if scenario.bounds and not game.squared_error:
         raise UserError(
             f"bounds: the game {name} has no squared errors; leave them out"
+        )
+    if scenario.spec.fisher.records is not None and (game.targets or scenario.attacks):
+        raise UserError(
+            f"fisher.records={scenario.spec.fisher.records}: some of the records are "
+            f"accounted for where each is the target in turn and nobody attacks: take "
+            f"attacks=[] in a game like leave_one_out"
         )
     if game.check is not None:
         game.check(scenario)

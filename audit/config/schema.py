@@ -75,6 +75,25 @@ class Pretrain(Section):
     weight_decay: NonNegative = 1e-4
 
 
+class FisherReading(Section):
+    """How Fisher information is read along noised steps; see `accounting.traces`.
+
+    Where there is a closed form it is used, whatever `estimator` says.
+    """
+
+    estimator: Literal[
+        "exact", "gaussian", "rademacher", "coordinate", "coordinate_replaced",
+        "hutch++",
+    ] = "rademacher"  # fmt: skip
+    probes: Annotated[int, Interval(ge=2, le=10**5)] | Literal["auto"] = 8  # per record
+    # and step; `auto` = as many as `error` needs
+    error: Annotated[float, Interval(gt=0, lt=1)] = 0.05  # relative standard error of
+    # the median record's dFIL that `auto` meets, of what probes contribute
+    every: Count = 1  # steps of which one, drawn at random, stands for all of them
+    records: Annotated[int, Interval(ge=2)] | None = None  # drawn at random; None = all
+    precision: Literal["double", "single"] = "double"
+
+
 class DataSet(Section):
     """What a scenario does on one data set.
 
@@ -128,6 +147,7 @@ class ScenarioSpec(Section):
     accounting_runs: Runs = 1
     delta: Share = 1e-9
     pretrain: Pretrain = Pretrain()
+    fisher: FisherReading = FisherReading()
     training: dict[str, Any] = {}
     defenses: Annotated[LineUp, Len(1)]
     defense: dict[str, dict[str, Any]] = {}

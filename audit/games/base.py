@@ -17,6 +17,7 @@ from jax import Array
 
 from audit import data
 from audit.config.compose import Entry, Scenario
+from audit.config.schema import FisherReading
 from audit.engine.shadow import Engine, Learner, sweep
 from audit.errors import did_you_mean
 from audit.mechanisms.output_perturbation import objective_of
@@ -114,6 +115,7 @@ class Table(NamedTuple):
     lpips: Any = None  # weights, or the reason why there are none
     trajectories: int = 1  # that are accounted for, per target
     delta: float = 0.0  # at which epsilon is given
+    fisher: FisherReading = FisherReading()
     floor: np.ndarray | None = None  # [targets] error of who ignores the release
     digest: str = ""  # of all that can change what an attack gets, but for the attack
 

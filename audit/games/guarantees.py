@@ -15,14 +15,17 @@ from scipy import optimize, special  # scipy.stats takes half a second to import
 
 from audit.accounting import bounds, rdp, reconstruction_robustness
 from audit.accounting.finite_prior import finite_prior
+from audit.accounting.traces import Probing
 from audit.config import registry
 from audit.config.compose import NOISE, Entry
+from audit.config.schema import FisherReading
 from audit.data.pool import originals
 from audit.engine.precision import double
 from audit.engine.shadow import Engine, Learner, sweep
 from audit.errors import UserError
 from audit.games.base import Problem, Table, repeated, take
 from audit.mechanisms.output_perturbation import objective_of
+from audit.models.smoothness import jumps
 from audit.rng import stream
 from audit.scorecard.claims import PublishedClaim, published_claims
 from audit.types import (
@@ -42,6 +45,8 @@ from audit.types import (
 STATISTICS: dict[str, Callable] = {"mean": np.mean, "median": np.median, "max": np.max}
 _BRACKETS = 10  # powers of 4 among which the noise for an epsilon is looked for
 MATRIX = 2**27  # entries of Fisher matrices' factors, at most: 1 GiB
+PILOT = 4  # probes of the run that tells how many are needed
+MARGIN = 1.3  # a spread of 4 probes is too small by that, squared: the median of chi^2
 SAMPLE = 100  # records that tell the error of dFIL where one trajectory was asked for
 POOL = 1000  # images per class of whose distances a bound is made, at most
 ADJACENCIES: tuple[Adjacency, ...] = ("replace_one", "add_remove")
@@ -60,6 +65,8 @@ class Guarantees(NamedTuple):
     rdp2: float | None = None  # Renyi divergence of order 2, replace-one
     eta: np.ndarray | None = None  # [targets] sqrt of the largest eigenvalue of I
     nominal: tuple[PublishedClaim, ...] = ()  # what the publication claims
+    probed: Mapping[str, float] = MappingProxyType({})  # how traces were estimated
+    rows: np.ndarray | None = None  # of the records accounted for; None = all
     arrays: Mapping[str, np.ndarray] = MappingProxyType({})  # more, for figures
     fields: Mapping[str, Any] = MappingProxyType({})  # more, of the card's row
 
@@ -73,16 +80,20 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
     records = TrainingSet(splits.fixed, repeated(splits.targets, each))
     n = len(splits.fixed.y)
 
+    some = np.arange(min(SAMPLE, len(splits.targets.y)))
+    pilot = TrainingSet(splits.fixed, take(splits.targets, some)), np.array([n])
+    reading = TraceReading.planned(key, learner, table.fisher, *pilot, engine=engine)
+
     def read(method: str, *rows: Any) -> Any:
         """Return readings of every target's record: [targets, trajectories, ...]."""
-        readings = fisher(method, key, learner, records, *rows, engine=engine)
+        readings = reading(method, key, records, *rows, engine=engine)
         return jax.tree.map(lambda a: a.reshape(-1, each, *a.shape[1:]), readings)
 
     def again(some: np.ndarray) -> np.ndarray:
         """Return the traces of some targets along another trajectory [m, 1]."""
         data = TrainingSet(splits.fixed, take(splits.targets, some))
         other = stream(key, "error of dFIL")
-        return fisher("fisher", other, learner, data, np.array([n]), engine=engine)
+        return reading("fisher", other, data, np.array([n]), engine=engine)
 
     more: list[Bound] = []
     if _has_matrix(learner, len(splits.targets.y) * each):
@@ -95,7 +106,8 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
     error = _error(learner, readings[0], again)
     more += _finite_prior(stream(key, "finite prior"), learner, splits, engine)
-    return guarantees._replace(bounds=(*guarantees.bounds, *more), dfil_error=error)
+    limits = (*guarantees.bounds, *more)
+    return guarantees._replace(bounds=limits, dfil_error=error, probed=reading.probed)
 
 
 def _only(a: np.ndarray) -> np.ndarray:
@@ -132,29 +144,42 @@ def in_turn(
 ) -> Guarantees:
     """Account for every fixed record, as the target in one training set of them all.
 
-    `columns` of a record are what eta is about, None = the whole record; with columns,
-    bounds on squared errors of the whole record are left out.
+    Or for some of them, drawn at random, where `Table.fisher` says how many. `columns`
+    of a record are what eta is about, None = the whole record; with columns, bounds on
+    squared errors of the whole record are left out.
     """
     fixed = table.problem.splits.fixed
     n, records = len(fixed.y), TrainingSet(fixed, None)
     engine = one_lane(table.engine)._replace(store=None)
     runs = _trajectories(learner, table)
+    drawn, accounted = table.fisher.records, np.arange(n)
+    if drawn is not None and drawn < n:
+        rng = np.random.default_rng(drawn)  # the same records for every defense
+        accounted = np.sort(rng.choice(n, drawn, replace=False))
+    pilot = records, accounted[:: -(-len(accounted) // SAMPLE)]
+    once: dict[str, Any] = {"engine": engine, "runs": 1}
+    reading = TraceReading.planned(key, learner, table.fisher, *pilot, **once)
 
     def read(method: str) -> Any:
         """Return one reading of every record: [records, trajectories] each."""
-        rows = (np.arange(n), columns) if method == "fil" else (np.arange(n),)
+        rows = (accounted, columns) if method == "fil" else (accounted,)
         more: dict[str, Any] = {"engine": engine, "runs": runs}
-        readings = fisher(method, key, learner, records, *rows, **more)
+        readings = reading(method, key, records, *rows, **more)
         return jax.tree.map(np.transpose, readings)
 
     def again(some: np.ndarray) -> np.ndarray:
         """Return the traces of some records along another trajectory [m, 1]."""
-        other, more = stream(key, "error of dFIL"), {"engine": engine, "runs": 1}
-        return fisher("fisher", other, learner, records, some, **more).T
+        other = stream(key, "error of dFIL")
+        return reading("fisher", other, records, accounted[some], **once).T
 
     readings, squared = _readings(learner, read), columns is None
-    guarantees = of_readings(learner, readings, table, fixed, n, squared=squared)
-    guarantees = guarantees._replace(dfil_error=_error(learner, readings[0], again))
+    some = take(fixed, accounted)
+    guarantees = of_readings(learner, readings, table, some, n, squared=squared)
+    guarantees = guarantees._replace(
+        dfil_error=_error(learner, readings[0], again),
+        probed=reading.probed,
+        rows=None if len(accounted) == n else accounted,
+    )
     mechanism = learner.defense.mechanism
     if not isinstance(mechanism, Minimiser) or mechanism.anatomy is None:
         return guarantees
@@ -168,10 +193,98 @@ def one_lane(engine: Engine) -> Engine:
     return engine._replace(lanes=Lanes(1, engine.lanes.memory_gib))
 
 
-def fisher(method: str, key: Array, learner: Learner, *data: Any, **more: Any) -> Any:
-    """Return what `engine.shadow.sweep` does of a reading, in float64."""
+def fisher(
+    method: str,
+    key: Array,
+    learner: Learner,
+    *data: Any,
+    precise: bool = True,
+    **more: Any,
+) -> Any:
+    """Return what `engine.shadow.sweep` does of a reading, in float64 by default."""
     what, key = f"{learner.label}: Fisher information", stream(key, "fisher")
-    return sweep(method, learner, key, *data, what=what, precise=True, **more)
+    return sweep(method, learner, key, *data, what=what, precise=precise, **more)
+
+
+class TraceReading:
+    """Fisher information of one defense, read as a scenario's `fisher` says.
+
+    `probed` says of it what the card shows: the number of `probes`, their part in the
+    relative standard error of the median record's dFIL (`probe_se`), and of how many
+    steps one was accounted for (`every`). Empty where the defaults are used.
+    """
+
+    def __init__(
+        self, learner: Learner, wanted: FisherReading, probes: int | None
+    ) -> None:
+        self.learner, self.wanted, self.how = learner, wanted, None
+        self.probed: dict[str, float] = {}
+        if probes is not None:
+            self.how = Probing(wanted.estimator, probes, wanted.every)
+            self.probed = {"probes": float(probes), "every": float(wanted.every)}
+
+    @staticmethod
+    def planned(
+        key: Array,
+        learner: Learner,
+        wanted: FisherReading,
+        data: TrainingSet,
+        rows: np.ndarray,
+        **more: Any,
+    ) -> TraceReading:
+        """Return the reading with its number of probes, `auto` of one pilot run.
+
+        `data` and `rows` are those of the pilot, `more` is as in `engine.shadow.sweep`.
+        """
+        steps = isinstance(learner.defense.mechanism, Iterative)
+        if wanted == FisherReading() or not steps or learner.defense.fisher is None:
+            return TraceReading(learner, wanted, None)
+        if wanted.probes != "auto":
+            return TraceReading(learner, wanted, wanted.probes)
+        if wanted.estimator in ("exact", "hutch++"):
+            raise UserError(
+                f"fisher.probes=auto: the error of {wanted.estimator} does not follow "
+                f"from that of fewer probes; give a number"
+            )
+        pilot = TraceReading(learner, wanted, PILOT)
+        pilot("fisher", stream(key, "pilot of probes"), data, rows, **more)
+        needed = MARGIN * PILOT * (pilot.probed["probe_se"] / wanted.error) ** 2
+        return TraceReading(learner, wanted, max(2, math.ceil(needed)))
+
+    def __call__(
+        self, method: str, key: Array, data: TrainingSet, *rows: Any, **more: Any
+    ) -> Any:
+        """Return what `fisher` does, by this reading's settings."""
+        if method != "fisher" or self.how is None:
+            return fisher(method, key, self.learner, data, *rows, **more)
+        more["precise"] = self.wanted.precision == "double"
+        read = fisher(method, key, self.learner, data, *rows, self.how, **more)
+        trace, variance = read.trace.mean(0), read.variance.sum(0)
+        error = np.sqrt(variance) / len(read.trace)
+        if read.trace.shape[-1] == 1:  # a record per lane
+            trace, error = read.trace[:, 0], np.sqrt(read.variance[:, 0])
+        relative = error[trace > 0] / trace[trace > 0]
+        self.probed["probe_se"] = float(np.median(relative)) if len(relative) else 0.0
+        return read.trace
+
+
+def check_smooth(task: Task, wanted: FisherReading) -> None:
+    """Refuse settings for a reading that does not exist.
+
+    Raises:
+      UserError: naming the layer whose slope jumps.
+    """
+    if wanted == FisherReading() or task.smooth:
+        return
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), params)
+    x = np.zeros(task.features, np.float32)
+    jump = jumps(lambda x: task.logits(zeros, x), x)[0]
+    raise UserError(
+        f"fisher: {task.name} has no Fisher reading: {jump.name}"
+        f"{f' after {jump.after}' if jump.after else ''}: {jump.why}; take smooth "
+        f"activations and average pooling, or leave the settings of `fisher` out"
+    )
 
 
 def _trajectories(learner: Learner, table: Table) -> int:

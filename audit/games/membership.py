@@ -224,7 +224,11 @@ def _traces(
     rows = design.rows(member)
     slots = np.arange(rows.shape[1])[:most]
     records, engine = TrainingSet(fixed, None, rows), guarantees.one_lane(table.engine)
-    traces = guarantees.fisher("fisher", key, learner, records, slots, engine=engine)
+    pilot = records, slots[: guarantees.SAMPLE]
+    reading = guarantees.TraceReading.planned(
+        key, learner, table.fisher, *pilot, engine=engine
+    )
+    traces = reading("fisher", key, records, slots, engine=engine)
     each = np.full(member.shape, np.nan)
     at, slot = np.nonzero(rows[:, slots] >= 0)
     each[at, rows[at, slot]] = traces[at, slot]

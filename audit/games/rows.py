@@ -124,7 +124,9 @@ def _dfil(guarantees: Guarantees) -> dict[str, Any] | None:
     summary |= {f"sqrt_{k}": summed(np.sqrt(each)) for k, summed in STATISTICS.items()}
     if error is not None:
         summary["relative_se"] = error
-    return summary
+    if guarantees.rows is not None:
+        summary["records"] = float(len(guarantees.rows))
+    return summary | dict(guarantees.probed)
 
 
 def _eta(guarantees: Guarantees) -> dict[str, Any] | None:
@@ -383,6 +385,8 @@ def _pictures(
         for values in (guarantees.dfil, guarantees.eta):
             if values is not None:
                 order = np.argsort(values, kind="stable")
+                if guarantees.rows is not None:
+                    order = guarantees.rows[order]
                 shown |= {*order[:EXTREMES].tolist(), *order[-EXTREMES:].tolist()}
     kept["shown"] = np.array(sorted(shown), int)
     return kept | {"shown_x": problem.pictures[kept["shown"]]}

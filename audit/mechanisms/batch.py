@@ -66,29 +66,43 @@ def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -
 
     Without one, MICRO_BATCH contributions are held in memory at a time.
     """
-    if query.closed_forms.total is not None:
-        return query.closed_forms.total(params, side, z, weight)
-    one = lambda z: query.fn(params, side, z)  # noqa: E731
-    return _in_parts(one, params, z, weight)
+    total, part = query.closed_forms.total, query.closed_forms.part
+    if total is None:
+        one = lambda z: query.fn(params, side, z)  # noqa: E731
+        return _in_parts(_weighted(one), params, z, weight, MICRO_BATCH)
+    if part is None or len(z.y) <= part:
+        return total(params, side, z, weight)
+    some = lambda z, w: total(params, side, z, w)  # noqa: E731
+    return _in_parts(some, params, z, weight, part)
 
 
-def _in_parts(one: Callable, like: Any, z: Any, weight: Any) -> Any:
-    """Return sum_i w_i one(z_i), a pytree like `like`, MICRO_BATCH at a time."""
+def _weighted(one: Callable) -> Callable:
+    """Return (records, weights) -> sum_i w_i one(z_i)."""
+
+    def some(z: Any, w: Any) -> Any:
+        each = jax.vmap(one)(z)
+        return jax.tree.map(lambda g: jnp.tensordot(w.astype(g.dtype), g, 1), each)
+
+    return some
+
+
+def _in_parts(some: Callable, like: Any, z: Any, weight: Any, part: int) -> Any:
+    """Return the sum of some(records, weights), like `like`, `part` records at a time.
+
+    A record of weight 0, which fills the last part, takes no part in it.
+    """
     n = len(jax.tree.leaves(z)[0])
     weight = jnp.ones(n) if weight is None else weight
-    pad = -n % MICRO_BATCH
+    pad = -n % part
     z, weight = jax.tree.map(
         lambda a: jnp.pad(a, [(0, pad)] + [(0, 0)] * (a.ndim - 1)).reshape(
-            -1, MICRO_BATCH, *a.shape[1:]
+            -1, part, *a.shape[1:]
         ),
         (z, weight),
     )
 
     def add(total: Any, part: tuple) -> tuple:
-        some, w = part
-        each = jax.vmap(one)(some)
-        here = jax.tree.map(lambda g: jnp.tensordot(w.astype(g.dtype), g, 1), each)
-        return jax.tree.map(jnp.add, total, here), None
+        return jax.tree.map(jnp.add, total, some(*part)), None
 
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, like), (z, weight))[0]
 
@@ -140,7 +154,8 @@ def known_and_noised(
         contribution = query.fn(state.params, state.side, z)
         return noise.sample(jax.random.fold_in(key, row), contribution)
 
-    total = _in_parts(one, state.params, (fixed, rows), weight)
+    parts = (fixed, rows), weight, MICRO_BATCH
+    total = _in_parts(_weighted(one), state.params, *parts)
     if data.target is None:
         return None, total
     drawn = one((data.target, jnp.asarray(count(data) - 1)))

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from audit.accounting import fisher
+from audit.accounting.traces import Probing, Traced, estimate
 from audit.mechanisms import batch as batches
 from audit.mechanisms.query import Side, masked, start
 from audit.rng import stream
@@ -40,7 +41,7 @@ from audit.types import (
     Trait,
 )
 
-TRACE_PROBES = 8  # Rademacher probes per step where no closed form exists
+PART = 32  # records whose traces are estimated at a time
 
 
 def predictor(task: Task) -> Callable:
@@ -113,6 +114,7 @@ def noisy_sgd(
 
     mechanism = Iterative(query, sampler, noise, init, step, steps, refresh)
     readable = noise.precision is not None
+    estimable = readable and query.smooth
     gaussian = noise.stddev is not None  # `_log_likelihood` holds for no other law
     traits: dict[Trait, bool] = {
         "noisy_sgd": True,
@@ -126,7 +128,7 @@ def noisy_sgd(
         prepare=prepare,
         train=train,
         predict=predictor(task),
-        fisher=partial(_fisher, mechanism) if readable and query.smooth else None,
+        fisher=partial(_fisher, mechanism) if estimable else None,
         log_likelihood=partial(_log_likelihood, mechanism) if gaussian else None,
         rdp=rdp if readable else None,
         pld=pld if readable else None,
@@ -169,27 +171,61 @@ def _advance(
 
 
 def _along(
-    mechanism: Iterative, key: jax.Array, side: Side, data: TrainingSet, read: Callable
+    mechanism: Iterative,
+    key: jax.Array,
+    side: Side,
+    data: TrainingSet,
+    read: Callable,
+    every: int = 1,
 ) -> Any:
-    """Return the sum of `read(StepView)` over the steps of one run."""
+    """Return the sum of `read(StepView)` over the steps of one run.
 
-    def body(carry: tuple, _: None) -> tuple:
+    With `every` above 1 the sum is of `Traced`, and one step of each stretch of so many
+    stands for the stretch. It is drawn once for all runs, so that the others' readings
+    are not computed.
+    """
+
+    def body(carry: tuple, weight: Any) -> tuple:
         state, total = carry
         state, view = mechanism.step(key, state, data)
-        return (state, jax.tree.map(jnp.add, total, read(view))), None
+        if weight is None:
+            more = read(view)
+        else:
+            counted = lambda view: read(view).scaled(weight)  # noqa: E731
+            more = jax.lax.cond(weight > 0, counted, lambda view: zero, view)
+        return (state, jax.tree.map(jnp.add, total, more)), None
 
     state = mechanism.init(key, side)
     shape = jax.eval_shape(lambda s: read(mechanism.step(key, s, data)[1]), state)
     zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shape)
-    return jax.lax.scan(body, (state, zero), length=mechanism.steps)[0][1]
+    weights = None if every == 1 else jnp.asarray(_drawn(mechanism.steps, every))
+    first = state, zero
+    return jax.lax.scan(body, first, weights, length=mechanism.steps)[0][1]
+
+
+def _drawn(steps: int, every: int) -> np.ndarray:
+    """Return how many steps each step stands for [steps]; one per stretch does."""
+    rng, weights = np.random.default_rng(every), np.zeros(steps)
+    for first in range(0, steps, every):
+        length = min(every, steps - first)
+        weights[first + rng.integers(length)] = length
+    return weights
 
 
 def _fisher(
-    mechanism: Iterative, key: jax.Array, side: Side, data: TrainingSet, rows: Any
+    mechanism: Iterative,
+    key: jax.Array,
+    side: Side,
+    data: TrainingSet,
+    rows: Any,
+    how: Probing | None = None,
 ) -> Any:
-    read = step_information(mechanism, key, data, rows)
+    """Return `Defense.fisher`; with settings for what is estimated, `Traced`."""
+    probing = how or Probing()
+    read = step_traces(mechanism, key, data, rows, probing)
     assert read is not None  # there is noise, and the query is smooth
-    return _along(mechanism, key, side, data, read)
+    total = _along(mechanism, key, side, data, read, probing.every)
+    return total.trace if how is None else total
 
 
 def step_information(
@@ -200,26 +236,40 @@ def step_information(
     The rows are those of the training set, and slot N is the target; `key` is that of
     the run. None without noise, or with a query that is not smooth.
     """
+    read = step_traces(mechanism, key, data, rows)
+    return None if read is None else lambda view: read(view).trace
+
+
+def step_traces(
+    mechanism: Iterative,
+    key: jax.Array,
+    data: TrainingSet,
+    rows: Any,
+    how: Probing = Probing(),  # noqa: B008
+) -> Callable | None:
+    """Return StepView -> `Traced` [m]; as `step_information`."""
     query, sampler, noise, *_ = mechanism
     if noise.precision is None or not query.smooth:
         return None
     n = batches.count(data)
 
-    def of_release(view: StepView, rows: Any) -> jax.Array:
+    def of_release(view: StepView, rows: Any) -> Traced:
         probe_key = stream(jax.random.fold_in(key, view.t), "probes")
         z = batches.records(data, rows)
-        return information(query, noise, probe_key, view.side, view.params, z)
+        return traced(query, noise, probe_key, view.side, view.params, z, how)
 
-    def read(view: StepView) -> jax.Array:
+    def read(view: StepView) -> Traced:
         if sampler.fisher_factor is not None:
-            return sampler.fisher_factor(noise, query, n) * of_release(view, rows)
+            factor = sampler.fisher_factor(noise, query, n)
+            return of_release(view, rows).scaled(factor)
         present = view.batch.rows
         if present is None or len(present) > len(rows):
-            return batches.weights(view.batch, rows) * of_release(view, rows)
+            return of_release(view, rows).scaled(batches.weights(view.batch, rows))
         assert view.batch.weight is not None, "a batch of rows has weights"
         # a record outside the batch counts nothing: look at the batch alone
-        inside = view.batch.weight * of_release(view, present)
-        return jnp.zeros(n, inside.dtype).at[present].add(inside)[rows]
+        inside = of_release(view, present).scaled(view.batch.weight)
+        spread = lambda a: jnp.zeros(n, a.dtype).at[present].add(a)[rows]  # noqa: E731
+        return jax.tree.map(spread, inside)
 
     return read
 
@@ -230,26 +280,56 @@ def information(
     """Return the Fisher information [m] of one release about the records z in it [m].
 
     precision x ||J||_F^2 at `params`, summed over modules where each has its own noise.
-    By the query's closed form where it has one, else by TRACE_PROBES random probes.
+    By the query's closed form where it has one, else by `Probing`'s random probes.
     """
+    return traced(query, noise, key, side, params, z, Probing()).trace
+
+
+def traced(
+    query: Query,
+    noise: Noise,
+    key: Any,
+    side: Side,
+    params: Any,
+    z: Examples,
+    how: Probing,
+) -> Traced:
+    """Return `information` and the variance of its probes, PART records at a time."""
     apart = isinstance(noise.precision, dict)
     if query.closed_forms.trace is not None and not apart:
-        return noise.precision * query.closed_forms.trace(params, side, z)
+        exact = noise.precision * query.closed_forms.trace(params, side, z)
+        return Traced(exact, jnp.zeros_like(exact))
 
-    def one(key: jax.Array, z: Examples) -> jax.Array:
+    def moved(z: Examples, u: jax.Array) -> jax.Array:
+        """Return ||J u||^2 of one record, in units of the noise."""
+
         def fn(x: jax.Array) -> Any:
-            contribution = query.fn(params, side, z._replace(x=x))
-            if not apart:
-                return contribution
-            return {
-                name: optax.tree.scale(jnp.sqrt(noise.precision[name]), part)
-                for name, part in contribution.items()
-            }
+            return query.fn(params, side, z._replace(x=x))
 
-        return fisher.hutchinson(key, fn, z.x, TRACE_PROBES)[0]
+        change = jax.jvp(fn, (z.x,), (u.reshape(z.x.shape),))[1]
+        blocks = change if apart else {"": change}
+        precision = noise.precision if apart else {"": noise.precision}
+        return sum(precision[k] * optax.tree.vdot(b, b) for k, b in blocks.items())
 
-    each = jax.vmap(one)(jax.random.split(key, len(z.y)), z)
-    return each if apart else noise.precision * each
+    def form(z: Examples, u: jax.Array) -> jax.Array:
+        motion = query.closed_forms.motion
+        if motion is None or apart:
+            return jax.vmap(moved)(z, u)
+        return noise.precision * motion(params, side, z, u)
+
+    def part(key: jax.Array, z: Examples) -> Traced:
+        shape = len(z.y), z.x[0].size
+        return estimate(how, key, partial(form, z), shape, z.x.dtype)
+
+    n = len(z.y)
+    if n <= PART:
+        return part(key, z)
+    at = jnp.arange(n + -n % PART).reshape(-1, PART) % n  # the last part is filled
+    parts = jax.lax.map(
+        lambda each: part(each[0], batches.take(z, each[1])),
+        (jax.random.split(key, len(at)), at),
+    )
+    return jax.tree.map(lambda a: a.reshape(-1)[:n], parts)
 
 
 class TargetInformation(NamedTuple):

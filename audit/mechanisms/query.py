@@ -17,6 +17,7 @@ from audit.rng import stream
 from audit.types import ClosedForms, Examples, Public, Query, Task
 
 NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
+PART = 32  # records whose patches are in memory at a time in a convolutional network
 
 
 class Side(NamedTuple):
@@ -64,9 +65,10 @@ def gradient(
     CLIP(mask * (grad loss(z) + offset + perturb(z))). Its norm, and so its sensitivity,
     are the clip's, whatever is added.
 
-    Models with affine logits and dense networks have closed forms for the sum, the
-    score and the trace (of narrow networks), an offset included. Other models, and
-    queries with `perturb`, have `fn` alone. `no_clip()` gives the plain gradient.
+    Models with affine logits and layered networks have closed forms for the sum, the
+    score and the trace (of narrow dense networks; of others, its quadratic form), an
+    offset included. Other models, and queries with `perturb`, have `fn` alone.
+    `no_clip()` gives the plain gradient.
 
     Args:
       task: whose loss is differentiated.
@@ -102,7 +104,7 @@ def gradient(
 
 
 def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
-    """Return those of affine logits or of a dense network: no per-example gradients."""
+    """Return those of affine logits or of layers: no per-example gradients."""
     model: Any = dense if task.linear is None else affine
     same = lambda tree: tree  # noqa: E731
     view, back = task.linear or (same, same)
@@ -127,8 +129,15 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
     def information(params: Any, side: Side, z: Examples) -> tuple:
         return model.clipped_information(*inputs(params, z), treatment(side))
 
+    def motion(params: Any, side: Side, z: Examples, u: jax.Array) -> jax.Array:
+        stack, view, x, y = inputs(params, z)
+        return dense.clipped_motion(stack, view, x, y, u, treatment(side))
+
+    if model is affine:
+        return ClosedForms(total, trace, score, information)
     # exact while the first layer is narrow; else the builder's probes are cheaper
-    narrow = task.linear is None and not task.dense.passes
-    exact = task.linear is not None or (narrow and task.dense.width <= NARROW)
-    matrix = information if model is affine else None
-    return ClosedForms(total, trace if exact else None, score, matrix)
+    narrow = not task.dense.passes and task.dense.width <= NARROW
+    part = PART if task.dense.convolutional else None
+    return ClosedForms(
+        total, trace if narrow else None, score, motion=motion, part=part
+    )

@@ -1,8 +1,9 @@
-"""Closed forms for dense networks: clipped sums without per-example gradients.
+"""Closed forms for layered networks: clipped sums without per-example gradients.
 
-In layer l one example's gradient is the outer product a_l e_l^T of the layer's input
-(with a 1 for the bias) and the error that is propagated back to it. One forward and one
-backward pass over a batch give every a_l and e_l, and from them, for the gradient
+In a dense layer l one example's gradient is the outer product a_l e_l^T of the layer's
+input (with a 1 for the bias) and the error that is propagated back to it. One forward
+and one backward pass over a batch give every a_l and e_l, and from them, for the
+gradient
 g = mask o (a_l e_l^T)_l + offset,
 
     ||g||^2 = sum_l <mask_l, a_l^2 (e_l^2)^T> + 2 <offset_l, a_l e_l^T> + ||offset||^2
@@ -12,11 +13,17 @@ so that no array has a batch axis and a parameter axis (Goodfellow 2015; "ghost
 clipping", Li et al. 2022). The rows e_l scaled by phi give the clipped sum directly,
 without a second backward pass. Without a hidden layer the model is `affine`.
 
+A convolution is a dense layer that an example passes at T positions: its input is the
+T patches A [T, D], its error B [T, p], and its gradient A^T B. The norm of that is
+either sum (A A^T o B B^T), which no gradient is needed for, or that of the gradient
+itself, one layer's at a time: whichever takes less memory (Bu et al. 2022).
+
 Examples come as x [m, d] and y [m]; nothing is vmapped over them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +35,7 @@ from audit.models.affine import Head, Treatment, masked
 
 
 class Stack(NamedTuple):
-    """Dense layers, and how an example passes through them.
+    """Dense and convolutional layers, and how an example passes through them.
 
     Either one activation stands between them and the last gives the logits, or `passes`
     says what each layer gets, forward and backward.
@@ -38,22 +45,54 @@ class Stack(NamedTuple):
     # a path of names
     activation: Callable = lambda z: z  # element by element
     width: int = 0  # of the first hidden layer
-    # (params, x [m, d], y [m]) -> inputs, errors, each [m, width] per layer; None = by
-    # `activation`, and the loss is the cross-entropy
+    # (params, x [m, d], y [m]) -> inputs, errors, each [m, width] or, at more than one
+    # position, [m, positions, width] per layer; None = by `activation`, and the loss is
+    # the cross-entropy
     passes: Callable | None = None
     unbiased: frozenset = frozenset()  # of `layers`: those without a bias
+    positions: tuple[int, ...] = ()  # per layer; () = one each
+
+    @property
+    def convolutional(self) -> bool:
+        """Return whether a layer has more than one position."""
+        return any(t > 1 for t in self.positions)
 
 
 class _Passes(NamedTuple):
     """The factors of one example's gradient, one entry per layer."""
 
-    inputs: list[Any]  # [m, width before]
-    errors: list[Any]  # [m, width after]
+    inputs: list[Any]  # [m, width before], or [m, positions, width before]
+    errors: list[Any]  # [m, width after], or [m, positions, width after]
+
+
+def norms(stack: Stack, params: Any) -> str:
+    """Say how the norms of gradients are made; `params` may be shapes."""
+    if not stack.convolutional:
+        return "ghost clipping: every layer is dense"
+    layers = zip(stack.layers, stack.positions, strict=True)
+    kernels = [(name, t, _at(params, name)["kernel"].shape) for name, t in layers]
+    made = [
+        f"{'/'.join(map(str, _path(name)))} ({t} positions)"
+        for name, t, (*inputs, outputs) in kernels
+        if t > 1 and not is_ghost(t, math.prod(inputs), outputs)
+    ]
+    text = "ghost clipping: every layer is dense or a convolution"
+    return f"{text}; norms by the gradients of {', '.join(made)}" if made else text
+
+
+def is_ghost(positions: int, before: int, after: int) -> bool:
+    """Return whether two Gram matrices are smaller than the gradient of a layer."""
+    return 2 * positions**2 <= before * after
 
 
 def _heads(stack: Stack, tree: Any) -> list[Head]:
-    found = (_at(tree, name) for name in stack.layers)
-    return [Head(layer["kernel"], layer.get("bias")) for layer in found]
+    layers = (_at(tree, name) for name in stack.layers)
+    return [Head(_flat(layer["kernel"]), layer.get("bias")) for layer in layers]
+
+
+def _flat(kernel: Any) -> Any:
+    """Return [rows, width] of a kernel [*sizes, before, after] or of [m, T, width]."""
+    return kernel.reshape(-1, kernel.shape[-1])
 
 
 def _path(name: Any) -> tuple:
@@ -70,13 +109,15 @@ def _masks(stack: Stack, mask: Any) -> list[Any]:
     return [None] * len(stack.layers) if mask is None else _heads(stack, mask)
 
 
-def _tree(stack: Stack, heads: list[Head]) -> Any:
+def _tree(stack: Stack, heads: list[Head], like: Any) -> Any:
     tree: dict[Any, Any] = {}
     for name, head in zip(stack.layers, heads, strict=True):
         into = tree
         for step in _path(name):
             into = into.setdefault(step, {})
-        into |= {k: v for k, v in head._asdict().items() if v is not None}
+        into["kernel"] = head.kernel.reshape(_at(like, name)["kernel"].shape)
+        if head.bias is not None:
+            into["bias"] = head.bias
     return tree
 
 
@@ -112,7 +153,9 @@ def _square(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
     square = jnp.zeros(passes.inputs[0].shape[:1], passes.inputs[0].dtype)
     layers = zip(stack.layers, *passes, _masks(stack, mask), strict=True)
     for name, a, e, m in layers:
-        if m is None:
+        if a.ndim > 2:
+            square += _at_positions(a, e, m, name not in stack.unbiased)
+        elif m is None:
             square += ((a**2).sum(-1) + (name not in stack.unbiased)) * (e**2).sum(-1)
         else:
             square += (affine.affine(m, a**2) * e**2).sum(-1)
@@ -122,6 +165,22 @@ def _square(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
     return square
 
 
+def _at_positions(a: Any, e: Any, m: Head | None, biased: bool) -> jax.Array:
+    """Return ||m o (A^T E, the sum of the rows of E)||^2 of every example [m].
+
+    `a` is [m, T, D], `e` is [m, T, p].
+    """
+    bias = e.sum(-2) ** 2 * biased
+    if m is None and is_ghost(a.shape[-2], a.shape[-1], e.shape[-1]):
+        return (_gram(a) * _gram(e)).sum((-1, -2)) + bias.sum(-1)
+    kernel = (jnp.swapaxes(a, -1, -2) @ e) ** 2
+    if m is None:
+        return kernel.sum((-1, -2)) + bias.sum(-1)
+    if m.bias is not None:
+        bias = bias * m.bias
+    return (kernel * m.kernel).sum((-1, -2)) + bias.sum(-1)
+
+
 def _norm(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
     return jnp.sqrt(jnp.maximum(_square(stack, passes, mask, offset), 0))
 
@@ -129,8 +188,9 @@ def _norm(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
 def _inner(stack: Stack, passes: _Passes, tree: Any) -> jax.Array:
     """Return <tree, gradient> of every example [m]; `tree` lies inside the mask."""
     layers = zip(*passes, _heads(stack, tree), strict=True)
-    parts = [(affine.affine(h, a) * e).sum(-1) for a, e, h in layers]
-    return sum(parts[1:], parts[0])
+    parts = [affine.affine(h, a) * e for a, e, h in layers]
+    sums = [part.sum(tuple(range(1, part.ndim))) for part in parts]
+    return sum(sums[1:], sums[0])
 
 
 def clipped_total(
@@ -140,12 +200,13 @@ def clipped_total(
     passes, offset = _both_ways(stack, params, x, y, to)
     phi = to.clip.scale(_norm(stack, passes, to.mask, offset))
     phi = phi if weight is None else phi * weight
-    scaled = [phi[..., None] * e for e in passes.errors]
+    scaled = [jnp.einsum("i,i...->i...", phi, e) for e in passes.errors]
+    rows = zip(stack.layers, map(_flat, passes.inputs), map(_flat, scaled), strict=True)
     heads = [
         Head(a.T @ e, None if name in stack.unbiased else e.sum(-2))
-        for name, a, e in zip(stack.layers, passes.inputs, scaled, strict=True)
+        for name, a, e in rows
     ]
-    total = masked(to.mask, _tree(stack, heads))
+    total = masked(to.mask, _tree(stack, heads, params))
     if offset is None:
         return total
     count = phi.sum(-1)
@@ -183,6 +244,71 @@ def clipped_trace(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> A
     passes, offset = _both_ways(stack, params, x, y, to)
     phi, curved = affine.curvature(to.clip, _norm(stack, passes, to.mask, offset))
     return phi**2 * _raw(stack, params, x, y, passes, to) + curved * q
+
+
+def clipped_motion(
+    stack: Stack, params: Any, x: Any, y: Any, u: Any, to: Treatment
+) -> Any:
+    """Return ||(d gbar_i / d x_i) u_i||^2 [m] along directions u [m, d], exact.
+
+    With g' = (d g / d x) u, s = ||g|| and c = <g, g'> it is
+    phi^2 ||g'||^2 + (2 phi phi'/s + phi'^2) c^2. In a layer g' = A'^T B + A^T B' is the
+    gradient of twice as many positions: neither its norm nor c needs a gradient.
+    """
+    offset = masked(to.mask, to.offset)
+    both = lambda x: _both_ways(stack, params, x, y, to)[0]  # noqa: E731
+    passes, moved = jax.jvp(both, (x,), (u,))
+    c = jnp.zeros(x.shape[:1], x.dtype)
+    square = c
+    layers = zip(stack.layers, *passes, *moved, _masks(stack, to.mask), strict=True)
+    for name, a, e, da, de, m in layers:
+        rows = [r if r.ndim > 2 else r[:, None] for r in (a, e, da, de)]
+        kernel, bias = _motion((rows[0], rows[1]), (rows[2], rows[3]), m)
+        each = kernel if name in stack.unbiased else [*map(jnp.add, kernel, bias)]
+        c, square = c + each[0], square + each[1]
+    if offset is not None:  # <offset, g'>: it adds to g, and not to g'
+        layers = zip(*passes, *moved, _heads(stack, offset), strict=True)
+        for a, e, da, de, h in layers:
+            part = (da @ h.kernel) * e + affine.affine(h, a) * de
+            c += part.sum(tuple(range(1, part.ndim)))
+    phi, curved = affine.curvature(to.clip, _norm(stack, passes, to.mask, offset))
+    return phi**2 * square + curved * c**2
+
+
+def _motion(at: tuple, moved: tuple, m: Head | None) -> tuple:
+    """Return <G, G'> and ||G'||^2 [m] of a layer's kernel, and the same of its bias.
+
+    G = m o A^T E and G' = m o (A'^T E + A^T E'); all are [m, T, width].
+    """
+    (a, e), (da, de) = at, moved
+    change = de.sum(-2)
+    bias = e.sum(-2) * change, change**2
+    if m is not None and m.bias is not None:
+        bias = tuple(m.bias * b for b in bias)
+    bias = tuple(b.sum(-1) for b in bias)
+    if m is None and is_ghost(2 * a.shape[-2], a.shape[-1], e.shape[-1]):
+        grams = [_gram(jnp.concatenate(r, -2)) for r in ((a, da), (e, de))]
+        (aa, ad, dd), (ee, ef, ff) = (_blocks(g) for g in grams)
+        flip = jnp.swapaxes(ad, -1, -2)
+        inner = (flip * ee).sum((-1, -2)) + (aa * ef).sum((-1, -2))
+        square = dd * ee + 2 * flip * ef + aa * ff
+        return (inner, square.sum((-1, -2))), bias
+    outer = lambda a, e: jnp.einsum("itd,itp->idp", a, e)  # noqa: E731
+    kernel, change = outer(a, e), outer(da, e) + outer(a, de)
+    pair = kernel * change, change**2
+    if m is not None:
+        pair = pair[0] * m.kernel, pair[1] * m.kernel
+    return tuple(p.sum((-1, -2)) for p in pair), bias
+
+
+def _gram(rows: Any) -> Any:
+    return rows @ jnp.swapaxes(rows, -1, -2)
+
+
+def _blocks(gram: Any) -> tuple:
+    """Return the blocks of a Gram matrix of [R; R']: R R^T, R R'^T, R' R'^T."""
+    t = gram.shape[-1] // 2
+    return gram[..., :t, :t], gram[..., :t, t:], gram[..., t:, t:]
 
 
 def _raw(

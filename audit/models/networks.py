@@ -17,6 +17,7 @@ import optax
 
 from audit.models.affine import Head
 from audit.models.dense import Stack
+from audit.models.layers import Tap, stack_of, tapping
 from audit.types import Count, Task
 
 ACTIVATIONS = {
@@ -66,6 +67,20 @@ class _CnnTanh(nn.Module):
         return _dense(self.outputs, "head")(x)
 
 
+class _CnnTanhDeep(nn.Module):
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for i, width in enumerate((32, 32, 64, 64, 128, 128)):
+            seen = windows(jnp.pad(x, [(1, 1), (1, 1), (0, 0)]), 3, 1)
+            x = nn.tanh(_dense(width, f"conv_{i}")(seen))
+            if i % 2:
+                x = mean_of_squares(x)
+        x = nn.tanh(_dense(128, "hidden")(x.reshape(-1)))
+        return _dense(self.outputs, "head")(x)
+
+
 class _Lenet(nn.Module):
     outputs: int
     kind: str
@@ -87,8 +102,7 @@ class _Lenet(nn.Module):
         x = jnp.pad(x, [(s // 2, s - s // 2) for s in short] + [(0, 0)])
         for i, width in enumerate((6, 16)):
             x = self._act(self._dense(width, f"conv_{i}")(windows(x, 5, 1)))
-            x = windows(x, 2, 2).reshape(x.shape[0] // 2, x.shape[1] // 2, 4, -1)
-            x = x.mean(2)
+            x = mean_of_squares(x)
         x = x.reshape(-1)
         for i, width in enumerate((120, 84)):
             x = self._act(self._dense(width, f"hidden_{i}")(x))
@@ -151,6 +165,11 @@ def mean_of_four(x: jax.Array) -> jax.Array:
     return (x[:, 1:] + x[:, :-1]) / 4
 
 
+def mean_of_squares(x: jax.Array) -> jax.Array:
+    """Average 2x2 neighbours, stride 2."""
+    return windows(x, 2, 2).reshape(x.shape[0] // 2, x.shape[1] // 2, 4, -1).mean(2)
+
+
 def _dense(width: int, name: str) -> nn.Dense:
     return nn.Dense(width, kernel_init=WEIGHTS, bias_init=BIASES, name=name)
 
@@ -164,12 +183,14 @@ def _task(
     loss: Callable = CROSS_ENTROPY,
     padded: bool = False,
     linear: Any = None,
+    layered: bool = False,
 ) -> Task:
     """Return the task of fitting `module` to labels by `loss`, (logits, label) -> [].
 
     The module maps one example [*features] to its logits, all but the last, a constant
     0, where `padded`; `linear` is (params -> Head, Head -> params) where they are
-    affine in x.
+    affine in x. `layered` says that every parameter is that of a dense layer, which may
+    be passed at many positions.
     """
     shape = "x".join(map(str, features))
     if classes < 2 and loss is CROSS_ENTROPY:
@@ -182,14 +203,28 @@ def _task(
         out: Any = module.apply({"params": params}, x)
         return jnp.append(out, jnp.zeros(1, out.dtype)) if padded else out
 
+    def init(key: jax.Array) -> Any:
+        return module.init(key, jnp.zeros(features))["params"]
+
+    def tapped(params: Any, x: jax.Array, tap: Tap | None) -> jax.Array:
+        with tapping(tap):
+            return logits(params, x)
+
+    stack = None
+    if layered:
+        shapes = jax.eval_shape(init, jax.random.key(0))
+        stack, why = stack_of(name, tapped, shapes, jnp.zeros(features), loss)
+        assert stack is not None, why
+
     return Task(
         name=f"{name} {shape} -> {classes}",
         loss=lambda params, z: loss(logits(params, z.x), z.y),
         logits=logits,
-        init=lambda key: module.init(key, jnp.zeros(features))["params"],
+        init=init,
         features=features,
         classes=classes,
         linear=linear,
+        dense=stack,
     )
 
 
@@ -259,7 +294,7 @@ def lenet(
     _check_image("lenet", features)
     module = _Lenet(classes, kind, activation, start)
     name = f"lenet({kind} {activation} {start})"
-    task = _task(name, module, features, classes)
+    task = _task(name, module, features, classes, layered=True)
     return task._replace(smooth=activation not in KINKED)
 
 
@@ -271,4 +306,16 @@ def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:
     Images of fewer than 16 pixels per side are a ValueError.
     """
     _check_image("cnn_tanh", features)
-    return _task("cnn_tanh", _CnnTanh(classes), features, classes)
+    return _task("cnn_tanh", _CnnTanh(classes), features, classes, layered=True)
+
+
+def cnn_tanh_deep(features: tuple[int, ...], classes: int) -> Task:
+    """Guo et al.'s (2022, section 7.3) smooth network for CIFAR-10, 550,570 parameters.
+
+    Three pairs of 3x3 convolutions with 32, 64 and 128 filters, each pair followed by
+    2x2 averages of stride 2, then 128 hidden units; tanh everywhere. Images of fewer
+    than 16 pixels per side are a ValueError.
+    """
+    _check_image("cnn_tanh_deep", features)
+    module = _CnnTanhDeep(classes)
+    return _task("cnn_tanh_deep", module, features, classes, layered=True)

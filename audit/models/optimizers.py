@@ -12,6 +12,7 @@ from audit.types import Optimizer
 OPTIMIZERS = {
     "sgd": optax.sgd,
     "momentum": partial(optax.sgd, momentum=0.9),
+    "half_momentum": partial(optax.sgd, momentum=0.5),  # Guo et al. (2022)
     "adam": optax.adam,
 }
 

@@ -35,6 +35,7 @@ SMOOTH = {
     "log_sigmoid", "softmax", "log_softmax", "_softmax",
     "logsumexp", "logaddexp", "_logaddexp", "tanh", "erf",
 }  # fmt: skip
+LINEAR = {"dot_general", "conv_general_dilated"}  # what layers are made of
 NORMALISERS = "normalization.py"  # of flax: the maximum there is of a variance and 0
 NAMED = {"reduce_window_max": "max_pool", "max": "maximum", "min": "minimum"}
 
@@ -45,6 +46,7 @@ class Jump(NamedTuple):
     name: str  # relu, max_pool
     why: str
     where: str  # "line 12 of net.py"; "" = not known
+    after: str = ""  # the layer before it; "" = none
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -61,7 +63,10 @@ def jumps(fn: Callable, x: Any) -> list[Jump]:
     """
     traced = jax.make_jaxpr(fn)(x)
     every = _inside(traced.jaxpr, set(map(id, traced.jaxpr.invars)), "", "")
-    return list(dict.fromkeys(every))
+    first: dict[tuple, Jump] = {}
+    for jump in every:
+        first.setdefault(jump[:3], jump)
+    return list(first.values())
 
 
 def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jump]:
@@ -69,7 +74,10 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
 
     Its name and its line are those of the call, as it may have been traced elsewhere.
     """
+    layer = ""
     for eqn in jaxpr.eqns:
+        if eqn.primitive.name in LINEAR:
+            layer = str(eqn.source_info.name_stack).rsplit("/", 1)[-1]
         depends = [id(v) in moving for v in eqn.invars]
         if not any(depends):
             continue
@@ -82,16 +90,17 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
         if where == NORMALISERS:
             continue
         if kind in JUMPS and not (kind == "select_n" and not depends[0]):
-            yield Jump(name.strip("_") or NAMED.get(kind, kind), JUMPS[kind], where)
+            known = name.strip("_") or NAMED.get(kind, kind)
+            yield Jump(known, JUMPS[kind], where, layer)
             continue
         for inner in _programs(eqn):
             # of a loop or a branch: take every argument to depend on x, in doubt
             same = len(inner.invars) == len(depends)
             some = depends if same else [True] * len(inner.invars)
             pairs = zip(inner.invars, some, strict=True)
-            yield from _inside(
-                inner, {id(v) for v, moves in pairs if moves}, called, where
-            )
+            moves = {id(v) for v, moves in pairs if moves}
+            for jump in _inside(inner, moves, called, where):
+                yield jump if jump.after else jump._replace(after=layer)
 
 
 def _bent(eqn: Any) -> bool:

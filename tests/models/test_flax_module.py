@@ -11,7 +11,8 @@ from audit.errors import UserError
 from audit.mechanisms import gradient, soft_clip
 from audit.mechanisms.query import Side
 from audit.models import networks, smoothness
-from audit.models.flax_module import convolved, from_flax
+from audit.models.flax_module import from_flax
+from audit.models.layers import convolved
 from tests.conftest import flat, records
 
 SHAPE = (4, 4, 1)
@@ -53,12 +54,38 @@ class Conv(nn.Module):
         return nn.Dense(3)(x.reshape((x.shape[0], -1)))
 
 
+class Rows(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.tanh(nn.Dense(2, name="each")(x[..., 0]))
+        return nn.Dense(3)(x.reshape((x.shape[0], -1)))
+
+
+class NnxConv(nnx.Module):
+    def __init__(self, rngs):
+        self.conv = nnx.Conv(1, 6, (3, 3), strides=2, rngs=rngs)
+        self.out = nnx.Linear(24, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(nnx.tanh(self.conv(x)).reshape((x.shape[0], -1)))
+
+
+MADE = "ghost clipping: every layer is dense"
+AT = f"{MADE} or a convolution; norms by the gradients of"
 DENSE = {
     "linen": Net(),
     "no bias": Net(bias=False),
     "one example": One(),
     "nnx": Nnx(nnx.Rngs(0)),
     "nnx function": lambda rngs: Nnx(rngs),
+    "convolution": Conv(),
+    "rows": Rows(),
+    "nnx convolution": lambda rngs: NnxConv(rngs),
+}
+NORMS = {
+    "convolution": f"{AT} Conv_0 (16 positions)",
+    "rows": f"{AT} each (4 positions)",
+    "nnx convolution": f"{MADE} or a convolution",
 }
 
 QUICK = ("no bias",)
@@ -71,7 +98,7 @@ QUICK = ("no bias",)
 def test_ghost_clipping_is_the_sum_of_clipped_gradients(name):
     task = from_flax(DENSE[name], X)
     assert task.dense is not None
-    assert "ghost clipping: every layer is dense" in task.notes
+    assert NORMS.get(name, MADE) in task.notes
     query, z = gradient(task, soft_clip(0.3)), records(7, SHAPE)
     params, weight = task.init(jax.random.key(1)), jnp.arange(7.0)
     side = Side(params)
@@ -131,19 +158,25 @@ class Twice(nn.Module):
         return nn.Dense(3)(layer(nn.tanh(layer(x.reshape((x.shape[0], -1))))))
 
 
-class Rows(nn.Module):
+class Normed(nn.Module):
     @nn.compact
     def __call__(self, x):
-        x = nn.tanh(nn.Dense(2, name="each")(x[..., 0]))
+        return nn.Dense(3)(nn.LayerNorm()(x.reshape((x.shape[0], -1))))
+
+
+class Grouped(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Conv(4, (3, 3), feature_group_count=2)(nn.Conv(2, (1, 1))(x))
         return nn.Dense(3)(x.reshape((x.shape[0], -1)))
 
 
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        (Conv(), "Conv_0 is no dense layer"),
+        (Normed(), "LayerNorm_0 is no dense or convolutional layer"),
+        (Grouped(), "Conv_0 is no dense or convolutional layer"),
         (Twice(), "Dense_0 is used more than once"),
-        (Rows(), "each is applied to (1, 4) vectors"),
     ],
 )
 def test_other_layers_have_per_example_gradients_and_say_why(module, why):

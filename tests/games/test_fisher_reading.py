@@ -1,0 +1,79 @@
+"""Settings of what is estimated: probes, records, steps and precision of dFIL."""
+
+import numpy as np
+import pytest
+
+from audit.config.schema import FisherReading
+from audit.errors import UserError
+from audit.games import guarantees, rows
+from audit.mechanisms.noisy_sgd import _drawn
+from audit.models import networks
+from tests.conftest import records
+from tests.games import worlds
+
+SHAPE, KEY, N = (4, 4, 1), worlds.KEY, 40
+EXACT = networks.binary_linear(SHAPE, 2)
+PROBED = EXACT._replace(linear=None)
+SETTINGS = {"clip_norm": 1, "noise_multiplier": 0.1, "learning_rate": 1e-6, "steps": 6}
+
+
+def accounted(task=PROBED, settings=SETTINGS, **words):
+    """Return what `leave_one_out` says of DP-SGD."""
+    defense = worlds.learner(task, "dpsgd", **settings)
+    fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
+    table = worlds.table(worlds.problem(task, fixed, pool))
+    return guarantees.in_turn(
+        KEY, defense, table._replace(fisher=FisherReading(**words))
+    )
+
+
+@pytest.fixture(scope="module")
+def closed():
+    return accounted(EXACT).dfil
+
+
+def test_an_exact_sweep_is_the_closed_form_and_some_records_are_some(closed):
+    """And one step in three stands for three that are alike."""
+    got = accounted(estimator="exact", records=15, every=3, precision="single")
+    assert got.rows is not None
+    np.testing.assert_allclose(got.dfil, closed[got.rows], rtol=1e-3)
+    card = rows._dfil(got)
+    assert (card["records"], card["every"], card["probe_se"]) == (15, 3, 0)
+
+
+@pytest.mark.slow
+def test_auto_meets_its_error(closed):
+    got = accounted(estimator="gaussian", probes="auto", error=0.05)
+    probed = got.probed
+    assert probed["probes"] > guarantees.PILOT
+    assert 0.025 < probed["probe_se"] < 0.05
+    # the median of 40 normal errors has a standard error of a fifth of it
+    spread = np.median(np.abs(got.dfil / closed - 1)) / 0.6745
+    assert abs(np.log(spread / probed["probe_se"])) < 4 * 0.2
+    assert rows._dfil(got)["relative_se"] > 0
+
+
+def test_each_stretch_of_steps_has_one_that_stands_for_it():
+    weights = _drawn(11, 4)
+    assert [w.sum() for w in np.split(weights, [4, 8])] == [4, 4, 3]
+    assert (weights > 0).sum() == 3
+    assert _drawn(3, 1).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (networks.lenet, "relu after conv_0: its slope jumps"),
+        (networks.mlp, "relu after hidden_0: its slope jumps"),
+    ],
+)
+def test_a_reading_that_does_not_exist_is_refused_by_its_layer(model, words):
+    task = model((16, 16, 1), 3, activation="relu")
+    guarantees.check_smooth(task, FisherReading())  # nobody wants one
+    with pytest.raises(UserError, match=words):
+        guarantees.check_smooth(task, FisherReading(probes=4))
+
+
+def test_auto_needs_an_error_that_falls_with_probes():
+    with pytest.raises(UserError, match=r"fisher.probes=auto: the error of hutch\+\+"):
+        accounted(estimator="hutch++", probes="auto")
