@@ -62,6 +62,25 @@ def test_no_bound_of_any_attacker_stands_above_the_floor(cards):
     assert checked > 20
 
 
+def test_attack_and_bayes_risk_meet_at_every_noise_of_the_closed_world(cards):
+    """Within 3%, on the same targets and transcripts; the page has the ratios."""
+    card, ratios = cards["closed_world-digits_mixture"], []
+    for label in [name for name in card.defenses if name.startswith("dpsgd_")]:
+        [bound] = [b for b in card.defenses[label].bounds if b.name == "closed_world"]
+        errors = [
+            float(t.result.mse)
+            for t in card.trials
+            if t.defense == label and t.result is not None and not t.result.oracle
+        ]
+        ratios.append(min(errors) / float(bound.genie))
+    assert len(ratios) == 6
+    assert max(ratios) < 1.03
+    page = (ROOT / "docs/bounds/closed_world.md").read_text()
+    attack = " ".join(page.split()).split("`mixture_posterior` errs ")[1]
+    printed = re.findall(r"1?\.\d{3}", attack)[:6]
+    assert [float(p) for p in printed] == pytest.approx(ratios, abs=6e-4)
+
+
 def defense(dfil, sampling="full"):
     """Return the row of a defense whose records have these dFILs."""
     summary = {name: float(statistic(dfil)) for name, statistic in STATISTICS.items()}
