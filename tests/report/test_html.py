@@ -154,7 +154,7 @@ def test_a_run_is_found_by_name_file_or_folder(run, monkeypatch):
         (["binary_mnist-mnist5"], "did you mean 'binary_mnist-mnist"),
         (
             ["binary_mnist-mnist5k", "to=x"],
-            "takes RUN and out=FILE and figures=redraw, not 'to=x'",
+            "takes RUN, out=FILE and figures=redraw, not 'to=x'",
         ),
         (["binary_mnist-mnist5k", "out=/no/such/x.html"], "no such folder /no/such"),
     ],
