@@ -62,6 +62,18 @@ def test_no_bound_of_any_attacker_stands_above_the_floor(cards):
     assert checked > 20
 
 
+@pytest.mark.parametrize("name", ["binary_mnist-mnist5k", "mia_mnist5k-mnist5k"])
+def test_headline_cards_have_three_seeds(cards, name):
+    """Of one scenario, data set and line-up, as submissions are asked for."""
+    group = [cards[f"{name}{suffix}"] for suffix in ("", "-seed1", "-seed2")]
+    assert [card.scenario.seed for card in group] == [0, 1, 2]
+    about = {
+        (c.scenario.scenario, c.data.name, *c.defenses, *(t.attack for t in c.trials))
+        for c in group
+    }
+    assert len(about) == 1
+
+
 def test_attack_and_bayes_risk_meet_at_every_noise_of_the_closed_world(cards):
     """Within 3%, on the same targets and transcripts; the page has the ratios."""
     card, ratios = cards["closed_world-digits_mixture"], []
