@@ -109,8 +109,7 @@ def _command(words: list[str]) -> int:
     from audit.config import plugins
 
     functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _compare]
-    functions += [_verify, _membership, _new, _list, _bench, _cache]
-    functions += [_doctor]
+    functions += [_verify, _membership, _new, _list, _bench, _cache, _doctor]
     commands = {function.__name__.strip("_"): function for function in functions}
     command = words[0]
     if (theirs := plugins.shadow()) is not None:

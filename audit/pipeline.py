@@ -66,16 +66,15 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     problem = load(scenario, game)
     public = begin(key, scenario, problem)
     splits = problem.splits
-    n = len(splits.fixed.y) + bool(len(splits.targets.y))  # records of one run
-    n = n if game.records is None else game.records(splits)
+    n = records_of_a_run(game, splits)
     entries = [calibrated(e, problem.task, n, spec.delta) for e in scenario.defenses]
     learners = [build(key, entry, problem, public) for entry in entries]
     attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     checks = SelfChecks({}, [])
     engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
     weights, trajectories = _lpips_weights(), spec.accounting_runs
-    table = Table(problem, engine, spec.runs, weights, trajectories, spec.delta)
-    table = table._replace(fisher=spec.fisher)
+    about = spec.runs, weights, trajectories, spec.delta, spec.fisher
+    table = Table(problem, engine, *about)
     check_smooth(problem.task, spec.fisher)
     played = table, game, attacks
     for learner in learners:
@@ -127,6 +126,13 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
 
 
 # Before any training ------------------------------------------------------------------
+
+
+def records_of_a_run(game: Game, splits: Splits) -> int:
+    """Return on how many records one run is trained."""
+    if game.records is not None:
+        return game.records(splits)
+    return len(splits.fixed.y) + bool(len(splits.targets.y))
 
 
 def load(scenario: Scenario, game: Game) -> Problem:

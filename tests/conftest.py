@@ -58,7 +58,7 @@ def compile_quickly():
 def no_experience(tmp_path_factory):
     """Plans learn from no test, and tests from no run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecast, "_cache", lambda: tmp_path_factory.getbasetemp())
+        patch.setattr(forecast, "cache_folder", lambda: tmp_path_factory.getbasetemp())
         yield
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
 import statistics
 import sys
@@ -24,12 +23,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from platformdirs import user_cache_dir
 
 from audit import pipeline
 from audit.cli.cache import size as in_bytes
 from audit.config import budget, compose, registry
 from audit.config.compose import Entry, Scenario
+from audit.data.dataset import cache_folder
 from audit.engine.shadow import Engine
 from audit.errors import UserError
 from audit.games.base import Table
@@ -107,8 +106,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     spec, game = scenario.spec, compose.play(scenario)
     problem = pipeline.load(scenario, game)
     task, splits = problem.task, problem.splits
-    n = len(splits.fixed.y) + bool(len(splits.targets.y))
-    n = n if game.records is None else game.records(splits)
+    n = pipeline.records_of_a_run(game, splits)
     params = jax.eval_shape(task.init, jax.random.key(0))
     attacks = [(e, pipeline.make_attack(e, task)) for e in scenario.attacks]
     trajectories, engine = spec.accounting_runs, Engine(scenario.lanes)
@@ -222,14 +220,14 @@ def _with_experience(
         "any scenario": list(history),
     }
     whose, runs = next(((w, r) for w, r in nearer.items() if r), ("", []))
-    known = {name for took in history for name in took.trials}
+    timed = {name for took in history for name in took.trials}
     seconds = (
         _trial(size, [t for t in history if name in t.trials], name, plain.gflops)
         for name, size in plain.sizes.items()
     )
     plain = plain._replace(
         trials=len(plain.works) * sum(seconds),
-        new=tuple(sorted(set(plain.sizes) - known)),
+        new=tuple(sorted(set(plain.sizes) - timed)),
     )
     if not runs:
         return plain
@@ -271,11 +269,7 @@ def keep(took: Took, folder: Path | None = None) -> None:
 
 
 def _lines(folder: Path | None) -> Path:
-    return (folder or _cache()) / LINES
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark"))
+    return (folder or cache_folder()) / LINES
 
 
 def took(plan: Forecast, scenario: Scenario, card: Scorecard, peak: float) -> Took:

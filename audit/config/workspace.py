@@ -128,9 +128,9 @@ def connected(scenario: Scenario) -> Callable | None:
 def prepare_jax() -> None:
     """Ask for full float32 products, and compile each program once per machine."""
     import jax
-    from platformdirs import user_cache_dir
+
+    from audit.data.dataset import cache_folder
 
     jax.config.update("jax_default_matmul_precision", "highest")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = os.environ.get("AUDIT_CACHE") or user_cache_dir("breachmark")
-        jax.config.update("jax_compilation_cache_dir", str(Path(cache) / "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))

@@ -268,5 +268,6 @@ def _program(code: bytes) -> Any:
     """Return a program, compiled once in every worker."""
     from ray import cloudpickle
 
+    # written by `_pickled` of the caller, who may run any code on the cluster anyway
     method, recipe, then = cloudpickle.loads(code)
     return program(method, recipe, 1, then)

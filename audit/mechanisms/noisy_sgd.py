@@ -114,7 +114,6 @@ def noisy_sgd(
 
     mechanism = Iterative(query, sampler, noise, init, step, steps, refresh)
     readable = noise.precision is not None
-    estimable = readable and query.smooth
     gaussian = noise.stddev is not None  # `_log_likelihood` holds for no other law
     traits: dict[Trait, bool] = {
         "noisy_sgd": True,
@@ -128,7 +127,7 @@ def noisy_sgd(
         prepare=prepare,
         train=train,
         predict=predictor(task),
-        fisher=partial(_fisher, mechanism) if estimable else None,
+        fisher=partial(_fisher, mechanism) if readable and query.smooth else None,
         log_likelihood=partial(_log_likelihood, mechanism) if gaussian else None,
         rdp=rdp if readable else None,
         pld=pld if readable else None,

@@ -71,13 +71,13 @@ def norms(stack: Stack, params: Any) -> str:
         return "ghost clipping: every layer is dense"
     layers = zip(stack.layers, stack.positions, strict=True)
     kernels = [(name, t, _at(params, name)["kernel"].shape) for name, t in layers]
-    made = [
+    direct = [
         f"{'/'.join(map(str, _path(name)))} ({t} positions)"
         for name, t, (*inputs, outputs) in kernels
         if t > 1 and not is_ghost(t, math.prod(inputs), outputs)
     ]
     text = "ghost clipping: every layer is dense or a convolution"
-    return f"{text}; norms by the gradients of {', '.join(made)}" if made else text
+    return f"{text}; norms by the gradients of {', '.join(direct)}" if direct else text
 
 
 def is_ghost(positions: int, before: int, after: int) -> bool:

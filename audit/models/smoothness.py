@@ -90,8 +90,8 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
         if where == NORMALISERS:
             continue
         if kind in JUMPS and not (kind == "select_n" and not depends[0]):
-            known = name.strip("_") or NAMED.get(kind, kind)
-            yield Jump(known, JUMPS[kind], where, layer)
+            operation = name.strip("_") or NAMED.get(kind, kind)
+            yield Jump(operation, JUMPS[kind], where, layer)
             continue
         for inner in _programs(eqn):
             # of a loop or a branch: take every argument to depend on x, in doubt

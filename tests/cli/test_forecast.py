@@ -18,7 +18,7 @@ WORK = budget.Workload("defense.x", {"target": 7}, {"accounting": 3}, 4, 10, 5, 
 
 @pytest.fixture
 def plan(monkeypatch, tmp_path):
-    monkeypatch.setattr(forecast, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(forecast, "product_rate", lambda: 100.0)
     return forecast.forecast(composed(*WORDS)[0])
 
@@ -36,7 +36,7 @@ def test_a_plan_counts_what_is_run_and_trains_nothing(capsys, monkeypatch, tmp_p
     def fail(*given, **settings):
         raise AssertionError("something was trained")
 
-    monkeypatch.setattr(forecast, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(forecast, "cache_folder", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shadow._Sweep, "run", fail)
     monkeypatch.setattr(shadow, "learner", fail)

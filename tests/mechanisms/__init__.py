@@ -7,8 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from audit.mechanisms.query import Side
+from audit.models.masks import MASKS
 from audit.types import Examples
 from tests.conftest import flat
+
+
+def side_of(task, extra):
+    """Return a task's first parameters, with the "mask" and "offset" that are named."""
+    params = task.init(jax.random.key(0))
+    side = Side(params)
+    if "mask" in extra:
+        side = side._replace(mask=MASKS["random"](jax.random.key(1), params, 0.6))
+    if "offset" in extra:
+        side = side._replace(offset=jax.tree.map(lambda p: jnp.sin(9 * p), params))
+    return side
 
 
 @partial(jax.jit, static_argnums=0)

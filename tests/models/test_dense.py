@@ -1,15 +1,12 @@
 """Ghost clipping: closed forms of dense networks against per-example gradients."""
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from audit.clipping import hard_clip, no_clip, soft_clip
-from audit.mechanisms.query import NARROW, Side, gradient
+from audit.mechanisms.query import NARROW, gradient
 from audit.models import networks
-from audit.models.masks import MASKS
 from tests.conftest import double, wide
-from tests.mechanisms import closed_forms_are_of, per_record
+from tests.mechanisms import closed_forms_are_of, per_record, side_of
 
 SHAPE = (3, 2, 1)
 CLIPS = {"soft": soft_clip(0.7), "hard": hard_clip(0.7), "none": no_clip()}
@@ -17,13 +14,7 @@ CLIPS = {"soft": soft_clip(0.7), "hard": hard_clip(0.7), "none": no_clip()}
 
 def setting(layers, activation, extra):
     task = networks.mlp(SHAPE, 3, hidden=4, layers=layers, activation=activation)
-    params = task.init(jax.random.key(0))
-    side = Side(params)
-    if "mask" in extra:
-        side = side._replace(mask=MASKS["random"](jax.random.key(1), params, 0.6))
-    if "offset" in extra:
-        side = side._replace(offset=jax.tree.map(lambda p: jnp.sin(9 * p), params))
-    return task, double(side), wide(9, SHAPE, 3)
+    return task, double(side_of(task, extra)), wide(9, SHAPE, 3)
 
 
 @pytest.mark.parametrize(

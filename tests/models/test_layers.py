@@ -14,10 +14,9 @@ from audit.mechanisms import batch
 from audit.mechanisms.query import PART, Side, gradient
 from audit.models import networks
 from audit.models.dense import is_ghost, norms
-from audit.models.masks import MASKS
 from audit.types import Examples
 from tests.conftest import double, flat, records, wide
-from tests.mechanisms import closed_forms_are_of, per_record
+from tests.mechanisms import closed_forms_are_of, per_record, side_of
 
 SMALL = (16, 16, 1)
 NETWORKS = {
@@ -35,13 +34,7 @@ EACH = [
 
 def setting(name, extra=""):
     task = NETWORKS[name](SMALL, 3)
-    params = task.init(jax.random.key(0))
-    side = Side(params)
-    if "mask" in extra:
-        side = side._replace(mask=MASKS["random"](jax.random.key(1), params, 0.6))
-    if "offset" in extra:
-        side = side._replace(offset=jax.tree.map(lambda p: jnp.sin(9 * p), params))
-    return task, double(side), wide(3, SMALL, 3)
+    return task, double(side_of(task, extra)), wide(3, SMALL, 3)
 
 
 def moves(query, side, z, directions):
