@@ -158,8 +158,9 @@ def _audit(scenario: Scenario, command: str, until: float | None = None) -> int:
         print(forecast.render(forecast.forecast(scenario, forecast.history())))
         return 0
     folder, _ = workspace.open_folder(scenario, RUNS)
-    plan = forecast.forecast(scenario, forecast.history())
-    print(terminal.banner(scenario, compose.play(scenario)))
+    print(terminal.banner(scenario, compose.play(scenario)), flush=True)
+    with Progress() as planning, planning.activity("estimating time and memory"):
+        plan = forecast.forecast(scenario, forecast.history())
     if until is None:
         forecast.ask(plan)
     forecast.forget_peak()

@@ -63,31 +63,34 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     spec, key = scenario.spec, jax.random.key(scenario.spec.seed)
     began, code = time.perf_counter(), workspace.code_version(scenario)
     game = compose.play(scenario)
-    problem = load(scenario, game)
-    public = begin(key, scenario, problem)
-    splits = problem.splits
-    n = records_of_a_run(game, splits)
-    entries = [calibrated(e, problem.task, n, spec.delta) for e in scenario.defenses]
-    learners = [build(key, entry, problem, public) for entry in entries]
-    attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
     checks = SelfChecks({}, [])
     engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
-    weights, trajectories = _lpips_weights(), spec.accounting_runs
-    about = spec.runs, weights, trajectories, spec.delta, spec.fisher
-    table = Table(problem, engine, *about)
-    check_smooth(problem.task, spec.fisher)
-    played = table, game, attacks
-    for learner in learners:
-        if game.fits is not None:
-            game.fits(learner, table)
-        if spec.estimate == "enforced":
-            budget.check(
-                workload(learner.label, learner.defense, public.params, *played)
-            )
-    for entry, attack in attacks:
-        check_plays(entry, attack, game, learners)
-    floor, floor_guess = _floor(key, game, learners[0], table, attacks)
-    table = table._replace(floor=floor)
+    with engine.activity("loading data, preparing defenses"):
+        problem = load(scenario, game)
+        public = begin(key, scenario, problem)
+        splits = problem.splits
+        n = records_of_a_run(game, splits)
+        entries = [
+            calibrated(e, problem.task, n, spec.delta) for e in scenario.defenses
+        ]
+        learners = [build(key, entry, problem, public) for entry in entries]
+        attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
+        weights, trajectories = _lpips_weights(), spec.accounting_runs
+        about = spec.runs, weights, trajectories, spec.delta, spec.fisher
+        table = Table(problem, engine, *about)
+        check_smooth(problem.task, spec.fisher)
+        played = table, game, attacks
+        for learner in learners:
+            if game.fits is not None:
+                game.fits(learner, table)
+            if spec.estimate == "enforced":
+                budget.check(
+                    workload(learner.label, learner.defense, public.params, *played)
+                )
+        for entry, attack in attacks:
+            check_plays(entry, attack, game, learners)
+        floor, floor_guess = _floor(key, game, learners[0], table, attacks)
+        table = table._replace(floor=floor)
 
     # of everything that can change what an attack gets
     used = rows.data_used(scenario, problem)

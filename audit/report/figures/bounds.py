@@ -137,6 +137,8 @@ def against_bound(axis: Any, card: Scorecard, name: str, most: int = 10**9) -> N
         colour = {"color": look[line.label].color, "ecolor": common.INK}
         axis.errorbar(*middle, bar, **style, **edge, **colour)
         means.append((line.label, *middle))
+    if floor > 0:
+        axis.axhline(floor, label="floor: ignores the release", **common.FLOOR)
     labels.label_points(axis, means)
     common.few_labels(axis.xaxis)
     common.few_labels(axis.yaxis)
@@ -144,8 +146,6 @@ def against_bound(axis: Any, card: Scorecard, name: str, most: int = 10**9) -> N
     axis.set_xlabel(f"{SHORT.get(name, name)} of a target (bound on its MSE)")
     short = SHORT.get(name, name)
     axis.set_title(f"{short}: {holds_for(card, name).split(',')[0]}", **common.TITLE)
-    if floor > 0:
-        axis.axhline(floor, label="floor: ignores the release", **common.FLOOR)
     ends = max(x[0], y[0]), min(x[1], y[1])
     if ends[0] < ends[1]:
         axis.plot(ends, ends, label="MSE = bound", **common.DIAGONAL)

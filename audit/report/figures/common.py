@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-INK, MUTED, GRID = "#222222", "#888888", "#eeeeee"
+INK, MUTED, GRID, PAPER = "#222222", "#888888", "#eeeeee", "#fdfdfd"
 # Okabe-Ito and two of Tol's, told apart with any colour vision
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288",
@@ -195,7 +195,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 # what a page's style sheet calls each colour, so that plots follow the reader's theme
-THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line"}
+THEME = {INK: "--ink", MUTED: "--muted", GRID: "--line", PAPER: "--soft"}
 THEME |= {colour.lower(): f"--c{i}" for i, colour in enumerate(COLOURS)}
 THEME |= dict(zip(LEVELS.values(), ("--error", "--warn", "--calm"), strict=True))
 AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "audit"}

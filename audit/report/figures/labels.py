@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.report.figures.common import INK, MUTED, SMALL
+from audit.report.figures.common import INK, MUTED, PAPER, SMALL
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top; points
 
@@ -99,13 +99,16 @@ AROUND = [(1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1)]
 def label_points(axis: Any, points: Iterable[tuple[str, float, float]]) -> None:
     """Write names beside points (name, x, y), where they cover no point and no name.
 
-    Called when the limits stand. Sizes of names are estimated; a name for which there
-    is no room close by stands farther off, with a line to its point.
+    Called when the limits stand and levels and error bars are drawn, which names avoid
+    too. Sizes of names are estimated; a name for which there is no room close by stands
+    farther off, with a line to its point. Fainter points shine through under a name.
     """
     size = _width(axis) * 72 * 0.8, _height(axis) * 72 * 0.75
     place = axis.transScale + axis.transLimits
     spots = [(name, at, place.transform(at) * size) for name, *at in points]
     taken: list[Box] = [(x - 3, y - 3, x + 3, y + 3) for _, _, (x, y) in spots]
+    taken += _lines(axis, place, size)
+    sheet = {"boxstyle": "square,pad=0.05", "fc": PAPER, "alpha": 0.75, "lw": 0}
     for label, at, (x, y) in spots:
         wide, high = 0.56 * SMALL * len(label), 1.25 * SMALL
         offers = []
@@ -122,9 +125,19 @@ def label_points(axis: Any, points: Iterable[tuple[str, float, float]]) -> None:
         leader = {"arrowstyle": "-", "color": MUTED, "lw": 0.6, "shrinkA": 0}
         axis.annotate(
             label, at, text, textcoords="offset points", va="center",
-            fontsize=SMALL, color=INK, annotation_clip=False,
+            fontsize=SMALL, color=INK, annotation_clip=False, bbox=sheet,
             arrowprops=leader if far > 1 else None,
         )  # fmt: skip
+
+
+def _lines(axis: Any, place: Any, size: tuple[float, float]) -> list[Box]:
+    """Return boxes around the levels and the error bars of a panel."""
+    levels = [v for v in axis.get_lines() if v.get_transform() != axis.transData]
+    ends = [np.column_stack([axis.get_xlim(), v.get_ydata()]) for v in levels]
+    for container in axis.containers:
+        ends += [bar for each in container[2] for bar in each.get_segments()]
+    corners = [place.transform(both) * size for both in ends]
+    return [(*(c.min(0) - 1), *(c.max(0) + 1)) for c in corners]
 
 
 def _width(axis: Any) -> float:

@@ -67,6 +67,19 @@ def test_names_of_points_in_a_heap_are_apart():
     assert not overlapping(figure)
 
 
+def test_names_of_points_keep_clear_of_levels_and_error_bars():
+    figure, (axis,) = common.panels(1, (5.6, 4.2))
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    axis.errorbar(0.5, 0.5, 0.2)
+    axis.axhline(0.5)
+    labels.label_points(axis, [("name of a point", 0.5, 0.5)])
+    figure.draw_without_rendering()
+    [name] = boxes(figure)
+    level, bar = axis.transData.transform([(0.5, 0.5), (0.5, 0.7)])
+    assert not name.y0 < level[1] < name.y1
+    assert not name.x0 < bar[0] < name.x1
+
+
 def test_no_text_of_a_figure_is_smaller_than_eight_points_on_a_page():
     """At the width a page shows: 9.2 inches, to which wider figures would be shrunk."""
     steps = [{"accuracy": 0.9, "sqrt_mean": 1, "sqrt_max": 2, "sqrt_median": 1}] * 5
