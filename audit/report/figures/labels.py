@@ -26,7 +26,7 @@ def label_ends(axis: Any) -> None:
     place = axis.transScale + axis.transLimits
     for label, line in lines.items():
         drawn = np.column_stack(line.get_data()).astype(float)
-        if line.get_transform() != axis.transData:  # a level, from side to side
+        if line.get_transform() is not axis.transData:  # a level, from side to side
             drawn[:, 0] = axis.get_xlim()
         drawn = drawn[np.isfinite(drawn).all(1)]
         if len(drawn) and not label.startswith("_"):
@@ -132,7 +132,7 @@ def label_points(axis: Any, points: Iterable[tuple[str, float, float]]) -> None:
 
 def _lines(axis: Any, place: Any, size: tuple[float, float]) -> list[Box]:
     """Return boxes around the levels and the error bars of a panel."""
-    levels = [v for v in axis.get_lines() if v.get_transform() != axis.transData]
+    levels = [v for v in axis.get_lines() if v.get_transform() is not axis.transData]
     ends = [np.column_stack([axis.get_xlim(), v.get_ydata()]) for v in levels]
     for container in axis.containers:
         ends += [bar for each in container[2] for bar in each.get_segments()]
