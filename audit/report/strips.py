@@ -102,6 +102,26 @@ def of_steps(line: Line) -> TrialRow | None:
     return max(shown, key=strength, default=None)
 
 
+def drawn(line: Line) -> Line:
+    """Return a line with the attack that pictures show.
+
+    That is the strongest on what is released; where it tells nothing apart from a
+    guess, and the attack that is shown every step does, it is the latter.
+    """
+    steps = of_steps(line)
+    if steps is None or not learns(steps) or learns(line.best):
+        return line
+    return line._replace(best=steps)
+
+
+def learns(trial: TrialRow | None) -> bool:
+    """Return whether an attack gets visibly more than who ignores the release."""
+    if trial is None or trial.result is None:
+        return False
+    where = place(trial.result.headline)
+    return where is not None and where <= LITTLE
+
+
 def place(headline: Headline) -> float | None:
     """Return where a number stands between all there is to get, 0, and the floor, 1.
 

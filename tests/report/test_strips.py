@@ -4,6 +4,7 @@ import pytest
 
 from audit.games import scoring
 from audit.report import columns, strips, summary
+from audit.report.leaderboard import standings
 from audit.scorecard.schema import Headline
 from audit.scorecard.view import NOT_TOLD_APART
 from tests import pages
@@ -57,6 +58,35 @@ def test_a_strip_has_both_attacks_and_the_verdict_of_the_stronger():
             t["result"]["mse"] = t["result"]["headline"]["value"] = 0.001
     stronger = {s.defense: s for s in strips.strips(pages.card(data))}["dpsgd"]
     assert (stronger.word, stronger.level) == ("records are rebuilt closely", "error")
+
+
+def test_pictures_show_all_steps_only_where_no_release_tells_anything():
+    """Else the class mean would stand for a defense whose steps say a lot."""
+    each = {line.label: line for line in columns.lines(pages.card())}
+    assert strips.drawn(each["dpsgd"]).best.attack == "matched_filter"
+    assert strips.drawn(each["dpsgd_eps8"]).best is each["dpsgd_eps8"].best
+    assert strips.drawn(each["sgd"]).best.attack == "ridge"
+    blind = {line.label: line for line in columns.lines(pages.card(without_final()))}
+    assert blind["dpsgd"].best.attack == "class_mean"
+    assert strips.drawn(blind["dpsgd"]).best.attack == "transcript_bayes"
+    assert strips.drawn(blind["sgd"]).best.attack == "class_mean"
+
+
+def test_rows_that_only_steps_tell_apart_are_ranked_by_them():
+    [table] = standings.tables(
+        [standings.CommittedCard("x", pages.card(without_final()))]
+    )
+    order = [r.label for r in table.rows]
+    assert order.index("dpsgd_eps8") < order.index("fim") < order.index("dpsgd")
+    assert {r.line.best.attack for r in table.rows} >= {"transcript_bayes"}
+
+
+def without_final():
+    """Return the card as if nobody had attacked what is released."""
+    data = pages.plain()
+    sees = ("class_mean", "transcript_bayes")
+    data["trials"] = [t for t in data["trials"] if t["attack"] in sees]
+    return data
 
 
 def test_where_a_bound_leaves_nothing_no_record_is_said_to_be_rebuilt():

@@ -62,7 +62,9 @@ def test_no_bound_of_any_attacker_stands_above_the_floor(cards):
     assert checked > 20
 
 
-@pytest.mark.parametrize("name", ["binary_mnist-mnist5k", "mia_mnist5k-mnist5k"])
+@pytest.mark.parametrize(
+    "name", ["binary_mnist-mnist", "binary_mnist-mnist5k", "mia_mnist5k-mnist5k"]
+)
 def test_headline_cards_have_three_seeds(cards, name):
     """Of one scenario, data set and line-up, as submissions are asked for."""
     group = [cards[f"{name}{suffix}"] for suffix in ("", "-seed1", "-seed2")]

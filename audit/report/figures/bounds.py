@@ -23,12 +23,13 @@ def reconstructions(card: Scorecard, most: int = 10) -> Any:
     """
     targets, rows = targets_to_draw(card, most), {"target": card.arrays["target"]}
     words = dict[str, tuple[str, str]]()
-    for line in columns.lines(card):
+    for line in map(strips.drawn, columns.lines(card)):
         if line.best is not None:
-            attack, mse = line.best.attack, line.best["result"]["mse"]
+            attack, result = line.best.attack, line.best["result"]
             epsilon = columns.epsilon_upper(line)
             head = line.label if epsilon == "none" else f"{line.label}, ε {epsilon}"
-            text = f"{head}\n{attack}: {number(mse)}"
+            shown = f"{attack} on all steps" if result.get("shown") else attack
+            text = f"{head}\n{shown}: {number(result['mse'])}"
             rows[text] = card.arrays[f"{line.label}/{attack}/guess"]
             word, level = strips.verdict(line, None)
             words[text] = word, common.LEVELS[level]
@@ -82,12 +83,12 @@ def _tells_apart(points: dict[str, np.ndarray]) -> bool:
 
 
 def _points(card: Scorecard, name: str) -> dict[str, np.ndarray]:
-    """Return defense -> its bounds and its strongest attack's errors, [2, targets].
+    """Return defense -> its bounds, and its `strips.drawn` errors, [2, targets].
 
     Targets of which either is not finite, or whose error is zero, are left out.
     """
     points = {}
-    for line in columns.lines(card):
+    for line in map(strips.drawn, columns.lines(card)):
         bound = numbers(card, f"{line.label}/{name}")
         mse = numbers(card, f"{line.label}/{attack_name(line)}/mse")
         if bound is None or mse is None or bound.shape not in ((), (1,), mse.shape):

@@ -16,7 +16,7 @@ import numpy as np
 
 from audit.engine import store as stores
 from audit.report import columns as cells
-from audit.report import terminal
+from audit.report import strips, terminal
 from audit.report.html.template import figures
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
@@ -149,7 +149,7 @@ def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
 
 def _table(groups: list[SeedGroup]) -> StandingsTable:
     first = groups[0].card
-    rows = [_row(group, line) for group in groups for line in cells.lines(group.card)]
+    rows = [_row(group, line) for group in groups for line in _compared(group.card)]
     rows.sort(key=_order)
     headlines = [r.line.result.headline for r in rows if r.line.result is not None]
     metric = headlines[0].metric if headlines else ""
@@ -167,6 +167,18 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         measure=text if headlines else None,
         sign=-1.0 if headlines and headlines[0].better == "higher" else 1.0,
     )
+
+
+def _compared(card: Scorecard) -> list[Line]:
+    """Return the rows with the attacks that they are compared by.
+
+    These are attacks on what is released; where none of them learns anything from any
+    row, it is the attacks that are shown every step.
+    """
+    lines = cells.lines(card)
+    if any(strips.learns(line.best) for line in lines):
+        return lines
+    return [strips.drawn(line) for line in lines]
 
 
 def _row(group: SeedGroup, line: Line) -> Standing:
