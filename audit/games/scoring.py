@@ -18,8 +18,8 @@ from audit.games.guarantees import Guarantees
 from audit.scorecard import view
 from audit.scorecard.schema import AttackResult
 from audit.scorecard.view import Column, number, of_best, rounded_share, with_error
+from audit.statistics import intervals, metrics
 from audit.statistics import lpips as perceptual
-from audit.statistics import metrics
 from audit.types import Bound, Examples
 
 # of the floor's error: rebuilt closely; in part; a little
@@ -121,7 +121,8 @@ def against(
     `tightness` is mean error over mean bound: at least 1 where the bound applies.
     `share_below` counts targets whose error is below their own bound by more than 2
     s.e.; None where a target has one run, or the bound is on the average. `errors` are
-    [targets, runs], `mse` [targets] their means.
+    [targets, runs], `mse` [targets] their means. `rank_correlation` is that of the
+    errors and the bounds of the targets, where a bound differs between them.
     """
     runs, standing = errors.shape[1], {}
     se = errors.std(1, ddof=1) / np.sqrt(runs) if runs > 1 else None
@@ -132,6 +133,10 @@ def against(
             below = float((mse + view.STANDARD_ERRORS * se < value).mean())
         tightness = float(mse.mean()) / mean if 0 < mean < math.inf else None
         standing[bound.name] = {"tightness": tightness, "share_below": below}
+        if value.shape == mse.shape and bound.name == "cramer_rao":
+            ranks = intervals.rank_correlation(value, mse)
+            more = ranks and {"rank_correlation": ranks._asdict()}
+            standing[bound.name] |= more or {}
     return standing
 
 
@@ -185,6 +190,24 @@ TRIAL_WORDS = (
     "below their bound, of those whose bound is below what any guess in the domain "
     "achieves."
 )
+
+
+def by_record(card: view.Scorecard) -> list[str]:
+    """Return whether dFIL says whose records are rebuilt, one row per attack."""
+    rows = []
+    for trial in card.trials:
+        against = trial.result and trial.result.get("against", {}).get("cramer_rao", {})
+        if against and not trial.result.oracle and "rank_correlation" in against:
+            text = view.interval(against["rank_correlation"])
+            rows.append([trial.defense, trial.attack, text])
+    if not rows:
+        return []
+    header = ["defense", "attack", "rank correlation of error and 1/dFIL [95%]"]
+    return [
+        view.grid(header, rows),
+        "Rank correlation: of each record's mean squared error with its bound 1/dFIL; "
+        "above 0, records that may leak more are rebuilt more closely.",
+    ]
 
 
 def units(card: view.Scorecard) -> str:
