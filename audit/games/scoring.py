@@ -124,7 +124,7 @@ def against(
     [targets, runs], `mse` [targets] their means. `rank_correlation` is that of the
     errors and the bounds of the targets, where a bound differs between them.
     """
-    runs, standing = errors.shape[1], {}
+    runs, standing = errors.shape[1], dict[str, dict[str, Any]]()
     se = errors.std(1, ddof=1) / np.sqrt(runs) if runs > 1 else None
     for bound in limits:
         value, below = np.asarray(bound.value, float), None
@@ -135,8 +135,8 @@ def against(
         standing[bound.name] = {"tightness": tightness, "share_below": below}
         if value.shape == mse.shape and bound.name == "cramer_rao":
             ranks = intervals.rank_correlation(value, mse)
-            more = ranks and {"rank_correlation": ranks._asdict()}
-            standing[bound.name] |= more or {}
+            if ranks is not None:
+                standing[bound.name]["rank_correlation"] = ranks._asdict()
     return standing
 
 
@@ -196,8 +196,10 @@ def by_record(card: view.Scorecard) -> list[str]:
     """Return whether dFIL says whose records are rebuilt, one row per attack."""
     rows = []
     for trial in card.trials:
-        against = trial.result and trial.result.get("against", {}).get("cramer_rao", {})
-        if against and not trial.result.oracle and "rank_correlation" in against:
+        if trial.result is None or trial.result.oracle:
+            continue
+        against = trial.result.get("against", {}).get("cramer_rao", {})
+        if "rank_correlation" in against:
             text = view.interval(against["rank_correlation"])
             rows.append([trial.defense, trial.attack, text])
     if not rows:
