@@ -26,7 +26,7 @@ from audit.types import Examples, TrainingSet
 N, SHAPE, TIMES = 4000, (28, 28, 1), 5
 # (batch, records accounted for, probes of each)
 SETTINGS = (
-    (600, N, 2), (200, N, 2), (200, N, 8), (200, 1000, 8), (200, 500, 8), (200, 500, 12)
+    (600, N, 2), (200, N, 2), (200, N, 8), (200, 1000, 8), (200, 500, 8), (200, 250, 28)
 )  # fmt: skip
 
 
