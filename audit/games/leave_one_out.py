@@ -96,7 +96,7 @@ def play(
     numbers = {
         "mse_typical": float(np.median(typical)),
         **numbers,
-        "against": scoring.against(limits.bounds, parts.mse, mse),
+        "against": scoring.against(limits.bounds, parts.mse, mse, table.floor),
         "fit": diagnostics,
         **_within_reach(limits, parts.mse, learner.task.domain),
         "controls": null,

@@ -37,6 +37,10 @@ def test_errors_are_ranked_against_the_bounds_of_their_records():
     (row,) = scoring.against([cramer_rao(1 / bound)], error, error[:, None]).values()
     assert row["rank_correlation"]["value"] == pytest.approx(0.9)
     assert row["rank_correlation"]["low"] < 0.9 < row["rank_correlation"]["high"]
+    (row,) = scoring.against(
+        [cramer_rao(1 / bound)], error, error[:, None], error / bound[::-1]
+    ).values()
+    assert row["rank_correlation_of_share"]["value"] == pytest.approx(-1)
     even = scoring.against([cramer_rao(np.ones(5))], error, error[:, None])
     assert "rank_correlation" not in even["cramer_rao"]
 
@@ -47,5 +51,5 @@ def test_the_card_says_whether_dfil_says_whose_records_are_rebuilt():
     labels = {"defense": "dpsgd", "attack": "ridge", "use": "ridge", "status": "ok"}
     trial = labels | {"result": result}
     shown = pages.typed(defenses={"dpsgd": {}}, trials=[trial])
-    assert "| dpsgd | ridge | .500 [.100, .800] |" in scoring.by_record(shown)[0]
+    assert "| dpsgd | ridge | .500 [.100, .800] | - |" in scoring.by_record(shown)[0]
     assert scoring.by_record(pages.typed(defenses={"dpsgd": {}})) == []
