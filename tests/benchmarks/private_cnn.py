@@ -3,9 +3,9 @@
     python -m tests.benchmarks.private_cnn results/benchmarks/private_cnn.md
 
 Processor time, as multiples of the plain gradient of the same batch, within one
-process: the machine's speed and what else runs on it cancel. The gradient is JAX's own,
-of the mean loss over the batch. Random images stand for digits; time does not depend on
-them.
+process: the machine's speed and what else runs on it cancel; seconds are of this one.
+The gradient is JAX's own, of the mean loss over the batch. Random images stand for
+digits; time does not depend on them.
 """
 
 import sys
@@ -23,11 +23,18 @@ from audit.models import networks, pretrain
 from audit.report.markdown import grid
 from audit.types import Examples, TrainingSet
 
-N, SHAPE, TIMES = 4000, (28, 28, 1), 5
-# (batch, records accounted for, probes of each)
+N, TIMES = 4000, 3
+SHAPES = {"cnn_tanh": (28, 28, 1), "cnn_tanh_deep": (32, 32, 3)}
+# (model, batch, records accounted for, probes of each)
 SETTINGS = (
-    (600, N, 2), (200, N, 2), (200, N, 8), (200, 1000, 8), (200, 500, 8), (200, 250, 28)
-)  # fmt: skip
+    ("cnn_tanh", 600, N, 2),
+    ("cnn_tanh", 200, N, 2),
+    ("cnn_tanh", 200, N, 8),
+    ("cnn_tanh", 200, 1000, 8),
+    ("cnn_tanh", 200, 500, 8),
+    ("cnn_tanh", 200, 250, 28),
+    ("cnn_tanh_deep", 200, N, 2),
+)
 
 
 def seconds(function, *arguments):
@@ -42,12 +49,12 @@ def seconds(function, *arguments):
     return min(spent)
 
 
-def measured(batch, records, probes):
+def measured(model, batch, records, probes):
     """Return seconds of a plain gradient, a private step, and accounting for it."""
     rng, key = np.random.default_rng(0), jax.random.key(0)
-    x = rng.uniform(size=(N, *SHAPE)).astype(np.float32)
+    x = rng.uniform(size=(N, *SHAPES[model])).astype(np.float32)
     data = TrainingSet(Examples(x, rng.integers(0, 10, N).astype(np.int32)), None)
-    task = networks.cnn_tanh(SHAPE, 10)
+    task = getattr(networks, model)(SHAPES[model], 10)
     words = {"clip_norm": 8.0, "noise_multiplier": 0.5, "learning_rate": 0.1}
     words |= {"sampling": "shuffled", "batch_size": batch, "steps": 1}
     learner = shadow.learner(
@@ -85,13 +92,15 @@ def measured(batch, records, probes):
 def main(path=None):
     """Print the table, or write it."""
     rows = []
-    for batch, records, probes in SETTINGS:
-        plain, step, account = measured(batch, records, probes)
+    for setting in SETTINGS:
+        plain, step, account = measured(*setting)
         numbers = step / plain, account / step, (step + account) / plain
-        rows.append([batch, records, probes, *(f"{x:.1f}" for x in numbers)])
+        times = f"{step:.3f}", f"{account:.3f}"
+        rows.append([*setting, *(f"{x:.1f}" for x in numbers), *times])
     heads = (
-        "batch", f"records accounted for, of {N}", "probes per record and visit",
+        "model", "batch", f"records accounted for, of {N}", "probes",
         "private step / plain", "accounting / private step", "both / plain",
+        "seconds of a private step", "seconds of accounting",
     )  # fmt: skip
     text = grid(heads, [[str(cell) for cell in row] for row in rows])
     print(text)
