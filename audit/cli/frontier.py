@@ -20,7 +20,7 @@ from audit.report.leaderboard import standings
 from audit.report.markdown import grid, literal
 from audit.scorecard.card import replacing
 from audit.scorecard.schema import DefenseRow, Scorecard
-from audit.scorecard.view import number
+from audit.scorecard.view import bound_text, number
 
 ATTACK = "strongest attack"
 RENYI = "Rényi bound"
@@ -38,6 +38,7 @@ class Configuration(NamedTuple):
     accuracy: float
     errors: dict[str, float]  # by series; 0 where a bound is smaller than any number
     floor: float | None  # error of who ignores the release
+    renyi: str = "none"  # that bound in words, however small
 
 
 def configurations(cards: list[Scorecard]) -> list[Configuration]:
@@ -70,16 +71,17 @@ def _configuration(card: Scorecard, label: str, defense: DefenseRow) -> Configur
     assert defense.dfil is not None
     dfil = {name: float(defense.dfil[key]) for name, key in OF_DFIL.items()}
     errors = {name: 1 / value for name, value in dfil.items() if value > 0}
+    renyi = "none"
     for bound in defense.bounds:
         if bound.name == "hammersley_chapman_robbins":
-            errors[RENYI] = float(bound.mean)
+            errors[RENYI], renyi = float(bound.mean), bound_text(bound)
     best = columns.strongest(card, label)
     if best is not None and best.result is not None and best.result.mse is not None:
         errors[ATTACK] = float(best.result.mse)
     floor = None if card.floor.mse is None else float(card.floor.mse)
     accuracy = columns.usefulness(defense)
     assert accuracy is not None
-    return Configuration(label, defense.settings, accuracy, errors, floor)
+    return Configuration(label, defense.settings, accuracy, errors, floor, renyi)
 
 
 def fronts(points: list[Configuration]) -> dict[str, frozenset[int]]:
@@ -131,8 +133,10 @@ def table(points: list[Configuration], cards: list[Scorecard]) -> str:
 
     def cells(i: int, point: Configuration) -> list[str]:
         settings = (literal(str(point.settings.get(k, "-"))) for k in varied)
+        texts = {name: number(point.errors.get(name)) for name in front}
+        texts |= {RENYI: point.renyi} if RENYI in texts else {}
         values = (
-            f"{number(point.errors.get(name))}{' •' if i in members else ''}"
+            f"{texts[name]}{' •' if i in members else ''}"
             for name, members in front.items()
         )
         return [point.defense, *settings, number(point.accuracy), *values]

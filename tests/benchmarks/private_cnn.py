@@ -98,7 +98,8 @@ def main(path=None):
         times = f"{step:.3f}", f"{account:.3f}"
         rows.append([*setting, *(f"{x:.1f}" for x in numbers), *times])
     heads = (
-        "model", "batch", f"records accounted for, of {N}", "probes",
+        "model", "batch", f"records accounted for, of {N}",
+        "probes per record and visit",
         "private step / plain", "accounting / private step", "both / plain",
         "seconds of a private step", "seconds of accounting",
     )  # fmt: skip
