@@ -45,6 +45,8 @@ usage: python -m audit COMMAND [key=value ...]
            a plug-in that works, its test and its page, to start from
   scale RUN RUN ... [out=DIR]
            noises of different laws at equal Renyi divergence: one figure, one table
+  frontier RUN RUN ... [out=DIR]
+           accuracy against bounds and attacks over many runs: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
   bench    shadow models per second, beside this machine's matrix-product rate
   cache ls|rm|verify [NAME ...] [older=DAYS] [store=DIR]
@@ -86,6 +88,7 @@ WITH_PLUGINS = (
 RUNS = Path("results/runs")
 REPRODUCTION = Path("results/reproduction")
 SCALE = Path("results/scale")
+FRONTIER = Path("results/frontier")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -108,8 +111,8 @@ def _command(words: list[str]) -> int:
         return 0
     from audit.config import plugins
 
-    functions = [_run, _show, _reproduce, _scale, _leaderboard, _report, _compare]
-    functions += [_verify, _membership, _new, _list, _bench, _cache, _doctor]
+    functions = [_run, _show, _reproduce, _scale, _frontier, _leaderboard, _report]
+    functions += [_compare, _verify, _membership, _new, _list, _bench, _cache, _doctor]
     commands = {function.__name__.strip("_"): function for function in functions}
     command = words[0]
     if (theirs := plugins.shadow()) is not None:
@@ -281,6 +284,18 @@ def _scale(given: list[str]) -> int:
     runs, options = parse("scale", given, "folders of runs", {"out=DIR": Path})
     cards = figures.read_cards([Path(run) for run in runs])
     _print_files(figures.write(cards, options.get("out", SCALE)))
+    return 0
+
+
+def _frontier(given: list[str]) -> int:
+    from audit.api import comparison
+    from audit.cli import frontier
+
+    runs, options = parse("frontier", given, "folders of runs", {"out=DIR": Path})
+    if not runs:
+        raise UserError("frontier of what? runs, or folders of runs")
+    cards = [card for run in runs for card in comparison.read(run)]
+    _print_files(frontier.write(cards, options.get("out", FRONTIER)))
     return 0
 
 

@@ -180,6 +180,24 @@ PAGES = {
         ),
         "docs/vmf.md",
     ),
+    "frontier": HelpPage(
+        "RUN RUN ... [out=DIR]",
+        "Set the accuracy of many configurations against the bounds on their attackers "
+        "and the error of the strongest attack: one figure, one table.",
+        (
+            ("RUN", "runs of one scenario, or folders of such runs"),
+            (
+                "out=DIR",
+                "where frontier.md and frontier.png go; default: results/frontier",
+            ),
+        ),
+        (
+            "results/runs",
+            "results/private_cnn_mnist5k-mnist5k",
+            "results/runs out=mine",
+        ),
+        "docs/private_networks.md",
+    ),
     "list": HelpPage(
         "[--plugins DIR]",
         "Name the scenarios, defenses, attacks, bounds, models and data sets here.",

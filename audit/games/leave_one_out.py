@@ -96,7 +96,7 @@ def play(
     numbers = {
         "mse_typical": float(np.median(typical)),
         **numbers,
-        "against": scoring.against(limits.bounds, parts.mse, mse),
+        "against": scoring.against(limits.bounds, parts.mse, mse, table.floor),
         "fit": diagnostics,
         **_within_reach(limits, parts.mse, learner.task.domain),
         "controls": null,
@@ -237,6 +237,7 @@ VIEW = View(
     ),
     trial=scoring.TRIAL,
     trial_words=scoring.TRIAL_WORDS,
+    trial_sections=scoring.by_record,
     verdict=scoring.verdict,
     bounds=(
         bound_column("cramer_rao", narrow=True),

@@ -277,6 +277,7 @@ VIEW = View(
     ),
     trial=scoring.TRIAL,
     trial_words=scoring.TRIAL_WORDS,
+    trial_sections=scoring.by_record,
     verdict=scoring.verdict,
     bounds=scoring.BOUNDS,
 )

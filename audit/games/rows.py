@@ -349,6 +349,7 @@ def arrays(audited: Audited, floor_guess: np.ndarray | None) -> dict[str, np.nda
         values = {"dfil": guarantees.dfil, "eta": guarantees.eta}
         values |= {b.name: np.asarray(b.value) for b in guarantees.bounds}
         values |= {f"anatomy/{k}": v for k, v in guarantees.arrays.items()}
+        values["accounted"] = guarantees.rows  # records that dFIL is of
         kept |= {f"{label}/{k}": v for k, v in values.items() if v is not None}
     for trial in audited.trials:
         for name, array in (trial.result.arrays if trial.result else {}).items():

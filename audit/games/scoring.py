@@ -18,8 +18,8 @@ from audit.games.guarantees import Guarantees
 from audit.scorecard import view
 from audit.scorecard.schema import AttackResult
 from audit.scorecard.view import Column, number, of_best, rounded_share, with_error
+from audit.statistics import intervals, metrics
 from audit.statistics import lpips as perceptual
-from audit.statistics import metrics
 from audit.types import Bound, Examples
 
 # of the floor's error: rebuilt closely; in part; a little
@@ -49,7 +49,7 @@ def result(
         "mae": mae,
         "mae_plus_mse": mae + float(parts.mse.mean()),  # the loss of Balle et al.
         **images(guesses[:, 0], x, table.lpips),
-        "against": against(guarantees.bounds, parts.mse, errors),
+        "against": against(guarantees.bounds, parts.mse, errors, table.floor),
         "fit": diagnostics,
         "controls": {**null, **checks},
     }
@@ -114,16 +114,23 @@ def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, 
 
 
 def against(
-    limits: Iterable[Bound], mse: np.ndarray, errors: np.ndarray
+    limits: Iterable[Bound],
+    mse: np.ndarray,
+    errors: np.ndarray,
+    floor: np.ndarray | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return how an attack stands to each bound, by name.
 
     `tightness` is mean error over mean bound: at least 1 where the bound applies.
     `share_below` counts targets whose error is below their own bound by more than 2
     s.e.; None where a target has one run, or the bound is on the average. `errors` are
-    [targets, runs], `mse` [targets] their means.
+    [targets, runs], `mse` [targets] their means. `rank_correlation` is that of the
+    errors and the bounds of the targets, where a bound differs between them; in
+    `rank_correlation_of_share` each error is a share of the `floor` [targets], the
+    error of who ignores the release, so that a record that is hard for anybody to guess
+    makes none.
     """
-    runs, standing = errors.shape[1], {}
+    runs, standing = errors.shape[1], dict[str, dict[str, Any]]()
     se = errors.std(1, ddof=1) / np.sqrt(runs) if runs > 1 else None
     for bound in limits:
         value, below = np.asarray(bound.value, float), None
@@ -132,6 +139,16 @@ def against(
             below = float((mse + view.STANDARD_ERRORS * se < value).mean())
         tightness = float(mse.mean()) / mean if 0 < mean < math.inf else None
         standing[bound.name] = {"tightness": tightness, "share_below": below}
+        if value.shape == mse.shape and bound.name == "cramer_rao":
+            ranks = intervals.rank_correlation(value, mse)
+            if ranks is not None:
+                standing[bound.name]["rank_correlation"] = ranks._asdict()
+            if floor is None or not (floor > 0).all():
+                continue
+            share = np.round(mse / floor, 6)  # the floor's own guess is 1 but for bits
+            ranks = intervals.rank_correlation(value, share)
+            if ranks is not None:
+                standing[bound.name]["rank_correlation_of_share"] = ranks._asdict()
     return standing
 
 
@@ -185,6 +202,28 @@ TRIAL_WORDS = (
     "below their bound, of those whose bound is below what any guess in the domain "
     "achieves."
 )
+
+
+def by_record(card: view.Scorecard) -> list[str]:
+    """Return whether dFIL says whose records are rebuilt, one row per attack."""
+    rows = []
+    for trial in card.trials:
+        if trial.result is None or trial.result.oracle:
+            continue
+        against = trial.result.get("against", {}).get("cramer_rao", {})
+        if "rank_correlation" in against:
+            names = "rank_correlation", "rank_correlation_of_share"
+            texts = [view.interval(against.get(name)) for name in names]
+            rows.append([trial.defense, trial.attack, *texts])
+    if not rows:
+        return []
+    header = ["defense", "attack", "error with 1/dFIL [95%]"]
+    return [
+        view.grid([*header, "error as a share of the floor, with 1/dFIL [95%]"], rows),
+        "Rank correlation over records: of each one's mean squared error, or of its "
+        "share of what a guess without the release gets, with the bound 1/dFIL; above "
+        "0, records that may leak more are rebuilt more closely.",
+    ]
 
 
 def units(card: view.Scorecard) -> str:

@@ -42,6 +42,7 @@ from audit.types import (
 )
 
 PART = 32  # records whose traces are estimated at a time
+FEW = 8  # the same where a number known only at run time is read: fewer are in vain
 
 
 def predictor(task: Task) -> Callable:
@@ -252,21 +253,26 @@ def step_traces(
         return None
     n = batches.count(data)
 
-    def of_release(view: StepView, rows: Any) -> Traced:
+    def of_release(view: StepView, rows: Any, first: Any = None) -> Traced:
         probe_key = stream(jax.random.fold_in(key, view.t), "probes")
         z = batches.records(data, rows)
-        return traced(query, noise, probe_key, view.side, view.params, z, how)
+        parts = probe_key, view.side, view.params, z, how
+        return traced(query, noise, *parts, first=first)
 
     def read(view: StepView) -> Traced:
         if sampler.fisher_factor is not None:
             factor = sampler.fisher_factor(noise, query, n)
             return of_release(view, rows).scaled(factor)
         present = view.batch.rows
-        if present is None or len(present) > len(rows):
+        if present is None or len(rows) <= min(PART, len(present)):
             return of_release(view, rows).scaled(batches.weights(view.batch, rows))
         assert view.batch.weight is not None, "a batch of rows has weights"
-        # a record outside the batch counts nothing: look at the batch alone
-        inside = of_release(view, present).scaled(view.batch.weight)
+        # a record outside the batch counts nothing: look at those in both alone
+        wanted = jnp.zeros(n, bool).at[rows].set(True)
+        weight = view.batch.weight * wanted[present]
+        order = jnp.argsort(weight == 0)
+        present, weight = present[order], weight[order]
+        inside = of_release(view, present, (weight != 0).sum()).scaled(weight)
         spread = lambda a: jnp.zeros(n, a.dtype).at[present].add(a)[rows]  # noqa: E731
         return jax.tree.map(spread, inside)
 
@@ -292,8 +298,14 @@ def traced(
     params: Any,
     z: Examples,
     how: Probing,
+    *,
+    first: Any = None,
 ) -> Traced:
-    """Return `information` and the variance of its probes, PART records at a time."""
+    """Return `information` and the variance of its probes, PART records at a time.
+
+    With `first`, so many of the records are read, and more up to a multiple of FEW;
+    the rest are 0. It may be traced: records that nobody asks for cost nothing.
+    """
     apart = isinstance(noise.precision, dict)
     if query.closed_forms.trace is not None and not apart:
         exact = noise.precision * query.closed_forms.trace(params, side, z)
@@ -320,14 +332,20 @@ def traced(
         shape = len(z.y), z.x[0].size
         return estimate(how, key, partial(form, z), shape, z.x.dtype)
 
-    n = len(z.y)
-    if n <= PART:
+    n, size = len(z.y), PART if first is None else FEW
+    if n <= size:
         return part(key, z)
-    at = jnp.arange(n + -n % PART).reshape(-1, PART) % n  # the last part is filled
-    parts = jax.lax.map(
-        lambda each: part(each[0], batches.take(z, each[1])),
-        (jax.random.split(key, len(at)), at),
-    )
+    at = jnp.arange(n + -n % size).reshape(-1, size) % n  # the last part is filled
+    keys = jax.random.split(key, len(at))
+
+    def more(i: Any, parts: Traced) -> Traced:
+        new = part(keys[i], batches.take(z, at[i]))
+        return jax.tree.map(lambda a, b: a.at[i].set(b), parts, new)
+
+    zero = jax.eval_shape(part, key, batches.take(z, at[0]))
+    empty = jax.tree.map(lambda a: jnp.zeros((len(at), *a.shape), a.dtype), zero)
+    last = len(at) if first is None else (first + size - 1) // size
+    parts = jax.lax.fori_loop(0, last, more, empty)
     return jax.tree.map(lambda a: a.reshape(-1)[:n], parts)
 
 

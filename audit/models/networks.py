@@ -58,12 +58,15 @@ class _Mlp(nn.Module):
 
 class _CnnTanh(nn.Module):
     outputs: int
+    filters: int
+    hidden: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = mean_of_four(nn.tanh(_dense(16, "conv_0")(patches(same(x, 8), 8))))
-        x = mean_of_four(nn.tanh(_dense(32, "conv_1")(patches(x, 4))))
-        x = nn.tanh(_dense(32, "hidden")(x.reshape(-1)))
+        first, second = self.filters, 2 * self.filters
+        x = mean_of_four(nn.tanh(_dense(first, "conv_0")(patches(same(x, 8), 8))))
+        x = mean_of_four(nn.tanh(_dense(second, "conv_1")(patches(x, 4))))
+        x = nn.tanh(_dense(self.hidden, "hidden")(x.reshape(-1)))
         return _dense(self.outputs, "head")(x)
 
 
@@ -298,15 +301,22 @@ def lenet(
     return task._replace(smooth=activation not in KINKED)
 
 
-def cnn_tanh(features: tuple[int, ...], classes: int) -> Task:
+def cnn_tanh(
+    features: tuple[int, ...], classes: int, *, filters: Count = 16, hidden: Count = 32
+) -> Task:
     """Guo et al.'s (2022, section 7.3) smooth network for MNIST, 26,010 parameters.
 
     Convolutions of 16 8x8 and 32 4x4 filters, stride 2, tanh, 2x2 averages of stride 1,
     32 hidden units. The papers say "padding 2"; their code pads as `SAME`, as here.
-    Images of fewer than 16 pixels per side are a ValueError.
+    Images of fewer than 16 pixels per side are a ValueError. With fewer `filters`, of
+    which the second convolution has twice as many, and fewer `hidden` units it is
+    small enough for attackers that train hundreds of shadow models.
     """
     _check_image("cnn_tanh", features)
-    return _task("cnn_tanh", _CnnTanh(classes), features, classes, layered=True)
+    name, module = "cnn_tanh", _CnnTanh(classes, filters, hidden)
+    if (filters, hidden) != (16, 32):
+        name = f"cnn_tanh({filters} filters, {hidden} hidden)"
+    return _task(name, module, features, classes, layered=True)
 
 
 def cnn_tanh_deep(features: tuple[int, ...], classes: int) -> Task:

@@ -1,16 +1,23 @@
 """Settings of what is estimated: probes, records, steps and precision of dFIL."""
 
+import sys
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from audit.accounting.traces import Probing
 from audit.config.schema import FisherReading
 from audit.errors import UserError
 from audit.games import guarantees, rows
 from audit.mechanisms.noisy_sgd import _drawn
+from audit.mechanisms.query import Side
 from audit.models import networks
 from tests.conftest import records
 from tests.games import worlds
 
+steps_of_runs = sys.modules[_drawn.__module__]  # its name is that of a function, too
 SHAPE, KEY, N = (4, 4, 1), worlds.KEY, 40
 EXACT = networks.binary_linear(SHAPE, 2)
 PROBED = EXACT._replace(linear=None)
@@ -39,6 +46,24 @@ def test_an_exact_sweep_is_the_closed_form_and_some_records_are_some(closed):
     np.testing.assert_allclose(got.dfil, closed[got.rows], rtol=1e-3)
     card = rows._dfil(got)
     assert (card["records"], card["every"], card["probe_se"]) == (15, 3, 0)
+
+
+def test_only_records_that_are_accounted_for_are_read(monkeypatch):
+    """Of batches of 30 some 11 are among the 15; four at a time are read."""
+    monkeypatch.setattr(steps_of_runs, "PART", 4)
+    monkeypatch.setattr(steps_of_runs, "FEW", 4)
+    settings = SETTINGS | {"sampling": "shuffled", "batch_size": 30}
+    whole = accounted(settings=settings, estimator="exact").dfil
+    got = accounted(settings=settings, estimator="exact", records=15)
+    np.testing.assert_allclose(got.dfil, whole[got.rows], rtol=1e-6)
+    assert (got.dfil > 0).all()
+    mechanism = worlds.learner(PROBED, "dpsgd", **settings).defense.mechanism
+    z = jax.tree.map(jnp.asarray, records(30, SHAPE, 2, seed=1))
+    params = PROBED.init(KEY)
+    read = steps_of_runs.traced(
+        *mechanism[:3:2], KEY, Side(params), params, z, Probing("exact"), first=11
+    )
+    assert (np.asarray(read.trace) > 0).tolist() == [True] * 12 + [False] * 18
 
 
 @pytest.mark.slow

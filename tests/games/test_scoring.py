@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from audit.accounting.bounds import cramer_rao
 from audit.games import scoring
 from audit.games.base import Table
 from audit.games.guarantees import Guarantees
 from audit.models import networks
+from tests import pages
 from tests.conftest import records
 from tests.games import worlds
 
@@ -27,3 +29,27 @@ def test_errors_are_means_over_runs_and_targets():
     assert numbers["mae"] == pytest.approx(absolute)
     assert numbers["mse"] == pytest.approx(square)
     assert numbers["mae_plus_mse"] == pytest.approx(absolute + square)
+
+
+def test_errors_are_ranked_against_the_bounds_of_their_records():
+    """Spearman by hand: ranks 0 1 2 3 4 against 0 1 2 4 3, 1 - 6 (1 + 1) / (5 24)."""
+    bound, error = np.arange(1.0, 6.0), np.array([0.1, 0.2, 0.3, 0.5, 0.4])
+    (row,) = scoring.against([cramer_rao(1 / bound)], error, error[:, None]).values()
+    assert row["rank_correlation"]["value"] == pytest.approx(0.9)
+    assert row["rank_correlation"]["low"] < 0.9 < row["rank_correlation"]["high"]
+    (row,) = scoring.against(
+        [cramer_rao(1 / bound)], error, error[:, None], error / bound[::-1]
+    ).values()
+    assert row["rank_correlation_of_share"]["value"] == pytest.approx(-1)
+    even = scoring.against([cramer_rao(np.ones(5))], error, error[:, None])
+    assert "rank_correlation" not in even["cramer_rao"]
+
+
+def test_the_card_says_whether_dfil_says_whose_records_are_rebuilt():
+    ranks = {"rank_correlation": {"value": 0.5, "low": 0.1, "high": 0.8}}
+    result = {"mse": 0.1, "mse_se": 0.01, "against": {"cramer_rao": ranks}}
+    labels = {"defense": "dpsgd", "attack": "ridge", "use": "ridge", "status": "ok"}
+    trial = labels | {"result": result}
+    shown = pages.typed(defenses={"dpsgd": {}}, trials=[trial])
+    assert "| dpsgd | ridge | .500 [.100, .800] | - |" in scoring.by_record(shown)[0]
+    assert scoring.by_record(pages.typed(defenses={"dpsgd": {}})) == []

@@ -7,6 +7,10 @@ each function says what its convention leaves out.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
 
 from audit.accounting import rdp
 from audit.types import Count, Positive, Share
@@ -47,4 +51,55 @@ def edmunds_epsilon(
     return rdp.epsilon(rdp.EDMUNDS_ORDERS, steps * curve, delta)
 
 
-FORMULAS = {"edmunds_epsilon": edmunds_epsilon}  # by the name a source's file uses
+def guo_rdp2(
+    *, records: Count, batch_size: Count, steps: Count, noise_multiplier: Positive
+) -> float:
+    """Return D_2 in the convention of Guo et al.'s (2022) release: not a claim.
+
+    That of a Poisson-sampled Gaussian at rate B / n and shift 1.115 / sigma, times the
+    steps. Batches are shuffled epochs there, and the bound that is made of it needs
+    neighbours in which one record is replaced: twice the shift.
+
+    Args:
+      records: n.
+      batch_size: B.
+      steps: how many.
+      noise_multiplier: sigma, standard deviation over clip norm.
+    """
+    order, q = np.array([2.0]), batch_size / records
+    shift = EDMUNDS_OVERSHOOT / noise_multiplier  # the thesis builds on this release
+    return steps * float(rdp.poisson_gaussian(order, q, shift, "add_remove")[0])
+
+
+def guo_mse_bound(
+    *, records: Count, batch_size: Count, steps: Count, noise_multiplier: Positive
+) -> float:
+    """Return Theorem 1's bound for features in [0, 1] from `guo_rdp2`: void as that."""
+    divergence = guo_rdp2(
+        records=records,
+        batch_size=batch_size,
+        steps=steps,
+        noise_multiplier=noise_multiplier,
+    )
+    return 0.25 / math.expm1(divergence)
+
+
+def parameters(
+    *, model: Literal["cnn_tanh", "cnn_tanh_deep"], side: Count, channels: Count
+) -> int:
+    """Return how many parameters a model has on images of a side, ten classes."""
+    import jax  # slow
+
+    from audit.models import networks
+
+    task = getattr(networks, model)((side, side, channels), 10)
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+FORMULAS: dict[str, Callable[..., float]] = {  # by the name a source's file uses
+    "edmunds_epsilon": edmunds_epsilon,
+    "guo_rdp2": guo_rdp2,
+    "guo_mse_bound": guo_mse_bound,
+    "parameters": parameters,
+}

@@ -17,6 +17,7 @@ BINS, WIDE_BINS = 80, 100
 ABOVE, BELOW = common.COLOURS[0], common.COLOURS[1]
 VALID = {"color": common.INK, "linestyle": "--", "linewidth": 1.2}
 EACH = 8  # images at either end
+ENDS = "largest", "smallest"
 RENYI = "hammersley_chapman_robbins"
 FAR = 1e3  # a line this many times below every record is named, not drawn
 
@@ -99,6 +100,35 @@ def eta_extremes(card: Scorecard) -> Any:
                 common.image(axis, picture[row])
                 axis.set_xlabel(f"{eta[row]:.3g}", fontsize=common.SMALL, labelpad=2)
     return figure
+
+
+def dfil_extremes(card: Scorecard) -> Any:
+    """Draw the eight records with the largest and the smallest dFIL, 1/dFIL below.
+
+    The layout of Guo et al. (2022), Figure 6, of the records accounted for.
+    """
+    names, shown = _leaking(card), card.arrays["shown"]
+    picture = dict(zip(shown.tolist(), card.arrays["shown_x"], strict=True))
+    texts = [f"{d}\n{end} dFIL\n1/dFIL below" for d in names for end in ENDS]
+    figure, lines = common.image_rows(texts, EACH)
+    for name in names:
+        dfil = card.arrays[f"{name}/dfil"]
+        at = card.arrays.get(f"{name}/accounted", np.arange(len(dfil)))
+        pictured = np.flatnonzero(np.isin(at, shown))
+        for rows in extremes(dfil, pictured)[::-1]:
+            for axis, row in zip(next(lines), rows, strict=False):
+                common.image(axis, picture[at[row]])
+                text = f"{1 / dfil[row]:.3g}"
+                axis.set_xlabel(text, fontsize=common.SMALL, labelpad=2)
+    return figure
+
+
+def _leaking(card: Scorecard) -> list[str]:
+    """Return the defenses whose dFIL differs between records, where nobody guessed."""
+    if _guessed(card) or _having(card, "eta"):  # those have pictures of their own
+        return []
+    each = {d: card.arrays[f"{d}/dfil"] for d in _having(card, "dfil")}
+    return [d for d, dfil in each.items() if dfil.std() > 0.01 * dfil.mean() > 0]
 
 
 def _uneven(card: Scorecard) -> list[str]:
@@ -258,4 +288,5 @@ FIGURES = {
     "dfil_histogram.png": (lambda c: _having(c, "cramer_rao"), dfil_histogram),
     "mse_vs_bound_records.png": (_attacked, mse_vs_bound),
     "rebuilt.png": (lambda c: _pictures(c) and _guessed(c), rebuilt),
+    "dfil_extremes.png": (lambda c: _pictures(c) and _leaking(c), dfil_extremes),
 }

@@ -7,6 +7,8 @@ from audit.report.figures import attribute, bounds, common, records
 from tests import pages
 
 N, S = 400, 20
+# what has pictures of its own, beside which there are none of dFIL alone
+UNGUESSED = "even__eta", "noisy__eta", "noisy__attack__mean_guess"
 
 
 def card(game="leave_one_out", **changed):
@@ -51,7 +53,9 @@ def card(game="leave_one_out", **changed):
 @pytest.mark.parametrize("name", [*records.FIGURES, *attribute.FIGURES])
 def test_every_figure_is_drawn_and_drawn_the_same(name, tmp_path):
     applies, draw = (records.FIGURES | attribute.FIGURES)[name]
-    shown = card("attribute" if name in attribute.FIGURES else "leave_one_out")
+    gone = UNGUESSED if name == "dfil_extremes.png" else ()
+    game = "attribute" if name in attribute.FIGURES else "leave_one_out"
+    shown = card(game, **dict.fromkeys(gone))
     assert applies(shown)
     for place in ("a.png", "b.png"):
         common.save(draw(shown), tmp_path / place)
@@ -89,6 +93,29 @@ def test_extremes_are_the_ends_that_have_a_picture(values, shown, low, high):
     """And nan is no extreme."""
     ends = records.extremes(np.asarray(values), np.asarray(shown))
     assert [end.tolist() for end in ends] == [low, high]
+
+
+def test_dfil_extremes_are_of_the_records_accounted_for():
+    """Pictures are of the training set's rows, dFIL of some of them."""
+    dfil, at = np.arange(1.0, 21.0), np.arange(20) * 3
+    shown = np.r_[at[:8], at[-8:]]
+    arrays = {
+        "dpsgd/dfil": dfil,
+        "dpsgd/accounted": at,
+        "shown": shown,
+        "shown_x": np.ones((16, 4, 4, 1)) * shown[:, None, None, None] / 60,
+    }
+    scenario = {"game": "leave_one_out"}
+    one = pages.typed(scenario=scenario, defenses={"dpsgd": {}}, arrays=arrays)
+    applies, draw = records.FIGURES["dfil_extremes.png"]
+    assert applies(one)
+    drawn = [axis for axis in draw(one).axes if axis.images]
+    labels = [axis.get_xlabel() for axis in drawn]
+    assert labels[:8] == [f"{1 / v:.3g}" for v in dfil[::-1][:8]]
+    assert labels[8:] == [f"{1 / v:.3g}" for v in dfil[:8]]
+    brightness = [float(np.max(axis.images[0].get_array())) for axis in drawn]
+    expected = np.r_[at[::-1][:8], at[:8]] / 60
+    np.testing.assert_allclose(brightness, expected, rtol=1e-6)
 
 
 def test_tenths_are_ordered_by_eta():
