@@ -76,8 +76,8 @@ class _CnnTanhDeep(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for i, width in enumerate((32, 32, 64, 64, 128, 128)):
-            patches = windows(jnp.pad(x, [(1, 1), (1, 1), (0, 0)]), 3, 1)
-            x = nn.tanh(_dense(width, f"conv_{i}")(patches))
+            around = windows(jnp.pad(x, [(1, 1), (1, 1), (0, 0)]), 3, 1)
+            x = nn.tanh(_dense(width, f"conv_{i}")(around))
             if i % 2:
                 x = mean_of_squares(x)
         x = nn.tanh(_dense(128, "hidden")(x.reshape(-1)))
