@@ -130,7 +130,7 @@ def headline(verdicts: list[ComparedNumber]) -> str:
 
 def short(value: float) -> str:
     """Return a number as the tables print it, a count without decimals."""
-    count = float(value).is_integer() and value != 1 and abs(value) < 1e4
+    count = float(value).is_integer() and value != 1 and abs(value) < 1e6
     return str(int(value)) if count else decimal(value)
 
 
