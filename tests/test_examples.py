@@ -49,6 +49,7 @@ def test_it_is_found_by_its_entry_points(installed, capsys):
         assert text.endswith("[package breachmark-example 0.1.0]")
 
 
+@pytest.mark.slow  # the last step of CI does so, too
 def test_it_is_audited_as_it_stands(installed, tmp_path):
     out = tmp_path / "out"
     assert main(["run", "scenario=cosine_digits", *SMALL, f"out={out}"]) == 0

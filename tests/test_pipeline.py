@@ -213,6 +213,7 @@ def test_under_another_seed_one_attack_breaks_and_one_does_not_apply(
     np.testing.assert_array_equal(other.arrays["target"], card.arrays["target"])
 
 
+@pytest.mark.slow
 def test_calibration_reads_one(tmp_path, monkeypatch):
     """Efficient attack over 1/dFIL: 100 targets x 10 runs x 784 pixels, within .02."""
     monkeypatch.setattr(pipeline, "_lpips_weights", lambda: "not what is tested")

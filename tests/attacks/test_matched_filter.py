@@ -57,7 +57,7 @@ def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
     assert errors.mean() > risk - 4 * errors.std() / np.sqrt(len(errors))
 
 
-@pytest.mark.parametrize("noise", [0.02, 50.0])
+@pytest.mark.parametrize("noise", [pytest.param(0.02, marks=pytest.mark.slow), 50.0])
 def test_copies_that_are_darker_than_their_originals_mislead_nobody(noise):
     """Targets are originals: the prior is moved to them, and releases are read so."""
     originals, targets = images(1500, 1), images(1000, 2)

@@ -103,6 +103,7 @@ def test_golden_files_come_back(tmp_path):
 # Playing ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_the_store_changes_nothing(tmp_path):
     small = ["scenario=calibration", "data=digits", "runs=4"]
     fresh = strength.play(small, [0, 1])
