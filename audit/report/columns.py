@@ -14,7 +14,13 @@ from audit.config import plugins, registry
 from audit.errors import UserError
 from audit.scorecard.card import plain
 from audit.scorecard.flags import VOID
-from audit.scorecard.schema import DefenseRow, EpsilonPair, Scorecard, TrialRow
+from audit.scorecard.schema import (
+    DefenseRow,
+    EpsilonPair,
+    RaisedFlag,
+    Scorecard,
+    TrialRow,
+)
 from audit.scorecard.view import (
     PLAIN,
     SHORT,
@@ -208,20 +214,28 @@ def _eta(line: Line) -> str:
     return " ± ".join(f"{v:.{digits}f}".removeprefix("0") for v in (mean, sd))
 
 
-def flags_of(line: Line) -> str:
-    """Return the flags of the strongest attack on a defense, less those all share."""
-    if not line.card.trials:  # nobody attacks: what its own runs say
-        return flag_names(line.defense, set())
+def raised(line: Line) -> list[RaisedFlag]:
+    """Return the flags of the strongest attack on a defense, less those all share.
+
+    Where nobody attacks they are those of the defense's own runs; where every attack is
+    void, those that make it so.
+    """
+    if not line.card.trials:
+        return line.defense.flags
     if line.best is None:
         rows = [t for t in line.card.trials if t.defense == line.label]
-        void = VOID & {f.name for t in rows for f in t.flags}
-        return ", ".join(["no valid attack", *sorted(void)])
-    return flag_names(line.best, set(common_flags(line.card)))
+        void = {f.name: f for t in rows for f in t.flags if f.name in VOID}
+        return [void[name] for name in sorted(void)]
+    common = common_flags(line.card)
+    return [flag for flag in line.best.flags if flag.name not in common]
 
 
-def flag_names(row: TrialRow | DefenseRow, common: set[str]) -> str:
-    """Return the names of a row's flags but for those that every row shares."""
-    return ", ".join(f.name for f in row.flags if f.name not in common) or "-"
+def flags_of(line: Line) -> str:
+    """Return the names of a row's flags, and whether no attack on it is valid."""
+    names = [flag.name for flag in raised(line)]
+    if line.card.trials and line.best is None:
+        names = ["no valid attack", *names]
+    return ", ".join(names) or "-"
 
 
 def common_flags(card: Scorecard) -> dict[str, str]:

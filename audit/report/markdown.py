@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from audit.report import columns as cells
-from audit.report.columns import TOP, flag_names, strongest
+from audit.report.columns import TOP, strongest
 from audit.report.terminal import notes
 from audit.scorecard import view
 from audit.scorecard.schema import BoundSummary, Provenance, Scorecard
@@ -74,7 +74,7 @@ def _attacks(card: Scorecard) -> Rows:
             flags = f"{trial.status}: {trial.reason}"
         else:
             numbers = [cell(trial.result) for cell in game.trial.values()]
-            flags = flag_names(trial, set())
+            flags = ", ".join(flag.name for flag in trial.flags) or "-"
         row = [trial.defense, trial.attack, *numbers, trial.threat_model, flags]
         rows.append(row)
     return rows

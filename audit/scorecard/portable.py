@@ -22,6 +22,8 @@ _BARE = re.compile(rf"""{_BEFORE}/[^\s'",;:()<>|]+""")
 
 def portable(text: str) -> str:
     """Return text in which an absolute path is relative, or its last name alone."""
+    if "/" not in text:  # most texts of a card, and looking for folders takes time
+        return text
     known = "|".join(re.escape(str(folder)) for folder in _known())
     text = re.sub(rf"{_BEFORE}(?:{known})/(?=[^\s'\"])", "", text)
     text = re.sub(rf"{_BEFORE}(?:{known})(?![\w.-])", ".", text)

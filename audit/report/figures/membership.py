@@ -75,7 +75,7 @@ def roc(card: Scorecard) -> Any:
         axis.set_title(title, **common.TITLE)
         for one in (axis.xaxis, axis.yaxis):
             common.few_labels(one)
-    text = f"dashed: chance; {common.TIES}"
+    text = f"dashed: chance; ε: of replacing one record; {common.TIES}"
     figure.supxlabel(text, fontsize=common.SMALL, color=common.INK)
     return figure
 

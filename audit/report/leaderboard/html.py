@@ -10,13 +10,12 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from audit.report.columns import MARKS, Selection, common_flags
+from audit.report.columns import MARKS, Selection, raised
 from audit.report.figures import common, labels
 from audit.report.figures.common import INK
 from audit.report.html import template
 from audit.report.leaderboard import standings
-from audit.report.leaderboard.standings import CommittedCard, Standing, StandingsTable
-from audit.scorecard.schema import RaisedFlag
+from audit.report.leaderboard.standings import Standing, StandingsTable
 from audit.scorecard.view import SHORT, Column
 
 COLUMNS = 8  # of a table, before a reader asks for the rest
@@ -41,11 +40,11 @@ class BoardSection(NamedTuple):
 
 
 def render(
-    cards: list[CommittedCard], folder: Path, left_out: Iterable[str] = ()
+    tables: list[StandingsTable], folder: Path, left_out: Iterable[str] = ()
 ) -> str:
-    """Return the page of committed cards, with the figures in `folder`/<card>."""
+    """Return the page of tables, with the figures in `folder`/<card>."""
     album = template.Album()
-    sections = [_section(t, folder, album) for t in standings.tables(cards)]
+    sections = [_section(t, folder, album) for t in tables]
     sees = {sight(row) for s in sections for row in s.table.rows} - {""}
     return template.render(
         "leaderboard.html",
@@ -58,7 +57,7 @@ def render(
         sight=sight,
         holds_for=_holds_for,
         links=partial(_links, folder=folder),
-        flags=flags,
+        raised=raised,
         marks=MARKS,
     )
 
@@ -121,13 +120,6 @@ def _holds_for(column: Column, table: StandingsTable) -> str:
         if b.name == bounds.get(column.header, column.header)
     }
     return ", ".join(sorted(holds))
-
-
-def flags(row: Standing) -> list[RaisedFlag]:
-    """Return the flags of a row's strongest attack, less those all rows share."""
-    common = common_flags(row.line.card)
-    raised = row.line.best.flags if row.line.best else []
-    return [flag for flag in raised if flag.name not in common]
 
 
 def pareto_plot(table: StandingsTable) -> Markup | None:

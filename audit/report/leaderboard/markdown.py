@@ -45,9 +45,9 @@ def committed(folder: Path) -> tuple[list[CommittedCard], dict[str, str]]:
 
 
 def markdown(
-    committed_cards: list[CommittedCard], folder: Path, left_out: Iterable[str] = ()
+    tables: list[StandingsTable], folder: Path, left_out: Iterable[str] = ()
 ) -> str:
-    """Return LEADERBOARD.md of committed cards, linked to what `folder`/<card> has."""
+    """Return LEADERBOARD.md of tables, linked to what `folder`/<card> has."""
 
     def rows(table: StandingsTable, columns: list[Column]) -> list[list[str]]:
         marks = ("•" if i in table.front else "" for i in range(len(table.rows)))
@@ -60,7 +60,7 @@ def markdown(
         templates()
         .get_template("leaderboard.md.jinja")
         .render(
-            tables=[(t, t.chosen(COLUMNS)) for t in standings.tables(committed_cards)],
+            tables=[(t, t.chosen(COLUMNS)) for t in tables],
             rows=rows,
             left_out=left_out,
         )
@@ -91,7 +91,8 @@ def write(folder: Path) -> tuple[list[Path], dict[str, str]]:
     cards_here, left_out = committed(folder)
 
     def pages(shown: list[CommittedCard], at: Path = NOWHERE) -> list[str]:
-        return [page(shown, at, left_out) for page in (markdown, html.render)]
+        tables = standings.tables(shown)
+        return [page(tables, at, left_out) for page in (markdown, html.render)]
 
     try:
         texts = pages(cards_here, folder)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -323,6 +324,7 @@ def protection_text(row: Standing) -> str:
 def _columns(groups: list[SeedGroup]) -> list[Column]:
     """Return the columns of the cards' tables and those that a leaderboard adds."""
     group_of = {id(group.card): group for group in groups}
+    apart = _differences(groups)
     shown: dict[str, Column] = {}
     for group in groups:
         for column in cells.columns(group.card):
@@ -334,10 +336,13 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         value = utility.cell(line)
         return value if se is None else f"{value} ± {number(se)}"
 
+    def named(line: Line) -> str:
+        return " ".join([defense.cell(line), *apart[id(line.card)]])
+
     both = {"ε upper": cells.epsilon_upper, "ε lower": epsilon_lower}
     epsilons = [Column(name, cell) for name, cell in both.items()]
     return [
-        defense,
+        defense._replace(cell=named),
         utility._replace(cell=useful),
         *(c for c in rest if c.header != "flags"),
         *(c for c in epsilons if not any(h.startswith(c.header) for h in shown)),
@@ -347,6 +352,27 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
         Column("targets × runs", effort),
         Column("seeds", lambda v: str(len(group_of[id(v.card)].members))),
     ]
+
+
+def _differences(groups: list[SeedGroup]) -> dict[int, list[str]]:
+    """Return of each card the settings in which they differ, as `name=value`."""
+    each = {id(g.card): dict(_leaves(plain(g.card.scenario))) for g in groups}
+    names = sorted(set().union(*each.values()) - {"seed"})
+    several = [n for n in names if len({str(c.get(n)) for c in each.values()}) > 1]
+    odd = [n for n in several if not n.startswith(("lanes", "chosen"))]
+    return {
+        card: [f"{n.rpartition('.')[2]}={settings.get(n)}" for n in odd]
+        for card, settings in each.items()
+    }
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every setting that is no mapping, by its path."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, below in value.items():
+        yield from _leaves(below, f"{name}.{key}" if name else key)
 
 
 def epsilon_lower(line: Line) -> str:

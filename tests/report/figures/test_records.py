@@ -205,9 +205,12 @@ def with_bound(value, **changed):
     "odd",
     [
         with_bound(np.inf)._replace(floor={}),
-        with_bound(0.0, shown_x=None),
+        pytest.param(with_bound(0.0, shown_x=None), marks=pytest.mark.slow),
         with_bound(np.nan)._replace(scenario={"game": "leave_one_out"}),
-        card(noisy__cramer_rao=np.full(N, 3.0), noisy__attack__mse=None),
+        pytest.param(
+            card(noisy__cramer_rao=np.full(N, 3.0), noisy__attack__mse=None),
+            marks=pytest.mark.slow,
+        ),
         card(noisy__attack__mse=np.full(N, np.nan))._replace(floor={"mse": "nan"}),
     ],
 )

@@ -120,7 +120,8 @@ def test_a_row_from_elsewhere_that_is_wrong_stops_with_exit_code_two(tmp_path, c
 def test_the_committed_leaderboard_is_what_the_rows_give():
     """Made again by `python -m audit leaderboard`."""
     text = (RESULTS / "LEADERBOARD.md").read_text()
-    assert leaderboard.markdown(leaderboard.committed(RESULTS)[0], RESULTS) == text
+    tables = standings.tables(leaderboard.committed(RESULTS)[0])
+    assert leaderboard.markdown(tables, RESULTS) == text
     targets = set(re.findall(r"\]\(([^)#]+)", text))
     assert targets
     assert all((RESULTS / target).exists() for target in targets)
@@ -165,6 +166,16 @@ def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
     cells = {c.header: c.cell(row.line) for c in whole.columns}
     assert cells["seeds"] == "3"
     assert "±" in cells["accuracy"]
+
+
+def test_rows_of_other_settings_say_which(data):
+    other = pages.seeded(data, 7)
+    other["scenario"]["runs"] += 1
+    cards = [pages.card(data), pages.card(other)]
+    (both,) = standings.tables([CommittedCard(f"c{i}", c) for i, c in enumerate(cards)])
+    shown = {both.columns[0].cell(row.line) for row in both.rows}
+    runs = data["scenario"]["runs"]
+    assert {f"dpsgd runs={runs}", f"dpsgd runs={runs + 1}"} < shown
 
 
 def test_a_count_that_differs_between_seeds_stays_whole(data):
@@ -324,7 +335,7 @@ def html(request, tmp_path_factory):
     place = tmp_path_factory.mktemp("page") / "leaderboard.html"
     every, _ = leaderboard.committed(RESULTS)
     rows = [card for card in every if request.param.match(card.folder)]
-    place.write_text(leaderboard_page.render(rows, RESULTS))
+    place.write_text(leaderboard_page.render(standings.tables(rows), RESULTS))
     return place
 
 
