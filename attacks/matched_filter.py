@@ -23,6 +23,8 @@ from audit.types import (
     ThreatModel,
 )
 
+ROUNDED = 1e-12  # of a variance: far more than sums in float64 are rounded by
+
 
 class Filter(NamedTuple):
     """What the attacker learns of one class; a leading axis C for all of them."""
@@ -75,22 +77,27 @@ def matched_filter(
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Filter, dict]:
         pool = knowledge.pool
-        releases, rows = shadow_models.releases(
-            stream(key, "shadow"), knowledge, pool, repeats
-        )
+        shards = shadow_models.shards(stream(key, "shadow"), knowledge, pool, repeats)
         # more would leave no residual, hence no noise, where the pool is small
         few = int(np.bincount(np.asarray(pool.y), minlength=task.classes).min()) // 3
         priors, left_out = kernel_prior.of_pool(
             knowledge, held_out, max(1, min(components, few))
         )
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
-        shaped = releases.reshape(len(x), repeats, -1)
-        labels, fits = np.asarray(pool.y), []
-        for label in range(task.classes):
-            mine = (labels == label) & ~left_out
-            middle = priors.mean[label] + priors.blur[label]
-            s = (x[mine] - middle) @ priors.basis[label].T
-            fits.append(_regress(s, shaped[mine], ridge))
+        labels, classes = np.asarray(pool.y), range(task.classes)
+        scores = [
+            (x - priors.mean[c] - priors.blur[c]) @ priors.basis[c].T for c in classes
+        ]
+        moments, parts = [_Moments() for _ in classes], list[np.ndarray]()
+        for shard in shards:
+            releases, _ = shard()
+            shaped = releases.reshape(len(x), -1, releases.shape[1])
+            for c in classes:
+                mine = (labels == c) & ~left_out
+                moments[c] = moments[c].with_more(scores[c][mine], shaped[mine])
+            parts = parts or [shaped[left_out]]  # the first: enough for a few weights
+        (others,) = parts
+        fits = [m.regression(ridge) for m in moments]
         centre, project, information = (
             jnp.asarray(np.stack(a), jnp.float32) for a in zip(*fits, strict=True)
         )
@@ -107,13 +114,13 @@ def matched_filter(
         blur = jnp.einsum("cd,ckd->ck", priors.blur, priors.basis)
         shift = jnp.einsum("ckl,cl->ck", information, blur)
         learnt = Filter(priors, centre, 0 * shift, project, read, network, centre)
-        weights, info = [], dict[str, Any](shadows=len(rows))
-        for label in range(task.classes):
-            mine = (labels == label) & left_out
-            others = jnp.asarray(shaped[mine].reshape(-1, shaped.shape[2]))
+        weights, info = [], dict[str, Any](shadows=len(x) * repeats)
+        for label in classes:
+            mine = labels[left_out] == label
+            flat = jnp.asarray(others[mine].reshape(-1, others.shape[2]))
             one = jax.tree.map(lambda a, i=label: a[i], learnt)
-            means = _means_of_all(one, others)
-            images = np.repeat(x[mine], repeats, 0)
+            means = _means_of_all(one, flat)
+            images = np.repeat(x[left_out][mine], others.shape[1], 0)
             best, error = kernel_prior.blend(one.prior, means, images)
             weights.append(best)
             info |= {f"held_mse_{label}": error, f"weights_{label}": best.tolist()}
@@ -145,18 +152,41 @@ def _posterior_means(fitted: Filter, release: Array) -> Array:
 _means_of_all = jax.jit(jax.vmap(_posterior_means, (None, 0)))
 
 
-def _regress(
-    s: np.ndarray, releases: np.ndarray, ridge: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Regress releases [m, R, p] of one class on s [m, K]: a [p], B' N^-1, F."""
-    flat = releases.reshape(-1, releases.shape[2]).astype(np.float64)
-    inputs = np.repeat(s.astype(np.float64), releases.shape[1], 0)
-    centre, offset = flat.mean(0), inputs.mean(0)
-    moved = (inputs - offset).T
-    slope = np.linalg.lstsq(moved @ moved.T, moved @ (flat - centre), rcond=None)[0]
-    residual = flat - centre - (inputs - offset) @ slope
-    noise = residual.T @ residual / max(1, len(flat) - len(slope) - 1)
-    # added to each weight's own variance: an optimizer scales noise weight by weight
-    noise += np.diag(np.maximum(ridge * np.diag(noise), 1e-30))
-    project = np.linalg.solve(noise, slope.T).T  # B' N^-1
-    return centre - offset @ slope, project, project @ slope.T
+class _Moments(NamedTuple):
+    """Sums over shadow models of one class, of their s and releases side by side."""
+
+    components: int = 0  # K
+    models: int = 0
+    near: Any = 0.0  # [K + p] a point near the mean: sums of squares cancel less
+    total: Any = 0.0  # [K + p] of the differences from `near`
+    squares: Any = 0.0  # [K + p, K + p] of their products
+
+    def with_more(self, s: np.ndarray, releases: np.ndarray) -> _Moments:
+        """Return the sums with releases [m, R, p] of images of s [m, K]."""
+        flat = releases.reshape(-1, releases.shape[2]).astype(np.float64)
+        inputs = np.repeat(s.astype(np.float64), releases.shape[1], 0)
+        rows = np.hstack([inputs, flat])
+        near = self.near if self.models else rows.mean(0)
+        rows -= near
+        return _Moments(
+            s.shape[1],
+            self.models + len(rows),
+            near,
+            self.total + rows.sum(0),
+            self.squares + rows.T @ rows,
+        )
+
+    def regression(self, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what releases are regressed on s: a [p], B' N^-1 [K, p], F [K, K]."""
+        k, away = self.components, self.total / self.models
+        spread = self.squares - self.models * np.outer(away, away)
+        slope = np.linalg.lstsq(spread[:k, :k], spread[:k, k:], rcond=None)[0]
+        residual = spread[k:, k:] - spread[k:, :k] @ slope
+        noise = (residual + residual.T) / 2 / max(1, self.models - k - 1)
+        # added to each weight's own variance, as an optimizer scales noise weight by
+        # weight; where no noise is left, more than what the sums are rounded by
+        least = np.maximum(ROUNDED * np.diag(spread)[k:] / self.models, 1e-30)
+        noise += np.diag(np.maximum(ridge * np.diag(noise), least))
+        project = np.linalg.solve(noise, slope.T).T  # B' N^-1
+        offset, centre = np.split(self.near + away, [k])
+        return centre - offset @ slope, project, project @ slope.T

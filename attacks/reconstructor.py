@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -107,7 +109,7 @@ def reconstructor(
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         pool = jax.tree.map(lambda a: a[:shadows], knowledge.pool)
         source = np.asarray(knowledge.pool_source)[:shadows]
-        params, rows = shadow_models.releases(
+        first, *further = shadow_models.shards(
             stream(key, "shadow"), knowledge, pool, repeats
         )
         left_out = hold_out(stream(key, "held"), source, held_out)
@@ -116,18 +118,25 @@ def reconstructor(
         group = np.asarray(pool.y) if label else np.zeros(len(source), int)
         y = np.asarray(pool.x).reshape(len(source), -1)
         means = _means(y, group, original, groups)
-        y = (y - means[group] if output == "linear" else y)[rows]
-        left_out, group = left_out[rows], group[rows]
+        y = y - means[group] if output == "linear" else y
+        start = params, rows = first()
         scaler = regressor.fit_scaler(
-            params[~left_out], limit=clip_features, least=least_scale
+            params[~left_out[rows]], limit=clip_features, least=least_scale
         )
-        x = np.asarray(features(scaler, params, group))
+
+        def examples(shard: tuple[np.ndarray, np.ndarray], some: np.ndarray) -> tuple:
+            params, rows = shard
+            x = np.asarray(features(scaler, params, group[rows]))
+            return x[some[rows]], y[rows[some[rows]]]
+
+        def training(shard: Callable) -> tuple:
+            return examples(shard(), ~left_out)
+
         network, info = regressor.fit(
             stream(key, "network"),
-            x[~left_out],
-            y[~left_out],
-            x[left_out],
-            y[left_out],
+            *examples(start, ~left_out),
+            *examples(start, left_out),
+            further=[partial(training, shard) for shard in further],
             hidden=(width, width_last),
             learning_rate=learning_rate,
             weight_decay=weight_decay,
@@ -138,7 +147,8 @@ def reconstructor(
             absolute=absolute_loss,
             schedule=schedule,
         )
-        return Fitted(jnp.asarray(means), scaler, network), info | {"shadows": len(x)}
+        info["shadows"] = len(source) * repeats
+        return Fitted(jnp.asarray(means), scaler, network), info
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key

@@ -30,6 +30,7 @@ from audit.games import base, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
 from audit.games.guarantees import Guarantees, calibrated, check_smooth
 from audit.games.rows import Audited, SelfChecks
+from audit.mechanisms import shadow_models
 from audit.models import pretrain
 from audit.rng import stream
 from audit.scorecard import card as cards
@@ -288,6 +289,7 @@ def workload(
         steps=steps,
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
+        shard=max(shadow_models.SHARD, len(splits.pool.y)),
     )
 
 

@@ -195,7 +195,7 @@ def _peak(work: budget.Workload, most_gib: float) -> float:
     """Return bytes of the releases that are held and of the tiles in flight."""
     lanes = min(work.tile, max(_lanes(work).values(), default=1))
     tile = 4 * COPIES * lanes * (work.parameters + work.records)
-    releases = 4 * COPIES * max(work.held.values()) * work.parameters
+    releases = 4 * COPIES * work.in_memory * work.parameters
     return releases + min(8 * tile, max(most_gib * budget.GIB, tile))
 
 

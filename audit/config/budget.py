@@ -32,6 +32,13 @@ class Workload(NamedTuple):
     steps: int  # of one run
     records: float  # that take part in a step
     devices: int = 0  # accelerators; 0 = the processor's cores
+    shard: int | None = None  # an attacker's shadow models that are held; None = all
+
+    @property
+    def in_memory(self) -> int:
+        """Releases that are held together, at most."""
+        parts = {"shadow": self.shard or sum(self.held.values())}
+        return max(min(n, parts.get(what, n)) for what, n in self.held.items())
 
     @property
     def runs(self) -> int:
@@ -45,8 +52,8 @@ def check(work: Workload) -> None:
     Raises:
       UserError: with the estimate, and the word that runs it all the same.
     """
-    where, held, folded, tile, parameters, steps, records, devices = work
-    need = 4 * parameters * (max(held.values()) + 2 * tile) / GIB
+    where, held, folded, tile, parameters, steps, records, devices, _ = work
+    need = 4 * parameters * (work.in_memory + 2 * tile) / GIB
     there = memory() / GIB
     lanes = max(work.runs, tile)
     speed = devices * ACCELERATOR or (os.cpu_count() or 1) * CORE

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import numpy as np
 from jax import Array
 
 from audit.models import regressor
+from audit.rng import stream
 from audit.types import Examples, Knowledge, TrainingSet
+
+SHARD = 2**17  # shadow models that are in memory together, but for one per image
 
 
 def releases(
@@ -33,3 +39,22 @@ def releases(
     repeated = jax.tree.map(lambda a: np.asarray(a)[rows], pool)
     shadows = knowledge.train(key, TrainingSet(knowledge.fixed, repeated))
     return regressor.matrix(shadows.params), rows
+
+
+def shards(
+    key: Array, knowledge: Knowledge, pool: Examples, repeats: int = 1
+) -> list[Callable[[], tuple[np.ndarray, np.ndarray]]]:
+    """Return what trains the shadow models in parts, each of which has every image.
+
+    Each part is `releases` of some of the repeats: at most `SHARD` models, or one per
+    image of the pool. It is trained when it is called, and again in the next call
+    unless the engine stores its runs. Where one part is enough, it is `releases`.
+    """
+    most = max(1, SHARD // len(pool.y))
+    count = -(-repeats // most)
+    if count == 1:
+        return [partial(releases, key, knowledge, pool, repeats)]
+    return [
+        partial(releases, stream(key, f"shard {i}"), knowledge, pool, len(part))
+        for i, part in enumerate(np.array_split(np.arange(repeats), count))
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -149,6 +150,7 @@ def fit(
     held_features: Any,
     held_targets: Any,
     *,
+    further: Sequence[Callable[[], tuple[Any, Any]]] = (),
     hidden: tuple[int, ...],
     learning_rate: float,
     weight_decay: float,
@@ -164,7 +166,10 @@ def fit(
     On noisy releases a network overfits: its guesses vary more than the targets. So a
     linear output is multiplied by the factor in [0, 1] with the least held-out error.
 
-    The features [m, p] are standardised. The targets [m, o] of a linear output are
+    An epoch passes through features [m, p] and their targets, or through what one of
+    `further` returns, in turn: data that would not fit in memory together.
+
+    The features are standardised. The targets [m, o] of a linear output are
     centred: zero is the guess without features. Those of a sigmoid are in [0, 1], and
     that guess is their mean. The sum of absolute errors is part of the loss, times
     `absolute`. The held-out [v, p] and [v, o] are never the scored targets.
@@ -188,12 +193,15 @@ def fit(
         mean = jnp.clip(targets.mean(0), LEAST_START, 1 - LEAST_START)
         start = jnp.log(mean / (1 - mean))
 
-    data = features, targets, jnp.asarray(held_features), jnp.asarray(held_targets)
+    held = jnp.asarray(held_features), jnp.asarray(held_targets)
     layers = init(stream(key, "init"), sizes, start)
     carry, best = (layers, fitter.optimizer().init(layers)), layers
     info: dict[str, float] = {}
     least: list[float] = []
     for i in range(epochs):
+        turn = i % (1 + len(further))
+        rows = map(jnp.asarray, further[turn - 1]() if turn else (features, targets))
+        data = *rows, *held
         carry, *measured = _epoch(fitter, carry, jax.random.fold_in(key, i), data)
         train_mse, shrink, held_mse = map(float, measured)
         if not info or held_mse < info["held_mse"]:

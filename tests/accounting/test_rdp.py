@@ -238,7 +238,10 @@ def test_no_leakage_is_epsilon_zero():
     assert GaussianPrivacy(0.0).tpr(0.25) == 0.25
 
 
-@pytest.mark.parametrize(("adjacency", "mu"), [("add_remove", 1.0), ("replace_one", 2)])
+@pytest.mark.parametrize(
+    ("adjacency", "mu"),
+    [("add_remove", 1.0), pytest.param("replace_one", 2, marks=pytest.mark.slow)],
+)
 def test_nearly_full_poisson_pld_under_both_adjacencies(adjacency, mu):
     """The shift is one record's under both: replace-one doubles it."""
     pld = rdp.poisson_gaussian_pld(1 - 1e-9, 1.0, 1, adjacency)

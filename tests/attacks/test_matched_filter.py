@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attacks.matched_filter import matched_filter
+from attacks.matched_filter import _Moments, matched_filter
 from audit.models import networks
 from audit.types import Examples, Knowledge, Observation, Release
 
@@ -88,6 +88,35 @@ def test_it_falls_back_to_the_floor_where_nothing_leaks():
     floor = ((targets.x - means[targets.y]) ** 2).mean()
     assert errors.mean() < 1.02 * floor
     assert info["shadows"] == 1200
+
+
+def test_sums_over_parts_regress_like_all_at_once():
+    """The other derivation: least squares on all rows, and their residuals."""
+    rng = np.random.default_rng(3)
+    s, noise = rng.normal(size=(90, 5)), rng.normal(size=(90, 4, P))
+    shaped = 7 + (s @ rng.normal(size=(5, P)))[:, None] + 0.3 * noise
+    moments = _Moments()
+    for part in np.array_split(shaped, [1, 3], axis=1):  # repeats come in parts
+        moments = moments.with_more(s, part)
+    flat, ridge = shaped.reshape(-1, P), 1e-3
+    inputs = np.column_stack([np.repeat(s, 4, 0), np.ones(len(flat))])
+    slope, *_ = np.linalg.lstsq(inputs, flat, rcond=None)
+    residual = flat - inputs @ slope
+    law = residual.T @ residual / (len(flat) - 6)
+    project = np.linalg.solve(law + ridge * np.diag(np.diag(law)), slope[:5].T).T
+    expected = slope[5], project, project @ slope[:5].T
+    for got, exact in zip(moments.regression(ridge), expected, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-9)
+
+
+def test_no_noise_is_left_where_releases_are_linear():
+    """What sums are rounded by must not pass for a law of the noise."""
+    rng = np.random.default_rng(4)
+    s, slope = rng.normal(size=(50, 3)), rng.normal(size=(3, P))
+    shaped = (1e3 + s @ slope)[:, None]
+    _, _, information = _Moments().with_more(s, shaped).regression(1e-3)
+    assert np.isfinite(information).all()
+    assert np.linalg.eigvalsh(information).min() > 1e6
 
 
 def test_classes_may_have_fewer_images_than_components():

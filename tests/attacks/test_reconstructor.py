@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from attacks.reconstructor import reconstructor
+from audit.mechanisms import shadow_models
 from audit.models import networks, regressor
 from audit.types import Knowledge, Observation, Release
 from tests.conftest import records
@@ -29,7 +30,7 @@ def fitted(noise=0.0, pool=POOL, **settings):
 
     def train(key, data):
         learnt.append(np.asarray(data.target.x))
-        return Release(releases(data.target.x, noise, 1))
+        return Release(releases(data.target.x, noise, len(learnt)))
 
     attack, source = reconstructor(TASK, **SMALL | settings), np.arange(len(pool.y))
     knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train)
@@ -45,6 +46,18 @@ def errors(noise=0.0, **settings):
     assert got.min() >= 0
     assert got.max() <= 1
     return np.asarray(((got - TARGETS.x) ** 2).mean((1, 2, 3)))
+
+
+def test_shadow_models_need_not_be_in_memory_together(monkeypatch):
+    """The parts of fresh noise, one per epoch, teach more than one part alone."""
+    settings = {"noise": 0.5, "repeats": 6, "epochs": 20, "batch_size": 20}
+    alone = errors(**settings | {"epochs": 60, "repeats": 2})
+    monkeypatch.setattr(shadow_models, "SHARD", 2 * len(POOL.y))
+    gain = alone - errors(**settings | {"epochs": 60})  # an epoch is a third of them
+    assert gain.mean() > 3 * gain.std() / np.sqrt(len(gain))
+    _, _, info, learnt = fitted(**settings)
+    assert len(learnt) == 2 * len(POOL.y)
+    assert info["shadows"] == 6 * len(POOL.y)
 
 
 def test_copies_of_one_image_stay_on_one_side_of_the_split(monkeypatch):

@@ -16,6 +16,14 @@ WORDS = ("scenario=calibration", "data=digits", "attacks=[class_mean]")
 WORK = budget.Workload("defense.x", {"target": 7}, {"accounting": 3}, 4, 10, 5, 20.0)
 
 
+def test_shadow_models_that_pass_in_parts_are_held_in_parts():
+    work = WORK._replace(held={"target": 7, "shadow": 1000})
+    assert work.in_memory == 1000
+    assert work._replace(shard=50).in_memory == 50
+    assert work._replace(shard=5).in_memory == 7
+    assert work._replace(shard=5).runs == work.runs == 1010
+
+
 @pytest.fixture
 def plan(monkeypatch, tmp_path):
     monkeypatch.setattr(forecast, "cache_folder", lambda: tmp_path)

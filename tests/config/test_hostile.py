@@ -113,7 +113,7 @@ def nothing_trains(monkeypatch, tmp_path):
           "training.steps=100000", "accounting_runs=1000000"],
          "50 target, 50,000,000 accounting runs"),
         (["scenario=binary_mnist", "attacks=[reconstructor]", "defenses=[sgd]",
-          "attack.reconstructor.repeats=100000"],
+          "attack.reconstructor.repeats=100000", "training.steps=1000000"],
          "200 target, 200,000,000 shadow runs"),
         (["scenario=epsilon_audit", "runs=1000000", "training.steps=9000000",
           "canaries.audits=1000"], "16 target, 2,000,000,000 transcript runs"),

@@ -115,7 +115,7 @@ def test_an_attack_is_shown_what_it_declares_and_nothing_else(knows, fields):
     ("name", "classes", "settings"),
     [
         ("glm", 0, {}),
-        ("glm", 2, {"loss": "logistic"}),
+        pytest.param("glm", 2, {"loss": "logistic"}, marks=pytest.mark.slow),
         ("reweighted_glm", 0, {"noise_stddev": 1e-9, "iterations": 3}),
     ],
 )

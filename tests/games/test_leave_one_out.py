@@ -57,7 +57,9 @@ def slopes(w):
 # The referee --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    "intercept", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_the_referee_hands_out_what_the_others_leave(intercept):
     """Through an attack whose guess is a part of `rest`."""
     guess = lambda observation: observation.rest[:16].reshape(SHAPE)  # noqa: E731
@@ -307,6 +309,7 @@ def test_one_iteration_is_algorithm_one_by_hand():
             np.testing.assert_allclose(weights(**given), exact, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_published_loss_is_not_that_of_the_whole_procedure():
     """The weights depend on the record too, which the published Jacobian leaves out."""
     glm = defense("reweighted_glm", iterations=5, noise_stddev=1.0).defense

@@ -95,6 +95,39 @@ def test_attack_and_bayes_risk_meet_at_every_noise_of_the_closed_world(cards):
     assert [float(p) for p in printed] == pytest.approx(ratios, abs=6e-4)
 
 
+def of_fim(card, defense):
+    """Return the numbers of one row of the page on FIM."""
+    row = card.defenses[defense]
+    errors = {
+        t.attack: float(t.result.mse)
+        for t in card.trials
+        if t.defense == defense and t.result is not None and not t.result.oracle
+    }
+    on_steps = errors.pop("transcript_bayes")
+    [prior] = [float(b.mean) for b in row.bounds if b.name == "finite_prior"]
+    leaks = [float(row.dfil[k]) for k in ("sqrt_max", "sqrt_mean")]
+    return [row.utility.accuracy, *leaks, min(errors.values()), on_steps, prior]
+
+
+def test_the_page_on_fim_has_the_numbers_of_its_cards(cards):
+    """One row per defense and data set; of three seeds the mean ± deviation."""
+    seeds = ["fim_network-mnist5k" + end for end in ("", "-seed1", "-seed2")]
+    rows = {"full": [], "embedded": []}
+    for name in ("dpsgd", "prune", "public_mean", "fim_direct", "fim_network"):
+        digits = 4, 3, 3, 4, 4, 4
+        one = of_fim(cards["fim_network-mnist"], name)
+        texts = [view.number(v, d) for v, d in zip(one, digits, strict=True)]
+        rows["full"].append(" | ".join([f"`{name}`", *texts]))
+        each = np.array([of_fim(cards[seed], name) for seed in seeds])
+        pairs = zip(each.mean(0), each.std(0, ddof=1), digits, strict=True)
+        texts = [f"{view.number(m, d)} ± {view.number(s, d)}" for m, s, d in pairs]
+        rows["embedded"].append(" | ".join([f"`{name}`", *texts]))
+    page = (ROOT / "docs/defenses/fim.md").read_text()
+    table = page.split("<!-- network -->\n")[1].split("<!-- /network -->")[0]
+    shown = [line.strip("| ") for line in table.splitlines() if line.startswith("| `")]
+    assert shown == [*rows["full"], *rows["embedded"]]
+
+
 def defense(dfil, sampling="full"):
     """Return the row of a defense whose records have these dFILs."""
     summary = {name: float(statistic(dfil)) for name, statistic in STATISTICS.items()}

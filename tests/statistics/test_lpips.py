@@ -25,7 +25,15 @@ def weights():
         return load_weights()
 
 
-@pytest.mark.parametrize("row", REFERENCE, ids=lambda r: f"{r['height']}x{r['width']}")
+QUICK = 2  # sizes; each is a program of its own
+
+
+@pytest.mark.parametrize(
+    "row",
+    REFERENCE[:QUICK]
+    + [pytest.param(row, marks=pytest.mark.slow) for row in REFERENCE[QUICK:]],
+    ids=lambda r: f"{r['height']}x{r['width']}",
+)
 def test_equals_the_reference_package(weights, row):
     a, b = inputs(row["height"], row["width"], row["seed"])
     assert abs(float(lpips(weights, a, b)) - row["lpips"]) < 1e-5
