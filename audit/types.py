@@ -60,6 +60,8 @@ class Lanes(NamedTuple):
 
     tile: Count = 512  # lanes under one vmap; part of the store key (rounding)
     memory_gib: Positive = 2.0  # what all tiles in flight may take together
+    # steps after which the state of a run may be saved; 0 = it is computed in one piece
+    checkpoint: NonNegativeInt = 0
 
 
 # Records ------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from audit.engine.program import Recipe, lanes_of, program, threads
+from audit.engine.program import Recipe, lanes_of, program, program_in_parts, threads
 from audit.errors import UserError
 
 RETRIES = 3  # of a tile whose worker died
@@ -46,6 +46,7 @@ class Tiles(NamedTuple):
     m: int  # lanes
     size: int  # lanes of a tile
     bytes: int  # of one tile in memory
+    steps: int | None = None  # of what is computed in parts; a worker saves none
 
 
 class _Settings(NamedTuple):
@@ -166,7 +167,7 @@ def _pickled(work: Tiles) -> bytes:
     for module in foreign:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps((work.method, work.recipe, work.then))
+        return cloudpickle.dumps((work.method, work.recipe, work.then, work.steps))
     finally:
         for module in foreign:
             cloudpickle.unregister_pickle_by_value(module)
@@ -269,5 +270,7 @@ def _program(code: bytes) -> Any:
     from ray import cloudpickle
 
     # written by `_pickled` of the caller, who may run any code on the cluster anyway
-    method, recipe, then = cloudpickle.loads(code)
+    method, recipe, then, steps = cloudpickle.loads(code)
+    if steps is not None:
+        return program_in_parts(method, recipe, then, steps)
     return program(method, recipe, 1, then)

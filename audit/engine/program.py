@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from audit.errors import UserError, did_you_mean
 from audit.mechanisms.batch import gathered
 from audit.mechanisms.noisy_sgd import alignment, information_matrix, transcript
+from audit.mechanisms.stepwise import Loop, Stepwise
 from audit.types import TRAITS, Defense, Task, TrainingSet
 
 
@@ -83,23 +84,104 @@ def program(
     and (target, rows) of the lanes to what the method or `then` returns.
     """
 
-    def lane(shared: tuple, root: Any, index: Any, per_lane: tuple) -> Any:
+    def lane(*of_lane: Any) -> Any:
+        run = _OneLane.of(method, recipe, *of_lane)
+        if then is None:
+            return run.method(*run.given, *run.extra)
+        return then(run.defense, run.given[1], run.method(*run.given), *run.extra)
+
+    return _over_lanes(lane, devices)
+
+
+class Parts(NamedTuple):
+    """A program that is computed in parts; each takes the program's arguments first."""
+
+    begin: Any  # returns the state before the first step, of every lane
+    advance: Any  # (..., state, first, last) -> the state after these steps
+    finish: Any  # (..., state) -> what the program returns
+
+
+@functools.cache
+def parts(
+    method: str, recipe: Recipe, devices: int, then: Callable | None = None
+) -> Parts:
+    """Return `program` in parts, where the method is `Stepwise`."""
+
+    def begin(*of_lane: Any) -> Any:
+        return _OneLane.of(method, recipe, *of_lane).loop(then).first
+
+    def advance(*of_lane: Any) -> Any:
+        *given, state, first, last = of_lane
+        return _OneLane.of(method, recipe, *given).loop(then).part(state, first, last)
+
+    def finish(*of_lane: Any) -> Any:
+        *given, state = of_lane
+        run = _OneLane.of(method, recipe, *given)
+        result = run.loop(then).last(state)
+        if then is None:
+            return result
+        return then(run.defense, run.given[1], result, *run.extra)
+
+    return Parts(
+        _over_lanes(begin, devices),
+        _over_lanes(advance, devices, (True, False, False)),
+        _over_lanes(finish, devices, (True,)),
+    )
+
+
+def program_in_parts(
+    method: str, recipe: Recipe, then: Callable | None, steps: int
+) -> Callable:
+    """Return `program` with the bits of `parts`, for one device."""
+    part = parts(method, recipe, 1, then)
+
+    def whole(*given: Any) -> Any:
+        state = part.advance(*given, part.begin(*given), 0, steps)
+        return part.finish(*given, state)
+
+    return whole
+
+
+class _OneLane(NamedTuple):
+    """One lane: a method of a defense and what it is given."""
+
+    defense: Defense
+    method: Callable
+    given: tuple  # (key, side, data)
+    extra: tuple
+
+    @staticmethod
+    def of(
+        method: str, recipe: Recipe, shared: tuple, root: Any, index: Any, lane: tuple
+    ) -> _OneLane:
         floats, side, fixed, extra = shared
         defense = recipe.build(floats)
-        key, data = jax.random.fold_in(root, index), TrainingSet(fixed, *per_lane)
+        key, data = jax.random.fold_in(root, index), TrainingSet(fixed, *lane)
         if "rows" not in defense.traits:
             data = gathered(data)
         owner = defense if method in Defense._fields else defense.mechanism
         run = getattr(owner, method, None) or partial(OF_STEPS[method], owner)
-        if then is None:
-            return run(key, side, data, *extra)
-        return then(defense, side, run(key, side, data), *extra)
+        return _OneLane(defense, run, (key, side, data), extra)
 
-    tile = jax.vmap(lane, in_axes=(None, None, 0, 0))
+    def loop(self, then: Callable | None) -> Loop:
+        assert isinstance(self.method, Stepwise)
+        return self.method.loop(*self.given, *(self.extra if then is None else ()))
+
+
+def _over_lanes(lane: Callable, devices: int, more: tuple[bool, ...] = ()) -> Any:
+    """Compile a function of (shared, root key, index, per lane, *more).
+
+    `more` says of each further argument whether every lane has its own.
+    """
+    own = (False, False, True, True, *more)
+    tile = jax.vmap(lane, in_axes=tuple(0 if each else None for each in own))
     mesh = Mesh(np.array(jax.devices()[:devices]), ("shadow",))
     whole, part = PartitionSpec(), PartitionSpec("shadow")
-    inputs = (whole, whole, part, part)
     shards = jax.shard_map(
-        tile, mesh=mesh, in_specs=inputs, out_specs=part, check_vma=False
+        tile,
+        mesh=mesh,
+        in_specs=tuple(part if each else whole for each in own),
+        out_specs=part,
+        check_vma=False,
     )
     return jax.jit(shards)

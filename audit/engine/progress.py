@@ -34,6 +34,7 @@ def quiet(what: str, done: int, total: int) -> None:
 UNITS = {
     "guesses": "records",
     "defenses": "defenses",
+    "steps": "steps",
 }  # what a stage counts if not models
 
 

@@ -18,10 +18,13 @@ import jax
 import numpy as np
 
 from audit.engine import store as stores
+from audit.engine.checkpoint import Checkpoints, run_in_parts
 from audit.engine.cluster import Tiles
 from audit.engine.precision import double
 from audit.engine.program import Recipe, lanes_of, threads
+from audit.engine.program import parts as _parts
 from audit.engine.program import program as _program
+from audit.mechanisms.stepwise import Stepwise
 from audit.types import Defense, Lanes, Public, Task, TrainingSet
 
 NAME = "tile-{:05d}"  # of a shard in the store
@@ -224,7 +227,8 @@ class _Sweep(NamedTuple):
             return
         devices = min(len(jax.devices()), len(tiles))
         groups = [tiles[i : i + devices] for i in range(0, len(tiles), devices)]
-        program, flight = self._program(devices), self._in_flight(devices)
+        flight = self._in_flight(devices)
+        program = self._by_parts(devices) or self._program(devices)
         shared = jax.device_put(self.shared)  # once, not with every tile
         while groups:
             now = groups[:flight]
@@ -243,13 +247,48 @@ class _Sweep(NamedTuple):
                 for i, t in enumerate(group)
             }
 
+    def _stepwise(self) -> Stepwise | None:
+        """Return the method if its runs are so long that their states are saved."""
+        run = getattr(self.learner.defense, self.method, None)
+        long = (
+            isinstance(run, Stepwise) and 0 < self.engine.lanes.checkpoint < run.steps
+        )
+        return run if long else None
+
+    def _by_parts(self, devices: int) -> Callable | None:
+        """Return the program, computed part by part; None = runs are short."""
+        run, store = self._stepwise(), self.engine.store
+        if run is None:
+            return None
+        parts = _parts(self.method, self.learner.recipe, devices, self.then)
+        label, every = self.what or self.learner.label, self.engine.lanes.checkpoint
+
+        def program(*arguments: Any) -> Any:
+            tiles = arguments[2][:: self.engine.lanes.tile] // self.engine.lanes.tile
+            runs = tuple(NAME.format(t) for t in tiles)
+            saved = store and Checkpoints(store, self._address(), runs)
+            state = run_in_parts(
+                lambda: parts.begin(*arguments),
+                lambda state, *steps: parts.advance(*arguments, state, *steps),
+                run.steps,
+                every,
+                saved,
+                lambda done: self.engine.report(f"{label}: steps", done, run.steps),
+            )
+            return parts.finish(*arguments, state)
+
+        return program
+
     def _portable(self) -> Tiles:
         recipe, size = self.learner.recipe, self.engine.lanes.tile
         given = self.shared, self.key, self.per_lane, self.m, size, self._bytes(1)
-        return Tiles(self.method, recipe, self.then, *given)
+        run = self._stepwise()
+        return Tiles(self.method, recipe, self.then, *given, run.steps if run else None)
 
     def _in_flight(self, devices: int) -> int:
         """Return how many groups of tiles fit the budget, by the compiler's count."""
+        if self._stepwise():
+            return 1
         budget = self.engine.lanes.memory_gib * 2**30
         return int(min(8, max(1, budget // max(self._bytes(devices), 1))))
 
@@ -282,6 +321,8 @@ class _Sweep(NamedTuple):
             "versions": stores.versions(),
             "threefry partitionable": jax.config.jax_threefry_partitionable,  # type: ignore[attr-defined]
         }
+        if self._stepwise():  # computed in parts, of whatever length: other rounding
+            made_of["in parts"] = True
         address = stores.digest(made_of)
         stores.describe(store, address, made_of)
         return address
@@ -299,10 +340,11 @@ class _Sweep(NamedTuple):
         """Compute the first stored lane again, and report it if it differs.
 
         A tile of one lane rounds sums differently, and training may enlarge that: a
-        third run, from inputs that differ in their last digit, measures how much.
+        third run, from inputs that differ in their last digit, measures how much. Runs
+        so long that their states are saved are not computed again.
         """
         lanes, tell = self.engine.lanes, self.engine.doubt
-        if not shards or tell is None:
+        if not shards or tell is None or self._stepwise():
             return
         first = min(shards)
         alone = self.engine._replace(lanes=lanes._replace(tile=1))
@@ -323,6 +365,8 @@ class _Sweep(NamedTuple):
         for t, leaves in finished.items():
             arrays = {f"leaf_{i}": a for i, a in enumerate(leaves)}
             stores.put(store, address, NAME.format(t), arrays)
+            if self._stepwise():  # only now: what was saved is needed until then
+                Checkpoints(store, address, (NAME.format(t),)).clear()
 
 
 def _nudged(arguments: tuple) -> tuple:

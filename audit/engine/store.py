@@ -168,10 +168,22 @@ def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
         return None
     except BROKEN as error:
         store.on_problem(f"{shard} is damaged ({error}); made again")
-    with contextlib.suppress(OSError):  # the next `put` replaces what is left
-        manifest.unlink(missing_ok=True)
-        shard.unlink(missing_ok=True)
+    remove(store, key, name)  # the next `put` replaces what could not be removed
     return None
+
+
+def names(store: Store, key: str) -> list[str]:
+    """Return the names of the shards of a key that were finished, sorted."""
+    manifests = (p.stem for p in _folder(store, key).glob("*.json"))
+    return sorted(name for name in manifests if name != DESCRIPTION)
+
+
+def remove(store: Store, key: str, name: str) -> None:
+    """Remove a shard, whether or not it is there."""
+    shard, manifest = _paths(store, key, name)
+    with contextlib.suppress(OSError):
+        manifest.unlink(missing_ok=True)  # first: without it the shard is not finished
+        shard.unlink(missing_ok=True)
 
 
 def damage(shard: Path) -> str | None:

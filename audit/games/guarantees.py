@@ -34,7 +34,6 @@ from audit.types import (
     Defense,
     Examples,
     Iterative,
-    Lanes,
     Minimiser,
     Readings,
     Splits,
@@ -150,7 +149,9 @@ def in_turn(
     """
     fixed = table.problem.splits.fixed
     n, records = len(fixed.y), TrainingSet(fixed, None)
-    engine = one_lane(table.engine)._replace(store=None)
+    engine = one_lane(table.engine)
+    if not engine.lanes.checkpoint:  # accounting is cheap, unless runs are long
+        engine = engine._replace(store=None)
     runs = _trajectories(learner, table)
     drawn, accounted = table.fisher.records, np.arange(n)
     if drawn is not None and drawn < n:
@@ -190,7 +191,7 @@ def in_turn(
 
 def one_lane(engine: Engine) -> Engine:
     """Return the engine for a run that serves all its records: tiles only repeat it."""
-    return engine._replace(lanes=Lanes(1, engine.lanes.memory_gib))
+    return engine._replace(lanes=engine.lanes._replace(tile=1))
 
 
 def fisher(

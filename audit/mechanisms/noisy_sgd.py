@@ -19,6 +19,7 @@ import optax
 from audit.accounting.traces import Probing, Traced, estimate
 from audit.mechanisms import batch as batches
 from audit.mechanisms.query import Side, masked, start
+from audit.mechanisms.stepwise import Loop, Stepwise
 from audit.rng import stream
 from audit.types import (
     Adjacency,
@@ -95,17 +96,16 @@ def noisy_sgd(
         batch = sampler.draw(key, state.t, batches.count(data))
         return advance(key, state, data, batch)
 
-    def train(key: jax.Array, side: Side, data: TrainingSet) -> Release:
-        def body(state: State, batch: Batch | None) -> tuple:
+    def train(key: jax.Array, side: Side, data: TrainingSet) -> Loop:
+        def body(state: State, batch: Batch | None) -> State:
             if batch is None:
-                return step(key, state, data)[0], None
-            return advance(key, state, data, batch)[0], None
+                return step(key, state, data)[0]
+            return advance(key, state, data, batch)[0]
 
         planned = None
         if sampler.schedule is not None:
             planned = sampler.schedule(key, steps, batches.count(data))
-        first = init(key, side)
-        return Release(jax.lax.scan(body, first, planned, length=steps)[0].params)
+        return Loop(init(key, side), body, lambda s: Release(s.params), planned)
 
     def rdp(n: int, orders: Any, adjacency: Adjacency) -> Any:
         return sampler.rdp(noise, query, n, steps, orders, adjacency)
@@ -126,9 +126,9 @@ def noisy_sgd(
     }
     return Defense(
         prepare=prepare,
-        train=train,
+        train=Stepwise(train, steps),
         predict=predictor(task),
-        fisher=partial(_fisher, mechanism) if readable and query.smooth else None,
+        fisher=_fisher(mechanism) if readable and query.smooth else None,
         log_likelihood=partial(_log_likelihood, mechanism) if gaussian else None,
         rdp=rdp if readable else None,
         pld=pld if readable else None,
@@ -177,8 +177,8 @@ def _along(
     data: TrainingSet,
     read: Callable,
     every: int = 1,
-) -> Any:
-    """Return the sum of `read(StepView)` over the steps of one run.
+) -> Loop:
+    """Return the loop to the sum of `read(StepView)` over the steps of one run.
 
     With `every` above 1 the sum is of `Traced`, and one step of each stretch of so many
     stands for the stretch. It is drawn once for all runs, so that the others' readings
@@ -193,14 +193,13 @@ def _along(
         else:
             counted = lambda view: read(view).scaled(weight)  # noqa: E731
             more = jax.lax.cond(weight > 0, counted, lambda view: zero, view)
-        return (state, jax.tree.map(jnp.add, total, more)), None
+        return state, jax.tree.map(jnp.add, total, more)
 
     state = mechanism.init(key, side)
     shape = jax.eval_shape(lambda s: read(mechanism.step(key, s, data)[1]), state)
     zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shape)
     weights = None if every == 1 else jnp.asarray(_drawn(mechanism.steps, every))
-    first = state, zero
-    return jax.lax.scan(body, first, weights, length=mechanism.steps)[0][1]
+    return Loop((state, zero), body, lambda carry: carry[1], weights)
 
 
 def _drawn(steps: int, every: int) -> np.ndarray:
@@ -212,20 +211,25 @@ def _drawn(steps: int, every: int) -> np.ndarray:
     return weights
 
 
-def _fisher(
-    mechanism: Iterative,
-    key: jax.Array,
-    side: Side,
-    data: TrainingSet,
-    rows: Any,
-    how: Probing | None = None,
-) -> Any:
-    """Return `Defense.fisher`; with settings for what is estimated, `Traced`."""
-    probing = how or Probing()
-    read = step_traces(mechanism, key, data, rows, probing)
-    assert read is not None  # there is noise, and the query is smooth
-    total = _along(mechanism, key, side, data, read, probing.every)
-    return total.trace if how is None else total
+def _fisher(mechanism: Iterative) -> Stepwise:
+    """Return `Defense.fisher`; with settings for what is estimated, of `Traced`."""
+
+    def fisher(
+        key: jax.Array,
+        side: Side,
+        data: TrainingSet,
+        rows: Any,
+        how: Probing | None = None,
+    ) -> Loop:
+        probing = how or Probing()
+        read = step_traces(mechanism, key, data, rows, probing)
+        assert read is not None  # there is noise, and the query is smooth
+        loop = _along(mechanism, key, side, data, read, probing.every)
+        if how is not None:
+            return loop
+        return loop._replace(last=lambda carry: loop.last(carry).trace)
+
+    return Stepwise(fisher, mechanism.steps)
 
 
 def step_information(
@@ -428,7 +432,7 @@ def _log_likelihood(
         both = jnp.concatenate([ratio(candidates), ratio(target)])
         return present * noise.precision * both
 
-    return _along(mechanism, key, side, data, read)
+    return _along(mechanism, key, side, data, read).whole(mechanism.steps)
 
 
 def _log_ratio(
@@ -492,4 +496,4 @@ def alignment(
         return jax.lax.map(one, candidates, batch_size=batches.MICRO_BATCH)
 
     read = {"sum": added, "batch": around}[noise.at]
-    return _along(mechanism, key, side, data, read)
+    return _along(mechanism, key, side, data, read).whole(mechanism.steps)

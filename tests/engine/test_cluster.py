@@ -44,7 +44,10 @@ def elsewhere(done):
     """Return what computes tiles as a cluster may: last ones first, one at a time."""
 
     def compute(work, tiles):
-        code = program.program(work.method, work.recipe, 1, work.then)
+        given = work.method, work.recipe
+        code = program.program(*given, 1, work.then)
+        if work.steps is not None:
+            code = program.program_in_parts(*given, work.then, work.steps)
         for tile in reversed(tiles):
             done.append(tile)
             lanes, rows = program.lanes_of([tile], work.size, work.m, work.per_lane)
@@ -60,6 +63,18 @@ def test_tiles_may_be_computed_elsewhere_in_any_order(tmp_path):
     assert done == [5, 4, 3, 2, 1, 0]
     run(elsewhere=elsewhere(done), store=store)
     assert len(done) == 6  # all of it was kept
+
+
+def test_runs_in_parts_have_the_same_bits_elsewhere():
+    lanes = Lanes(4, checkpoint=2)
+    here, there = (
+        shadow.sweep(
+            "train", learner(), KEY, DATA, engine=shadow.Engine(lanes, **where)
+        )
+        for where in ({}, {"elsewhere": elsewhere([])})
+    )
+    for a, b in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_how_many_threads_compute_is_part_of_the_key(tmp_path, monkeypatch):

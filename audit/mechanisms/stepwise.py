@@ -1,0 +1,50 @@
+"""Methods of a defense that go step by step: a long run can be saved in between.
+
+A method is the same whether it is computed in one piece or part by part: between two
+parts its whole state is the carry of its loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Loop(NamedTuple):
+    """What a method computes for one key, side and training set."""
+
+    first: Any  # the carry before the first step
+    body: Callable  # (carry, what is planned for the step) -> carry
+    last: Callable  # the carry after the last step -> what the method returns
+    planned: Any = None  # leading axis steps; None = nothing is
+
+    def part(self, carry: Any, begin: Any, end: Any) -> Any:
+        """Return the carry after the steps `begin` to `end`; both may be traced."""
+
+        def step(t: Any, carry: Any) -> Any:
+            return self.body(carry, jax.tree.map(lambda a: a[t], self.planned))
+
+        return jax.lax.fori_loop(begin, end, step, carry)
+
+    def whole(self, steps: int) -> Any:
+        """Return what the method returns after so many steps, in one piece."""
+
+        def step(carry: Any, planned: Any) -> tuple:
+            return self.body(carry, planned), None
+
+        return self.last(jax.lax.scan(step, self.first, self.planned, length=steps)[0])
+
+
+@dataclass(frozen=True, eq=False)  # JAX refers to functions weakly: no tuple
+class Stepwise:
+    """A method that takes `steps` steps; called, it takes all of them."""
+
+    loop: Callable[..., Loop]  # of the method's own arguments
+    steps: int
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the method returns, computed in one piece."""
+        return self.loop(*arguments).whole(self.steps)

@@ -1,0 +1,135 @@
+"""Long runs are computed in parts: stopped anywhere, they end in the same bits."""
+
+import jax
+import numpy as np
+import pytest
+
+from audit.engine import checkpoint, shadow
+from audit.engine import store as stores
+from audit.engine.progress import OutOfTime
+from audit.models import networks
+from audit.types import Lanes, TrainingSet
+from tests.conftest import public, records
+from tests.games import worlds
+
+SHAPE, CLASSES, STEPS, LANES = (16, 16, 1), 3, 7, 5
+DATA = TrainingSet(records(24, SHAPE, CLASSES), records(LANES, SHAPE, CLASSES, seed=1))
+KEY, ROWS = jax.random.key(5), np.array([3, 24])
+NETWORK = networks.cnn_tanh(SHAPE, CLASSES, filters=2, hidden=4)
+LINEAR = networks.linear(SHAPE, CLASSES)
+DEFENSES = {  # every way of drawing a batch, of noise, and of what goes with a step
+    "sgd": (NETWORK, {"sampling": "shuffled", "batch_size": 6, "optimizer": "adam"}),
+    "dpsgd": (NETWORK, {"sampling": "poisson", "batch_size": 6, "weight_decay": 0.1}),
+    "dirdp_sgd": (NETWORK, {"sampling": "shuffled", "batch_size": 6}),
+    "prune": (LINEAR, {"optimizer": "adam"}),
+    "public_mean": (LINEAR, {}),
+    "fim": (LINEAR, {}),
+}  # fmt: skip
+
+
+def sweep(defense, method="train", *extra, every=2, report=None, tile=2, **engine):
+    task, settings = DEFENSES[defense]
+    start = public(task, records(12, SHAPE, CLASSES, seed=2))
+    learner = worlds.learner(task, defense, start=start, steps=STEPS, **settings)
+    lanes = Lanes(tile, checkpoint=every)
+    engine = shadow.Engine(lanes, report=report or (lambda *_: None), **engine)
+    out = shadow.sweep(method, learner, KEY, DATA, *extra, engine=engine)
+    return np.concatenate([np.ravel(a) for a in jax.tree.leaves(out)])
+
+
+@pytest.mark.parametrize("defense", DEFENSES)
+def test_the_length_of_a_part_does_not_change_a_bit(defense):
+    by_two = sweep(defense)
+    np.testing.assert_array_equal(by_two, sweep(defense, every=STEPS - 1))
+    np.testing.assert_allclose(by_two, sweep(defense, every=0), rtol=1e-4, atol=1e-5)
+
+
+def test_accounting_goes_by_parts_like_training():
+    by_two = sweep("prune", "fisher", ROWS)
+    np.testing.assert_array_equal(by_two, sweep("prune", "fisher", ROWS, every=3))
+    whole = sweep("prune", "fisher", ROWS, every=0)
+    np.testing.assert_allclose(by_two, whole, rtol=1e-5)
+
+
+class Stopped:
+    """Reports of a run, which ends when it has taken so many steps of a tile."""
+
+    def __init__(self, after=None, tile=0, error=OutOfTime):
+        self.after, self.tile, self.error, self.seen = after, tile, error, []
+
+    def __call__(self, what, done, total):
+        if not what.endswith(": steps"):
+            return
+        self.seen.append(done)
+        if done == self.after and self.seen.count(STEPS) == self.tile:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [OutOfTime, KeyboardInterrupt, MemoryError])
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, error):
+    store = stores.open_store(tmp_path)
+    with pytest.raises(error):
+        sweep("dpsgd", store=store, report=Stopped(4, 1, error))
+    assert [p.stem for p in tmp_path.rglob("*-step-*.npz")] == ["tile-00001-step-4"]
+    again = Stopped()
+    got = sweep("dpsgd", store=store, report=again)
+    assert again.seen == [4, 6, 7, 0, 2, 4, 6, 7]  # the second tile, and the third
+    np.testing.assert_array_equal(got, sweep("dpsgd"))
+    assert not list(tmp_path.rglob("*-step-*"))  # what is finished needs no state
+
+
+def test_a_killed_run_goes_on_from_the_state_of_the_last_minute(tmp_path, monkeypatch):
+    store = stores.open_store(tmp_path)
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    with monkeypatch.context() as patched:
+        # SIGKILL: nothing is saved on the way out
+        patched.setattr(checkpoint.Checkpoints, "save", save_until(4))
+        with pytest.raises(OutOfTime):
+            sweep("dpsgd", store=store, report=Stopped(6))
+    again = Stopped()
+    np.testing.assert_array_equal(
+        sweep("dpsgd", store=store, report=again), sweep("dpsgd")
+    )
+    assert again.seen[0] == 4
+
+
+def save_until(most):
+    """Return `Checkpoints.save` of a process that was killed after so many steps."""
+    real = checkpoint.Checkpoints.save
+
+    def save(self, step, leaves):
+        if step <= most:
+            real(self, step, leaves)
+
+    return save
+
+
+def test_a_damaged_state_is_not_gone_on_from(tmp_path):
+    problems = []
+    store = stores.open_store(tmp_path)._replace(on_problem=problems.append)
+    with pytest.raises(OutOfTime):
+        sweep("dpsgd", store=store, report=Stopped(4))
+    state = next(tmp_path.rglob("*-step-4.npz"))
+    state.write_bytes(state.read_bytes()[:-9])
+    again = Stopped()
+    got = sweep("dpsgd", store=store, report=again)
+    assert again.seen[0] == 0
+    assert "tile-00000-step-4.npz is damaged" in problems[0]
+    np.testing.assert_array_equal(got, sweep("dpsgd"))
+
+
+def test_states_of_several_devices_are_kept_by_tile(tmp_path):
+    store = stores.open_store(tmp_path)
+    both = checkpoint.Checkpoints(store, "0" * 64, ("tile-00002", "tile-00003"))
+    leaves = [np.arange(8.0).reshape(4, 2), np.arange(4)]
+    both.save(3, leaves)
+    step, got = both.load()
+    assert step == 3
+    for a, b in zip(got, leaves, strict=True):
+        np.testing.assert_array_equal(a, b)
+    one = both._replace(runs=("tile-00003",))
+    np.testing.assert_array_equal(one.load()[1][0], leaves[0][2:])
+    one.save(5, [a[2:] for a in leaves])
+    assert both.load() is None  # one of them is ahead
+    both.clear()
+    assert not list(tmp_path.rglob("*-step-*"))
