@@ -5,7 +5,8 @@ of one record's gradient, and nothing is trained, pre-trained or prepared. Minut
 these operations at a share of the rate of a matrix product, measured here and now, and
 what programs take to compile, times a factor of experience: every finished run leaves
 a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
-Attacks are known by experience alone.
+An attack's operations are those of its shadow models and of the network it trains; what
+else it does is known by experience alone.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from audit.games.guarantees import calibrated
 from audit.scorecard.card import Scorecard
 from audit.types import Attack, Defense, Examples, Splits, Task
 
-LINES = "durations.jsonl"  # in the user's cache: one line per finished run
+LINES = "took.jsonl"  # in the user's cache: one line per finished run
 MOST_LINES = 400  # the last ones count
 LONG = 60.0  # minutes; a run that takes longer is asked for
 START = 5.0  # seconds: data, the card and its figures
 COMPILE = 5.0  # seconds, of the programs of one defense; floats compile nothing
 AGAIN = 0.5  # of that where the scenario has run before
 EACH = 1.0  # seconds, of a defense whose programs are compiled
-TRIAL = 2.0  # seconds, of an attack that never ran here
+TRIAL = 2.0  # seconds of an attack beside its operations
+FITTED = 8.0  # the same if it learns from shadow models or from every step
 SHARE = 0.3  # of the product rate that training reaches
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
@@ -57,9 +59,9 @@ class Forecast(NamedTuple):
     works: tuple[budget.Workload, ...]  # of each defense
     operations: tuple[float, ...]  # the same order
     gflops: float  # of a matrix product, measured now
-    model_seconds: float  # of all but the attacks, before experience
+    model_seconds: float  # of all but attacks and shadow models, before experience
     model_memory: float  # bytes at the peak, before experience
-    sizes: dict[str, float]  # attack -> `trial_size`
+    sizes: dict[str, tuple[float, float]]  # attack -> seconds, operations: `trials`
     disk: float  # bytes of the store and the card
     time_factor: float = 1.0  # by experience
     memory_factor: float = 1.0
@@ -94,7 +96,7 @@ class Took(NamedTuple):
     seconds: float  # of all but the attacks
     model_memory: float
     memory: float
-    trials: dict[str, list[float]]  # attack -> its size, seconds against one defense
+    trials: dict[str, list[float]]  # attack -> operations, seconds against a defense
 
 
 def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
@@ -119,7 +121,8 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     each = gradient_operations(task, params, splits.fixed)
     operations = tuple(_operations(work, each) for work in works)
     gflops = product_rate()
-    computing = sum(operations) / (SHARE * gflops * 1e9)
+    own = sum(_operations(work, each, shadows=False) for work in works)
+    computing = own / (SHARE * gflops * 1e9)
     programs = {_compiled_in(entry) for entry in scenario.defenses}
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
     compiling = COMPILE * len(programs) * (AGAIN if ran else 1)
@@ -131,7 +134,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         gflops,
         START + EACH * len(works) + compiling + computing,
         PROCESS + 2 * arrays + max(_peak(w, scenario.lanes.memory_gib) for w in works),
-        {e.name: trial_size(e, a, scenario, splits) for e, a in attacks},
+        trials(attacks, splits, works, each),
         CARD + sum(_disk(work, width) for work in works),
     )
     return _with_experience(plain, scenario, history)
@@ -161,16 +164,36 @@ def product_rate(size: int = 1024, times: int = 5) -> float:
     return 2 * size**3 / min(timeit.repeat(run, number=1, repeat=times)) / 1e9
 
 
-def trial_size(
-    entry: Entry, attack: Attack, scenario: Scenario, splits: Splits
-) -> float:
-    """Return what an attack's time is taken to grow with.
+def trials(
+    attacks: list[tuple[Entry, Attack]],
+    splits: Splits,
+    works: list[budget.Workload],
+    each: float,
+) -> dict[str, tuple[float, float]]:
+    """Return of each attack what does not grow, in seconds, and operations.
 
-    Its shadow runs, times its epochs if it trains on them, and the releases it attacks.
+    The operations are those against one defense, averaged: shadow models, for the first
+    attack that asks for so many, and the network that is trained on them, at six per
+    weight and example. `each` are those of one record's gradient.
     """
-    shadows = pipeline.shadow_runs(entry, attack, splits)
-    attacked = max(len(splits.targets.y), 1) * scenario.spec.runs
-    return float(shadows * entry.settings.get("epochs", 1) + attacked)
+    result: dict[str, tuple[float, float]] = {}
+    trained = set[int]()
+    outputs = int(np.prod(np.shape(splits.pool.x)[1:]))
+    for entry, attack in attacks:
+        shadows, epochs = pipeline.shadow_runs(entry, attack, splits), 0
+        model, total = attack.threat_model, 0.0
+        for work in works:
+            if shadows not in trained:
+                total += shadows * work.steps * work.records * each
+            epochs = entry.settings.get("epochs", 0)
+            weights = entry.settings.get("width", 0) * (work.parameters + outputs)
+            total += 6 * weights * epochs * min(shadows, work.shard or shadows)
+        trained.add(shadows)
+        learns = shadows or "steps" in model.sees
+        seconds, before = result.get(entry.name, (0.0, 0.0))
+        one = FITTED if learns else TRIAL, total / max(len(works), 1)
+        result[entry.name] = seconds + one[0], before + one[1]
+    return result
 
 
 def _compiled_in(entry: Entry) -> str:
@@ -185,8 +208,10 @@ def _lanes(work: budget.Workload) -> dict[str, int]:
     return {k: -(-n // work.tile) * min(work.tile, n) for k, n in every.items() if n}
 
 
-def _operations(work: budget.Workload, each: float) -> float:
+def _operations(work: budget.Workload, each: float, shadows: bool = True) -> float:
     lanes = _lanes(work)
+    if not shadows:
+        lanes.pop("shadow", None)
     read = (READING - 1) * lanes.get("accounting", 0)
     return (sum(lanes.values()) + read) * work.steps * work.records * each
 
@@ -222,7 +247,7 @@ def _with_experience(
     whose, runs = next(((w, r) for w, r in nearer.items() if r), ("", []))
     timed = {name for took in history for name in took.trials}
     seconds = (
-        _trial(size, [t for t in history if name in t.trials], name, plain.gflops)
+        _trial(*size, [t for t in history if name in t.trials], name, plain.gflops)
         for name, size in plain.sizes.items()
     )
     plain = plain._replace(
@@ -238,15 +263,18 @@ def _with_experience(
     )
 
 
-def _trial(size: float, history: Sequence[Took], name: str, gflops: float) -> float:
-    """Return seconds of one attack, from the run that is nearest in size."""
+def _trial(
+    fixed: float, size: float, history: Sequence[Took], name: str, gflops: float
+) -> float:
+    """Return seconds of one attack, from the run that is nearest in operations."""
     if not history:
-        return TRIAL
-    distance = lambda took: abs(np.log(took.trials[name][0] / size))  # noqa: E731
+        return fixed + size / (SHARE * gflops * 1e9)
+    distance = lambda took: abs(np.log((1 + took.trials[name][0]) / (1 + size)))  # noqa: E731
     nearest = min(reversed(history), key=distance)
     before, seconds = nearest.trials[name]
-    fixed = min(TRIAL, seconds)
-    return (fixed + (seconds - fixed) * size / before) * nearest.gflops / gflops
+    grows = size / before if before else 1.0
+    fixed = min(fixed, seconds)
+    return (fixed + (seconds - fixed) * grows) * nearest.gflops / gflops
 
 
 def history(folder: Path | None = None) -> list[Took]:
@@ -292,7 +320,7 @@ def took(plan: Forecast, scenario: Scenario, card: Scorecard, peak: float) -> To
         max(card.provenance.seconds - total, 1e-3),
         plan.model_memory,
         peak,
-        {k: [plan.sizes[k], statistics.mean(s)] for k, s in trials.items()},
+        {k: [plan.sizes[k][1], statistics.mean(s)] for k, s in trials.items()},
     )
 
 

@@ -111,7 +111,37 @@ def test_defenses_that_differ_in_floats_share_their_programs():
 def test_an_attack_takes_what_it_took_by_its_size(plan, size, gflops, seconds):
     """22 s at size 10, of which 2 s do not grow."""
     before = took(plan, gflops=1.0, trials={"a": [10, 22.0]})
-    assert forecast._trial(size, [before], "a", gflops) == pytest.approx(seconds)
+    got = forecast._trial(2.0, size, [before], "a", gflops)
+    assert got == pytest.approx(seconds)
+
+
+def test_an_attack_that_never_ran_takes_its_operations():
+    got = forecast._trial(3.0, 5e9, [], "a", 10.0)
+    assert got == pytest.approx(3 + 5 / (forecast.SHARE * 10))
+
+
+def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch):
+    words = (
+        "scenario=binary_mnist", "data=digits", "defenses=[dpsgd]",
+        "attacks=[class_mean,reconstructor,matched_filter]",
+    )  # fmt: skip
+    monkeypatch.setattr(forecast, "product_rate", lambda: 100.0)
+    few, many = (
+        forecast.forecast(composed(*words, f"attack.reconstructor.repeats={n}")[0])
+        for n in (1, 1000)
+    )
+    epochs, width, pixels = 40, 512, 64
+    network = 6 * epochs * width * (pixels + 1 + pixels)
+    (work,), (more,) = few.works, many.works
+    each = few.operations[0] / forecast._operations(work, 1.0)
+    run = work.steps * work.records * each
+    assert few.sizes["class_mean"] == (forecast.TRIAL, 0)
+    assert few.sizes["reconstructor"][0] == forecast.FITTED
+    pool = more.held["shadow"] // 1000
+    for plan, repeats in ((few, 1), (many, 1000)):
+        trained = min(pool * repeats, work.shard)
+        want = pool * repeats * run + network * trained
+        assert plan.sizes["reconstructor"][1] == pytest.approx(want)
 
 
 def test_lines_that_cannot_be_read_do_not_count(plan, tmp_path):
