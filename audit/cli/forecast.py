@@ -2,8 +2,8 @@
 
 Runs, operations and disk follow from the scenario: the compiler counts the operations
 of one record's gradient, and nothing is trained, pre-trained or prepared. Minutes are
-these operations at a share of the rate of a matrix product, measured here and now, and
-what programs take to compile, times a factor of experience: every finished run leaves
+those of so many gradients, at the pace of a few that are taken here and now, and what
+programs take to compile, times a factor of experience: every finished run leaves
 a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
 An attack's operations are those of its shadow models and of the network it trains; what
 else it does is known by experience alone.
@@ -46,7 +46,9 @@ AGAIN = 0.5  # of that where the scenario has run before
 EACH = 1.0  # seconds, of a defense whose programs are compiled
 TRIAL = 2.0  # seconds of an attack beside its operations
 FITTED = 8.0  # the same if it learns from shadow models or from every step
-SHARE = 0.3  # of the product rate that training reaches
+SHARE = 0.3  # of the product rate that the training of attack networks reaches
+PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
+TIMED = 2e9  # operations of the gradients that are timed
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
 COPIES = 3  # of a tile's arrays, and of releases that are held
@@ -121,8 +123,9 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     each = gradient_operations(task, params, splits.fixed)
     operations = tuple(_operations(work, each) for work in works)
     gflops = product_rate()
+    pace = gradient_pace(task, params, splits.fixed, each, scenario.lanes.tile)
     own = sum(_operations(work, each, shadows=False) for work in works)
-    computing = own / (SHARE * gflops * 1e9)
+    computing = PRIVATE * own / pace
     programs = {_compiled_in(entry) for entry in scenario.defenses}
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
     compiling = COMPILE * len(programs) * (AGAIN if ran else 1)
@@ -134,7 +137,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         gflops,
         START + EACH * len(works) + compiling + computing,
         PROCESS + 2 * arrays + max(_peak(w, scenario.lanes.memory_gib) for w in works),
-        trials(attacks, splits, works, each),
+        trials(attacks, splits, works, each * SHARE * gflops * 1e9 / pace),
         CARD + sum(_disk(work, width) for work in works),
     )
     return _with_experience(plain, scenario, history)
@@ -153,6 +156,28 @@ def gradient_operations(task: Task, params: Any, records: Examples) -> float:
     one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), records)
     counted = jax.jit(jax.grad(task.loss)).lower(params, one).cost_analysis()
     return float((counted or {}).get("flops", 0.0))
+
+
+def gradient_pace(
+    task: Task, params: Any, records: Examples, each: float, most: int
+) -> float:
+    """Return operations per second of gradients as the engine takes them.
+
+    `each` are the operations of one record's; at most `most` models share a program.
+    """
+    batch = jax.tree.map(lambda a: jnp.asarray(a[:256]), records)
+    size = len(batch.y)
+    models = int(np.clip(TIMED / max(each * size, 1), 1, most))
+    many = jax.tree.map(lambda a: jnp.zeros((models, *a.shape), a.dtype), params)
+
+    def total(params: Any, batch: Examples) -> jax.Array:
+        return jax.vmap(task.loss, (None, 0))(params, batch).sum()
+
+    program = jax.jit(jax.vmap(jax.grad(total), (0, None)))
+    run = lambda: jax.block_until_ready(program(many, batch))  # noqa: E731
+    run()
+    seconds = min(timeit.repeat(run, number=1, repeat=3))
+    return max(each, 1.0) * size * models / seconds
 
 
 def product_rate(size: int = 1024, times: int = 5) -> float:
@@ -174,7 +199,8 @@ def trials(
 
     The operations are those against one defense, averaged: shadow models, for the first
     attack that asks for so many, and the network that is trained on them, at six per
-    weight and example. `each` are those of one record's gradient.
+    weight and example. `each` are those of a network that take as long as one record's
+    gradient.
     """
     result: dict[str, tuple[float, float]] = {}
     trained = set[int]()

@@ -79,6 +79,13 @@ def test_a_gradient_is_counted_as_its_products():
     assert 3 * d <= counted <= 1.1 * 4 * d
 
 
+def test_gradients_are_timed_at_a_pace_a_machine_can_have():
+    task = networks.binary_linear((20, 20, 1), 2)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    given = records(300, (20, 20, 1), 2), 1600.0, 64
+    assert 1e6 < forecast.gradient_pace(task, params, *given) < 1e15
+
+
 def test_operations_are_those_of_whole_tiles():
     """7 targets are two tiles of 4, 3 accounted runs one of 3, each ten times a run."""
     assert forecast._operations(WORK, 8.0) == (8 + 10 * 3) * 5 * 20 * 8
@@ -126,6 +133,8 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
         "attacks=[class_mean,reconstructor,matched_filter]",
     )  # fmt: skip
     monkeypatch.setattr(forecast, "product_rate", lambda: 100.0)
+    pace = forecast.SHARE * 100e9  # that of the network
+    monkeypatch.setattr(forecast, "gradient_pace", lambda *given: pace)
     few, many = (
         forecast.forecast(composed(*words, f"attack.reconstructor.repeats={n}")[0])
         for n in (1, 1000)
