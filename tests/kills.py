@@ -6,7 +6,8 @@ alone, its store is emptied, and the next run begins, until there were KILLS kil
 After every kill the store is read: no finished tile may be damaged or missing, and at
 most one may be half written. In the end no temporary file may be left. Words go to the
 run, `engine=ray` among them: then a worker of the cluster is killed as often as the
-command.
+command. With `lanes.checkpoint=1` runs are computed in parts, and their states are
+written after every part, not once a minute.
 """
 
 import json
@@ -36,6 +37,11 @@ RUN = (
 )  # fmt: skip
 
 
+# the command, with the state of a run written whenever there is a new one
+ALWAYS = (
+    "import sys; from audit.engine import checkpoint; checkpoint.SECONDS = 0.0; "
+    "from audit.__main__ import main; sys.exit(main())"
+)
 STAGE = re.compile(r"^[^:]+: (.+): [\d,]+ of [\d,]+")  # a line of progress
 
 
@@ -50,7 +56,9 @@ class Ended(NamedTuple):
 
 def start(folder, words, after=None, worker=False):
     """Run the command; kill it, or one of its workers, `after` so many seconds."""
-    command = [sys.executable, "-m", "audit", "run", *RUN, *words, f"out={folder}"]
+    parts = any(word.startswith("lanes.checkpoint=") for word in words)
+    python = [sys.executable, *(("-c", ALWAYS) if parts else ("-m", "audit"))]
+    command = [*python, "run", *RUN, *words, f"out={folder}"]
     began, lines, pids = time.monotonic(), [], []
     process = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -118,7 +126,8 @@ def whole(folder):
     half = [path for path, why in damage.items() if why == "never finished"]
     broken = {p: why for p, why in damage.items() if why and p not in half}
     assert not broken, broken
-    return {path for path, why in damage.items() if why is None}, len(half)
+    finished = {path for path, why in damage.items() if why is None}
+    return {path for path in finished if "-step-" not in path.stem}, len(half)
 
 
 def main(kills, seed, words):
@@ -151,6 +160,7 @@ def main(kills, seed, words):
                     start(folder, words)
                 assert card(folder) == expected, "the scorecard differs"
                 left = [p for p in folder.rglob(".*") if p.is_file()]
+                left += folder.rglob("*-step-*")
                 assert not left, left
                 runs, finished = runs + 1, set()
                 shutil.rmtree(folder)

@@ -53,13 +53,18 @@ class Checkpoints(NamedTuple):
 
     def clear(self) -> None:
         """Remove what is left of runs that are finished."""
-        for run in self.runs:
-            self._remove(run, self._saved(run))
+        for run, steps in self._states():
+            if run in self.runs:
+                self._remove(run, [steps])
 
     def _saved(self, run: str) -> list[int]:
         """Return after how many steps there is a state of a run."""
+        return [steps for whose, steps in self._states() if whose == run]
+
+    def _states(self) -> list[tuple[str, int]]:
+        """Return every run with a state, and after how many steps."""
         split = (n.rpartition("-step-") for n in stores.names(self.store, self.key))
-        return [int(s) for name, _, s in split if name == run and s.isdecimal()]
+        return [(run, int(s)) for run, _, s in split if run and s.isdecimal()]
 
     def _remove(self, run: str, steps: list[int]) -> None:
         for step in steps:

@@ -10,7 +10,7 @@ of a tile is one large matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -196,6 +196,7 @@ class _Sweep(NamedTuple):
     def run(self) -> Any:
         tiles, address = range(-(-self.m // self.engine.lanes.tile)), self._address()
         shards = self._stored(tiles, address)
+        self._forget(shards, address)  # of a run that was killed in between
         self._check_stored(shards)
         self._report(len(shards))
         for finished in self._compute([t for t in tiles if t not in shards]):
@@ -365,8 +366,14 @@ class _Sweep(NamedTuple):
         for t, leaves in finished.items():
             arrays = {f"leaf_{i}": a for i, a in enumerate(leaves)}
             stores.put(store, address, NAME.format(t), arrays)
-            if self._stepwise():  # only now: what was saved is needed until then
-                Checkpoints(store, address, (NAME.format(t),)).clear()
+        self._forget(finished, address)
+
+    def _forget(self, finished: Iterable[int], address: str) -> None:
+        """Remove the saved states of tiles that are kept."""
+        store = self.engine.store
+        if store is not None and self._stepwise():
+            names = tuple(NAME.format(t) for t in finished)
+            Checkpoints(store, address, names).clear()
 
 
 def _nudged(arguments: tuple) -> tuple:
