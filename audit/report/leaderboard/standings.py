@@ -54,11 +54,17 @@ class Standing(NamedTuple):
     protection: float | None  # larger is better; None where no attack is valid
     protection_se: float  # 0 where there is none
     utility: float | None
+    apart: tuple[str, ...] = ()  # settings in which the cards of its table differ
 
     @property
     def label(self) -> str:
         """The defense, as the card calls it."""
         return self.line.label
+
+    @property
+    def name(self) -> str:
+        """The defense, told from that of another card of its table."""
+        return " ".join([self.label, *self.apart])
 
 
 class Comparison(NamedTuple):
@@ -71,7 +77,7 @@ class Comparison(NamedTuple):
 
     def results(self, separator: str) -> str:
         """Return each row with the headline of the strongest attack on it."""
-        return separator.join(f"{r.label} {protection_text(r)}" for r in self.rows)
+        return separator.join(f"{r.name} {protection_text(r)}" for r in self.rows)
 
 
 class StandingsTable(NamedTuple):
@@ -150,7 +156,12 @@ def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
 
 def _table(groups: list[SeedGroup]) -> StandingsTable:
     first = groups[0].card
-    rows = [_row(group, line) for group in groups for line in _compared(group.card)]
+    apart = _differences(groups)
+    rows = [
+        _row(group, line)._replace(apart=apart[id(group.card)])
+        for group in groups
+        for line in _compared(group.card)
+    ]
     rows.sort(key=_order)
     headlines = [r.line.result.headline for r in rows if r.line.result is not None]
     metric = headlines[0].metric if headlines else ""
@@ -160,7 +171,7 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         data=first.data.name,
         title=first.scenario.title,
         rows=tuple(rows),
-        columns=tuple(_columns(groups)),
+        columns=tuple(_columns(groups, apart)),
         front=pareto(
             [(r.utility, r.protection) for r in rows],
             [((_slack(r) or 0.0) / 2, r.protection_se) for r in rows],
@@ -294,7 +305,7 @@ def _of_equal_utility(rows: tuple[Standing, ...]) -> Comparison:
     within = tuple(r for r, utility in ranked if utility >= most - slack)
     if len(within) < 2:
         return Comparison(what, "every other row is less useful than the best")
-    less = ", ".join(r.label for r, utility in ranked if utility < most - slack)
+    less = ", ".join(r.name for r, utility in ranked if utility < most - slack)
     why = f"within {number(slack)} of the best, {number(most)}"
     return Comparison(what, why, within, less)
 
@@ -321,10 +332,11 @@ def protection_text(row: Standing) -> str:
 # Columns ------------------------------------------------------------------------------
 
 
-def _columns(groups: list[SeedGroup]) -> list[Column]:
+def _columns(
+    groups: list[SeedGroup], apart: dict[int, tuple[str, ...]]
+) -> list[Column]:
     """Return the columns of the cards' tables and those that a leaderboard adds."""
     group_of = {id(group.card): group for group in groups}
-    apart = _differences(groups)
     shown: dict[str, Column] = {}
     for group in groups:
         for column in cells.columns(group.card):
@@ -354,14 +366,14 @@ def _columns(groups: list[SeedGroup]) -> list[Column]:
     ]
 
 
-def _differences(groups: list[SeedGroup]) -> dict[int, list[str]]:
+def _differences(groups: list[SeedGroup]) -> dict[int, tuple[str, ...]]:
     """Return of each card the settings in which they differ, as `name=value`."""
     each = {id(g.card): dict(_leaves(plain(g.card.scenario))) for g in groups}
     names = sorted(set().union(*each.values()) - {"seed"})
     several = [n for n in names if len({str(c.get(n)) for c in each.values()}) > 1]
     odd = [n for n in several if not n.startswith(("lanes", "chosen"))]
     return {
-        card: [f"{n.rpartition('.')[2]}={settings.get(n)}" for n in odd]
+        card: tuple(f"{n.rpartition('.')[2]}={settings.get(n)}" for n in odd)
         for card, settings in each.items()
     }
 
