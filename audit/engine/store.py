@@ -12,6 +12,7 @@ shard that does not match its manifest is rebuilt, never trusted.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import io
@@ -82,7 +83,7 @@ def make_writable(folder: Path, word: str) -> None:
 
 
 def digest(*parts: Any) -> str:
-    """Return the sha256 of plain data, arrays, typed keys and nestings of them.
+    """Return the sha256 of plain data, arrays, typed keys, dataclasses and nestings.
 
     Order in a dict does not matter; 1, 1.0 and True are different. TypeError names the
     type of anything else.
@@ -104,6 +105,8 @@ def _feed(sha: Any, value: Any) -> None:
             _feed(sha, item)
     elif hasattr(value, "dtype") and hasattr(value, "shape"):
         _feed_array(sha, value)  # before the scalars: np.float64 is a float, too
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _feed(sha, {type(value).__name__: dataclasses.asdict(value)})
     elif value is None or isinstance(value, (bool, int, float, str)):
         sha.update(f"{type(value).__name__}:{value!r};".encode())
     else:

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from audit.accounting.traces import Probing
 from audit.engine import checkpoint, shadow
 from audit.engine import store as stores
 from audit.engine.progress import OutOfTime
@@ -49,6 +50,18 @@ def test_accounting_goes_by_parts_like_training():
     np.testing.assert_array_equal(by_two, sweep("prune", "fisher", ROWS, every=3))
     whole = sweep("prune", "fisher", ROWS, every=0)
     np.testing.assert_allclose(by_two, whole, rtol=1e-5)
+
+
+def test_accounting_by_probes_goes_on_where_it_was(tmp_path):
+    store, how = stores.open_store(tmp_path), Probing(probes=3)
+    with pytest.raises(OutOfTime):
+        sweep("dpsgd", "fisher", ROWS, how, store=store, report=Stopped(4))
+    again = Stopped()
+    got = sweep("dpsgd", "fisher", ROWS, how, store=store, report=again)
+    assert again.seen[0] == 4
+    np.testing.assert_array_equal(got, sweep("dpsgd", "fisher", ROWS, how))
+    other = sweep("dpsgd", "fisher", ROWS, Probing(probes=4), store=store)
+    assert (got != other).any()
 
 
 class Stopped:
