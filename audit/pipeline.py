@@ -289,7 +289,7 @@ def workload(
         steps=steps,
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
-        shard=max(shadow_models.SHARD, len(splits.pool.y)),
+        shard=shadow_models.held(shadows, len(splits.pool.y)),
     )
 
 

@@ -34,6 +34,7 @@ from audit.engine.shadow import Engine
 from audit.errors import UserError
 from audit.games.base import Table
 from audit.games.guarantees import calibrated
+from audit.mechanisms import shadow_models
 from audit.scorecard.card import Scorecard
 from audit.types import Attack, Defense, Examples, Splits, Task
 
@@ -204,7 +205,8 @@ def trials(
     """
     result: dict[str, tuple[float, float]] = {}
     trained = set[int]()
-    outputs = int(np.prod(np.shape(splits.pool.x)[1:]))
+    images, *features = np.shape(splits.pool.x)
+    outputs = int(np.prod(features))
     for entry, attack in attacks:
         shadows, epochs = pipeline.shadow_runs(entry, attack, splits), 0
         model, total = attack.threat_model, 0.0
@@ -213,7 +215,7 @@ def trials(
                 total += shadows * work.steps * work.records * each
             epochs = entry.settings.get("epochs", 0)
             weights = entry.settings.get("width", 0) * (work.parameters + outputs)
-            total += 6 * weights * epochs * min(shadows, work.shard or shadows)
+            total += 6 * weights * epochs * shadow_models.held(shadows, images)
         trained.add(shadows)
         learns = shadows or "steps" in model.sees
         seconds, before = result.get(entry.name, (0.0, 0.0))

@@ -13,7 +13,8 @@ from audit.models import regressor
 from audit.rng import stream
 from audit.types import Examples, Knowledge, TrainingSet
 
-SHARD = 2**17  # shadow models that are in memory together, but for one per image
+TOGETHER = 2**17  # shadow models that are in memory together; more pass in parts
+SHARD = 2**15  # models of one part, but for one per image
 
 
 def releases(
@@ -41,6 +42,11 @@ def releases(
     return regressor.matrix(shadows.params), rows
 
 
+def held(models: int, images: int) -> int:
+    """Return how many of the shadow models of a pool are in memory together."""
+    return models if models <= TOGETHER else max(SHARD, images)
+
+
 def shards(
     key: Array, knowledge: Knowledge, pool: Examples, repeats: int = 1
 ) -> list[Callable[[], tuple[np.ndarray, np.ndarray]]]:
@@ -48,12 +54,12 @@ def shards(
 
     Each part is `releases` of some of the repeats: at most `SHARD` models, or one per
     image of the pool. It is trained when it is called, and again in the next call
-    unless the engine stores its runs. Where one part is enough, it is `releases`.
+    unless the engine stores its runs. Up to `TOGETHER` models are one part, `releases`.
     """
-    most = max(1, SHARD // len(pool.y))
-    count = -(-repeats // most)
-    if count == 1:
+    images = len(pool.y)
+    if repeats == 1 or held(images * repeats, images) == images * repeats:
         return [partial(releases, key, knowledge, pool, repeats)]
+    count = -(-repeats // max(1, SHARD // images))
     return [
         partial(releases, stream(key, f"shard {i}"), knowledge, pool, len(part))
         for i, part in enumerate(np.array_split(np.arange(repeats), count))

@@ -52,6 +52,7 @@ def test_shadow_models_need_not_be_in_memory_together(monkeypatch):
     """The parts of fresh noise, one per epoch, teach more than one part alone."""
     settings = {"noise": 0.5, "repeats": 6, "epochs": 20, "batch_size": 20}
     alone = errors(**settings | {"epochs": 60, "repeats": 2})
+    monkeypatch.setattr(shadow_models, "TOGETHER", 2 * len(POOL.y))
     monkeypatch.setattr(shadow_models, "SHARD", 2 * len(POOL.y))
     gain = alone - errors(**settings | {"epochs": 60})  # an epoch is a third of them
     assert gain.mean() > 3 * gain.std() / np.sqrt(len(gain))

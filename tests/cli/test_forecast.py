@@ -7,6 +7,7 @@ import pytest
 from audit.cli import forecast
 from audit.config import budget
 from audit.engine import shadow
+from audit.mechanisms import shadow_models
 from audit.errors import UserError
 from audit.models import networks
 from tests.commands import composed, printed, refused
@@ -148,7 +149,7 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
     assert few.sizes["reconstructor"][0] == forecast.FITTED
     pool = more.held["shadow"] // 1000
     for plan, repeats in ((few, 1), (many, 1000)):
-        trained = min(pool * repeats, work.shard)
+        trained = {1: pool, 1000: shadow_models.SHARD}[repeats]
         want = pool * repeats * run + network * trained
         assert plan.sizes["reconstructor"][1] == pytest.approx(want)
 

@@ -27,8 +27,9 @@ def played(repeats):
     return parts, calls
 
 
-@pytest.mark.parametrize(("repeats", "sizes"), [(2, [20]), (5, [20, 20, 10])])
+@pytest.mark.parametrize(("repeats", "sizes"), [(1, [10]), (5, [20, 20, 10])])
 def test_each_part_has_every_image_and_a_key_of_its_own(repeats, sizes, monkeypatch):
+    monkeypatch.setattr(shadow_models, "TOGETHER", 19)
     monkeypatch.setattr(shadow_models, "SHARD", 25)
     parts, calls = played(repeats)
     assert calls == []  # trained when it is asked for
@@ -42,6 +43,13 @@ def test_each_part_has_every_image_and_a_key_of_its_own(repeats, sizes, monkeypa
     for part in parts:  # the same models, as the engine would find them stored
         part()
     assert calls == again * 2
+
+
+def test_what_is_more_than_fits_is_held_in_smaller_parts():
+    most, part = shadow_models.TOGETHER, shadow_models.SHARD
+    assert shadow_models.held(most, 10) == most
+    assert shadow_models.held(most + 1, 10) == part
+    assert shadow_models.held(10 * most, 2 * part) == 2 * part
 
 
 def test_what_fits_together_is_one_sweep_of_the_given_key():
