@@ -7,8 +7,8 @@ import pytest
 from audit.cli import forecast
 from audit.config import budget
 from audit.engine import shadow
-from audit.mechanisms import shadow_models
 from audit.errors import UserError
+from audit.mechanisms import shadow_models
 from audit.models import networks
 from tests.commands import composed, printed, refused
 from tests.conftest import records
