@@ -91,6 +91,7 @@ class Progress:
         self.until = until
         self.bars = None if self.plain else _bars(self.stream)
         self.spoke = -EVERY  # when the last line was written, on a monotonic clock
+        self.counted = -EVERY  # when something was counted, line or not
         self.stored = 0  # models that were in the store when their stage began
 
     def __enter__(self) -> Progress:
@@ -111,6 +112,7 @@ class Progress:
         now = time.monotonic()
         if self.until is not None and now >= self.until:
             raise OutOfTime
+        self.counted = now
         stage = self.stages.get(what)
         if stage is None or done < stage.done:  # new, or restarted after a failure
             stage = self._begin(what, done, total, now)
@@ -132,7 +134,8 @@ class Progress:
         """Say what goes on while nothing is counted, such as compiling or fitting.
 
         On a terminal it has a bar without an end. Elsewhere a line says it after two
-        seconds in which nothing was written, and then every ten.
+        seconds in which nothing was written, and then every ten in which nothing was
+        counted either.
         """
         ended = threading.Event()
         if self.bars is not None:
@@ -151,7 +154,9 @@ class Progress:
         began, silence = time.monotonic(), SILENCE
         while not ended.wait(SILENCE / 4):
             now = time.monotonic()
-            if now - max(self.spoke, began) >= silence:
+            first = silence < EVERY  # later, what is counted is said by its own lines
+            since = max(self.spoke, began, -EVERY if first else self.counted)
+            if now - since >= silence:
                 self.note(f"{what}: {now - began:.0f} s")
                 self.spoke, silence = now, EVERY
 

@@ -158,6 +158,19 @@ def test_an_activity_that_speaks_is_not_named(monkeypatch):
     assert "training" not in out.getvalue()
 
 
+def test_an_activity_in_which_something_is_counted_is_named_once(monkeypatch):
+    monkeypatch.setattr("audit.engine.progress.SILENCE", 0.1)
+    monkeypatch.setattr("audit.engine.progress.EVERY", 0.3)
+    out = io.StringIO()
+    with Progress(out) as progress, progress.activity("sgd: training"):
+        for done in range(25):
+            time.sleep(0.05)
+            progress.report("sgd: steps", done, 100)
+    lines = out.getvalue().splitlines()
+    assert sum("training" in line for line in lines) == 1
+    assert sum("steps" in line for line in lines) >= 2
+
+
 def test_an_activity_is_a_bar_on_a_terminal():
     with Progress(io.StringIO(), plain=False) as progress:
         with progress.activity("sgd: ridge"):
