@@ -204,6 +204,7 @@ def fit(
         data = *rows, *held
         carry, *measured = _epoch(fitter, carry, jax.random.fold_in(key, i), data)
         train_mse, shrink, held_mse = map(float, measured)
+        del rows, data  # before the next part is made
         if not info or held_mse < info["held_mse"]:
             best = carry[0]
             info = {"epoch": i + 1, "held_mse": held_mse, "train_mse": train_mse}
