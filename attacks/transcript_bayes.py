@@ -43,7 +43,7 @@ def transcript_bayes(
     task: Task,
     *,
     components: Count = 120,
-    passes: Count = 2,
+    nearer: Share = 0.25,
     held_out: Share = 0.1,
     width: Count = 512,
     denoiser_steps: Count = 4000,
@@ -51,21 +51,22 @@ def transcript_bayes(
     """Linearise what a record adds to each step, then take the posterior mean.
 
     Step t shows r_t = f_t(x) + noise, f_t the record's clipped contribution with all
-    the defense adds to it: its mask, its offset and its clip are part of f_t. Around a
-    guess, f_t is linear with Jacobian J_t, so that F = sum J_t' J_t / s^2 and
-    u = sum J_t' (r_t - f_t(guess) + J_t (guess - mean)) / s^2 are all that the steps
-    say of the image. The prior is that of `matched_filter`: kernels around the pool's
-    images. After `passes` Gaussian posterior means, each of which is the next guess,
-    the kernels are weighed once. No shadow model is trained.
+    the defense adds to it: its mask, its offset and its clip are part of f_t. Around an
+    image z, f_t is linear with Jacobian J_t, so that F = sum J_t' J_t / s^2 and
+    u = sum J_t' (r_t - f_t(z) + J_t (z - mean)) / s^2 are all that the steps say of the
+    image. z is the class mean for a first guess, and a share `nearer` of the way from
+    the mean to that guess for the last: the guess has the noise of the steps in it, so
+    that the whole way is right only where noise is small. The prior is that of
+    `matched_filter`: kernels around the pool's images. No shadow model is trained.
 
-    Six widths of the kernels are blended. The weights are chosen on held-out images of
-    the pool with simulated noise, at several amounts of information; no scored target
-    is among them.
+    Six widths of the kernels and a network are blended. The weights are chosen on
+    held-out images of the pool with simulated noise, at several amounts of information;
+    no scored target is among them.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
       components: principal directions per class, at most.
-      passes: linearisations before the last one.
+      nearer: where the steps are linearised last, between class mean and first guess.
       held_out: share of the pool's source images that choose the weights.
       width: of the denoiser's hidden layers.
       denoiser_steps: of Adam, per class and together.
@@ -124,15 +125,16 @@ def transcript_bayes(
         """Return the guess [d] at a run whose unknown record is of this class."""
         law, prior, network, weights = fitted
 
-        def nearer(x: Array, _: None) -> tuple[Array, tuple]:
+        def linearised(x: Array, _: None) -> tuple[Array, tuple]:
             information, score = evidence(law, steps, prior, label, x)
             read = kernel_prior.reading(prior, information)
             s = denoiser.posterior_mean(network, read, score)
-            x = jnp.clip(prior.mean + s @ prior.basis, *task.domain)
-            return x, (information, score)
+            guess = jnp.clip(prior.mean + s @ prior.basis, *task.domain)
+            between = prior.mean + nearer * (guess - prior.mean)
+            return between, (information, score)
 
         # the last guess is not used: one program more would be compiled without it
-        every = jax.lax.scan(nearer, prior.mean, length=passes + 1)[1]
+        every = jax.lax.scan(linearised, prior.mean, length=2)[1]
         information, score = jax.tree.map(lambda a: a[-1], every)
         read = kernel_prior.reading(prior, information)  # and its kernels
         amount = read.values.sum() / network.unit

@@ -24,7 +24,7 @@ SMALL = [
     "attack.matched_filter.components=8",
     "attack.matched_filter.width=16", "attack.matched_filter.denoiser_steps=50",
     "attack.transcript_bayes.width=16", "attack.transcript_bayes.denoiser_steps=50",
-    "attack.transcript_bayes.components=8", "attack.transcript_bayes.passes=1",
+    "attack.transcript_bayes.components=8",
     "lanes.tile=128", "defenses=[sgd,dpsgd,dpsgd_strong,fim]",
 ]  # fmt: skip
 FILES = {

@@ -64,11 +64,13 @@ def scale(scaler: Scaler, features: jax.Array) -> jax.Array:
     return jnp.clip(moved, -scaler.limit, scaler.limit)
 
 
-def predict(regressor: Regressor, features: jax.Array) -> jax.Array:
-    """Return the last layer's sums [..., o] for features [..., p]; ReLU in between."""
+def predict(
+    regressor: Regressor, features: jax.Array, activation: Callable = jax.nn.relu
+) -> jax.Array:
+    """Return the last layer's sums [..., o] for features [..., p]."""
     x = features
     for i, (weights, biases) in enumerate(regressor.layers):
-        x = jax.nn.relu(x) if i else x
+        x = activation(x) if i else x
         x = x @ weights + biases
     return regressor.shrink * x
 
