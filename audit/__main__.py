@@ -219,7 +219,7 @@ def _show(words: list[str]) -> int:
 
 
 def _reproduce(given: list[str]) -> int:
-    from audit.cli.reproduce import allowance, execute
+    from audit.cli.reproduce import allowance, execute, verdicts
     from audit.cli.reproduce.plan import plan, sources
     from audit.cli.reproduce.published import BUDGETS
     from audit.config.plugins import existing
@@ -238,13 +238,16 @@ def _reproduce(given: list[str]) -> int:
     for p in plans:
         print(f"{p.expected.title}: {len(p.numbers)} published numbers")
     order, until = [(p, run) for p in plans for run in p.jobs], None
+    pages = verdicts.read_pages(REPRODUCTION)
     if hours := options.get("hours"):
-        costs = allowance.costs(plans, RUNS)
+        kept = {(p.name, r) for p, r in order if execute.kept(p, r, pages.get(p.name))}
+        costs = allowance.costs(plans, RUNS, kept)
         print(f"\n{allowance.table(costs)}\n")
         order, until = [(c.plan, c.run) for c in costs], time.monotonic() + 3600 * hours
     outcomes: dict[str, dict[str, Outcome]] = {p.name: {} for p in plans}
     for p, run in order:
-        outcome = execute.carry_out(p, run, _audit, RUNS, print, until)
+        more = until, pages.get(p.name)
+        outcome = execute.carry_out(p, run, _audit, RUNS, print, *more)
         outcomes[p.name][run] = outcome
     return max([_compared(p, outcomes[p.name]) for p in plans])
 

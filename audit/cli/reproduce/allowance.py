@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ class Cost(NamedTuple):
     run: str
     hours: float  # of its seeds that are not finished; inf: it cannot be made here
     numbers: int  # published numbers that are read from it
+    kept: bool = False  # earlier code has made it
 
 
 def hours(typed: str) -> float:
@@ -44,10 +46,13 @@ def hours(typed: str) -> float:
     return value
 
 
-def costs(plans: list[Plan], runs: Path) -> list[Cost]:
+def costs(
+    plans: list[Plan], runs: Path, kept: Collection[tuple[str, str]] = ()
+) -> list[Cost]:
     """Return what every run costs, those with the most numbers per hour first.
 
-    Finished runs, whose folders stand in `runs`, cost nothing.
+    Finished runs, whose folders stand in `runs`, cost nothing. Runs that earlier code
+    has made, `kept` by source and run, come last.
     """
     every = []
     for plan in plans:
@@ -58,8 +63,9 @@ def costs(plans: list[Plan], runs: Path) -> list[Cost]:
                 if finished(job.scenario, runs) is None
             ]
             numbers = sum(number.run == run for number in plan.numbers)
-            every.append(Cost(plan, run, sum(map(planned, pending)), numbers))
-    return sorted(every, key=lambda cost: cost.hours / max(cost.numbers, 1))
+            before = (plan.name, run) in kept
+            every.append(Cost(plan, run, sum(map(planned, pending)), numbers, before))
+    return sorted(every, key=lambda c: (c.kept, c.hours / max(c.numbers, 1)))
 
 
 def planned(scenario: Scenario) -> float:
@@ -95,7 +101,7 @@ def table(every: list[Cost]) -> str:
         elif math.isinf(cost.hours):
             out.add_row(name, str(cost.numbers), "no data", "")
         else:
-            rate = _short(cost.numbers / cost.hours)
+            rate = "made before" if cost.kept else _short(cost.numbers / cost.hours)
             out.add_row(name, str(cost.numbers), _short(cost.hours), rate)
     return terminal.render(out)
 

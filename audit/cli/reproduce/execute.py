@@ -27,6 +27,8 @@ from audit.scorecard import path
 from audit.scorecard.card import Scorecard, plain
 from audit.scorecard.portable import portable
 
+DONE, EARLIER = "finished", "finished by earlier code"  # a record's status
+
 # (scenario, command, until) -> runs it into its folder; how many trials failed
 Audit = Callable[[Scenario, str, float | None], int]
 
@@ -38,6 +40,7 @@ class Outcome(NamedTuple):
     records: list[RunRecord]  # one per seed
     missing: str | None = None  # why its numbers have none to be compared with
     failed: str | None = None
+    kept: dict[str, list[float]] | None = None  # number -> ours, made by earlier code
 
 
 def carry_out(
@@ -47,13 +50,61 @@ def carry_out(
     runs: Path,
     say: Callable[[str], None],
     until: float | None = None,
+    earlier: Page | None = None,
 ) -> Outcome:
     """Return what there is of one run, after doing what is not yet done.
 
     `audit` does it as `python -m audit run` would; run folders stand in `runs`; `say`
     prints what happens, in words. With a time `until` which there is time, on a
-    monotonic clock, a run that asks for a GPU is made on what there is.
+    monotonic clock, a run that asks for a GPU is made on what there is. Of a run that
+    cannot be made now, the numbers of an `earlier` page are kept.
     """
+    before = kept(plan, run, earlier)
+    outcome = _made(plan, run, audit, runs, say, until, before is None)
+    if outcome.missing is None or before is None:
+        return outcome
+    say(f"kept: {run}: the numbers of commit {before.records[0].commit or 'unknown'}")
+    return before
+
+
+def kept(plan: Plan, run: str, earlier: Page | None) -> Outcome | None:
+    """Return what an earlier page holds of a run by the same commands; None = nothing.
+
+    Runs of hours are not made again whenever the code changes: the records say which
+    code made them.
+    """
+    if earlier is None or plan.budget == "smoke":
+        return None
+    records = [r for r in earlier.runs if r.run == run and r.status in (DONE, EARLIER)]
+    commands = [portable(job.command) for job in plan.jobs[run]["full"]]
+    if [record.command for record in records] != commands:
+        return None
+    now = {number.name: number for number in plan.numbers if number.run == run}
+    values = {
+        number.name: number.values
+        for number in earlier.numbers
+        if number.values and _same(number, now.get(number.name))
+    }
+    records = [record.model_copy(update={"status": EARLIER}) for record in records]
+    return Outcome([], records, kept=values) if values else None
+
+
+def _same(one: PublishedNumber, other: PublishedNumber | None) -> bool:
+    """Return whether two numbers are read at the same place."""
+    places = ("run", "defense", "minus", "attack", "key")
+    return all(getattr(one, place) == getattr(other, place, 0) for place in places)
+
+
+def _made(
+    plan: Plan,
+    run: str,
+    audit: Audit,
+    runs: Path,
+    say: Callable[[str], None],
+    until: float | None,
+    stand_in: bool,
+) -> Outcome:
+    """Arguments but the last: `carry_out`; `stand_in`: by a smoke run without a GPU."""
     jobs, missing = plan.jobs[run][plan.budget], None
     done = [allowance.finished(job.scenario, runs) for job in jobs]
     if None in done and (missing := allowance.no_data(jobs[0].scenario)):
@@ -63,6 +114,8 @@ def carry_out(
     if None in done and device == "gpu" and not _gpu() and until is None:
         # what stands in proves that the path works, and is compared with nothing
         missing = f"{allowance.missing(jobs[0].scenario)}; a smoke run stood in"
+        if not stand_in:
+            return Outcome([], [], missing)
         jobs = plan.jobs[run]["smoke"]
         done = [allowance.finished(job.scenario, runs) for job in jobs]
         say(f"not run in full: {run}: no GPU; a smoke run stands in")
@@ -77,7 +130,7 @@ def carry_out(
             except OutOfTime:
                 missing = allowance.missing(job.scenario)
                 say(f"not finished: {run}: {missing}; the same command goes on")
-        status = failed or missing or "finished"
+        status = failed or missing or DONE
         outcome.records.append(_record(run, job, status, card))
         if card is None:
             return outcome._replace(cards=[], failed=failed, missing=missing)
@@ -140,6 +193,9 @@ def verdict(
     if number.run is None:
         return pages.judge(number, budget)
     outcome = outcomes[number.run]
+    if outcome.kept:
+        why = "earlier code did not read it"
+        return pages.judge(number, budget, outcome.kept.get(number.name, ()), why)
     if outcome.failed is not None:
         return pages.judge(number, budget, (), f"its run {outcome.failed}", broken=True)
     try:

@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from audit.cli.reproduce.published import PublishedFigure, PublishedNumber, Tolerance
+from audit.errors import UserError
 from audit.report import terminal
 from audit.report.columns import number as decimal
 from audit.report.markdown import grid
@@ -270,13 +271,13 @@ def to_json(page: Page) -> str:
 
 
 def read_pages(folder: Path) -> dict[str, Page]:
-    """Return source -> page, of every `SOURCE.json`; ValueError names another file."""
+    """Return source -> page, of every `SOURCE.json`; UserError names another file."""
     pages = {}
     for file in sorted(folder.glob("*.json")):
         try:
             pages[file.stem] = Page.model_validate_json(file.read_text())
         except ValueError as error:
-            raise ValueError(f"{file}: not a page of `reproduce`: {error}") from None
+            raise UserError(f"{file}: not a page of `reproduce`: {error}") from None
     return pages
 
 

@@ -16,6 +16,7 @@ from audit.cli.reproduce.published import Tolerance
 from audit.cli.reproduce.verdicts import judge
 from audit.config import workspace
 from audit.engine.progress import OutOfTime
+from audit.errors import UserError
 from audit.scorecard import card as cards
 from tests import ROOT, commands, pages
 from tests.cli.reproduce.test_published import BUILT_IN, DRAWN, FILE, written
@@ -286,6 +287,32 @@ def test_a_run_stops_when_its_hours_are_spent_and_goes_on(bench, capsys):
     assert bench.page()["share_reproduced"] == 1
 
 
+def test_numbers_of_earlier_code_are_kept_where_a_run_cannot_be_made(
+    bench, monkeypatch, capsys
+):
+    """Until it can be; a number that is read elsewhere now is not kept."""
+    assert bench.reproduce() == 0
+    monkeypatch.setattr(workspace, "code_version", lambda scenario: "1" * 64)
+    bench.most, bench.mse = 0, 0.52
+    assert bench.reproduce("hours=1") == 0
+    assert "made before" in capsys.readouterr().out
+    page = bench.page()
+    assert page["numbers"][0]["values"] == [0.5, 0.5]
+    assert page["numbers"][0]["verdict"] == "reproduced"
+    earlier = [(run["status"], run["code"] == "1" * 64) for run in page["runs"]]
+    assert earlier == [("finished by earlier code", False)] * 2
+    bench.most = 99
+    assert bench.reproduce("hours=1") == 0
+    page = bench.page()
+    assert page["numbers"][0]["values"] == [0.52, 0.52]
+    assert [run["status"] for run in page["runs"]] == ["finished"] * 2
+    written(bench.folder, FILE.replace("key: mse", "key: oracle"))
+    monkeypatch.setattr(workspace, "code_version", lambda scenario: "2" * 64)
+    bench.most = 0
+    assert bench.reproduce("hours=1") == 0
+    assert bench.page()["numbers"][0]["verdict"] == "not run"
+
+
 def test_what_buys_most_numbers_comes_first(monkeypatch, tmp_path):
     jobs = {name: {"full": [Job(name, "")]} for name in ("slow", "many", "none")}
     of = lambda run: types.SimpleNamespace(run=run)  # noqa: E731
@@ -304,6 +331,8 @@ def test_what_buys_most_numbers_comes_first(monkeypatch, tmp_path):
     ]  # fmt: skip
     monkeypatch.setattr(allowance, "finished", lambda scenario, runs: "a card")
     assert {c.hours for c in allowance.costs([plan], tmp_path)} == {0}
+    costs = allowance.costs([plan], tmp_path, {("mine", "many")})
+    assert [c.run for c in costs] == ["slow", "none", "many"]
 
 
 def test_a_figure_is_drawn_from_published_and_ours(bench):
@@ -327,7 +356,7 @@ def test_a_figure_is_drawn_from_published_and_ours(bench):
 
 def test_the_table_names_a_page_that_is_none(tmp_path):
     (tmp_path / "mine.json").write_text('{"numbers": [{}]}')
-    with pytest.raises(ValueError, match=r"mine\.json: not a page of `reproduce`"):
+    with pytest.raises(UserError, match=r"mine\.json: not a page of `reproduce`"):
         verdicts.read_pages(tmp_path)
 
 
