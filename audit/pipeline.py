@@ -274,7 +274,7 @@ def workload(
     held, folded = dict(trainings.held), dict(trainings.folded)
     if shadows := max((shadow_runs(*pair, splits) for pair in attacks), default=0):
         held["shadow"] = shadows
-    if game.trajectories and defense.fisher is not None:
+    if game.trajectories and defense.fisher is not None and "accounting" not in folded:
         folded["accounting"] = table.trajectories * each
     records: float = len(splits.fixed.y) + bool(targets)
     if isinstance(mechanism, Iterative):

@@ -29,6 +29,7 @@ from audit import pipeline
 from audit.cli.cache import size as in_bytes
 from audit.config import budget, compose, registry
 from audit.config.compose import Entry, Scenario
+from audit.config.schema import FisherReading
 from audit.data.dataset import cache_folder
 from audit.engine.shadow import Engine
 from audit.errors import UserError
@@ -50,7 +51,10 @@ FITTED = 8.0  # the same if it learns from shadow models or from every step
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
 PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
 TIMED = 2e9  # operations of the gradients that are timed
-READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken
+READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
+# where settings of `fisher` do not say how; else so much more per probe of all records
+PROBE = 1.2  # in single precision
+AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
 COPIES = 3  # of a tile's arrays, and of releases that are held
 CARD = 1e6  # bytes, with its page and figures
@@ -122,10 +126,11 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         defense, label = _built(entry, task), entry.label
         works.append(pipeline.workload(label, defense, params, table, game, attacks))
     each = gradient_operations(task, params, splits.fixed)
-    operations = tuple(_operations(work, each) for work in works)
+    read = reading(spec.fisher, n)
+    operations = tuple(_operations(work, each, read) for work in works)
     gflops = product_rate()
     pace = gradient_pace(task, params, splits.fixed, each, scenario.lanes.tile)
-    own = sum(_operations(work, each, shadows=False) for work in works)
+    own = sum(_operations(work, each, read, shadows=False) for work in works)
     computing = PRIVATE * own / pace
     programs = {_compiled_in(entry) for entry in scenario.defenses}
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
@@ -236,11 +241,23 @@ def _lanes(work: budget.Workload) -> dict[str, int]:
     return {k: -(-n // work.tile) * min(work.tile, n) for k, n in every.items() if n}
 
 
-def _operations(work: budget.Workload, each: float, shadows: bool = True) -> float:
+def reading(fisher: FisherReading, records: int) -> float:
+    """Return what an accounted step takes, in steps of so many records."""
+    if fisher == FisherReading():
+        return READING
+    probes = AUTO if fisher.probes == "auto" else fisher.probes
+    share = min(1.0, (fisher.records or records) / records) / fisher.every
+    double = 2 if fisher.precision == "double" else 1
+    return 1 + PROBE * double * probes * share
+
+
+def _operations(
+    work: budget.Workload, each: float, reading: float = READING, shadows: bool = True
+) -> float:
     lanes = _lanes(work)
     if not shadows:
         lanes.pop("shadow", None)
-    read = (READING - 1) * lanes.get("accounting", 0)
+    read = (reading - 1) * lanes.get("accounting", 0)
     return (sum(lanes.values()) + read) * work.steps * work.records * each
 
 

@@ -24,7 +24,7 @@ from audit.engine.precision import double
 from audit.engine.program import Recipe
 from audit.engine.shadow import Learner
 from audit.games import base, guarantees, leave_one_out, scoring
-from audit.games.base import Game, Result, Runs, Table, take
+from audit.games.base import Game, Result, Runs, Table, Trainings, take
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.batch import known_and_noised
 from audit.mechanisms.noisy_sgd import information
@@ -74,6 +74,8 @@ def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
         play=play,
         view=VIEW,
         floor="class_mean",
+        # nothing is read along a whole run
+        trainings=lambda table: Trainings({"target": table.runs}, {"accounting": 0}),
         refuses=_refuses,
         targets=True,
         squared_error=True,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from audit.cli import forecast
-from audit.config import budget
+from audit.config import budget, schema
 from audit.engine import shadow
 from audit.errors import UserError
 from audit.mechanisms import shadow_models
@@ -90,6 +90,26 @@ def test_gradients_are_timed_at_a_pace_a_machine_can_have():
 def test_operations_are_those_of_whole_tiles():
     """7 targets are two tiles of 4, 3 accounted runs one of 3, each ten times a run."""
     assert forecast._operations(WORK, 8.0) == (8 + 10 * 3) * 5 * 20 * 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, 10),
+        ({"probes": 2, "precision": "single"}, 1 + 1.2 * 2),
+        ({"probes": 2, "precision": "single", "records": 50}, 1 + 1.2 * 2 / 4),
+        ({"probes": 5, "every": 10, "records": 900}, 1 + 1.2 * 2 * 5 / 10),
+    ],
+)
+def test_an_accounted_step_takes_what_is_read_of_it(settings, steps):
+    fisher = schema.FisherReading(**settings)
+    assert forecast.reading(fisher, 200) == pytest.approx(steps)
+
+
+def test_one_model_is_trained_for_all_exposed_steps():
+    words = "scenario=dirdp_mnist5k", "data=digits", "defenses=[dpsgd]"
+    (work,) = forecast.forecast(composed(*words, "splits.targets=7")[0]).works
+    assert (work.held, work.folded) == ({"target": 1}, {"accounting": 0})
 
 
 def test_the_nearest_runs_correct_a_plan(plan):
