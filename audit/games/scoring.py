@@ -261,24 +261,30 @@ def verdict(line: view.Line) -> tuple[str, str]:
         little = "a little is learnt about records"
         return "records are rebuilt in part" if ratio <= PART else little, text
     bounded = any(float(b.mean) >= NEAR * ground for b in view.limits(line.defense))
-    if most > SOME and result.get("beats_floor") != most and not bounded:
+    # half of the guesses of an attack that fails are better than the floor's, by
+    # chance; few are better than an oracle's nearest neighbour, where that plays
+    by = "beats_floor" if result.get("win_rate") is None else "win_rate"
+    most = max(beaten(line, by=by), default=0.0)
+    if most > SOME and result.get(by) != most and not bounded:
         # under such a bound some guesses are closer too, by chance
         return "nothing on average, and some records are rebuilt", text
     return view.NOT_TOLD_APART, text
 
 
-def beaten(line: view.Line, *, oracles: bool = False) -> list[float]:
+def beaten(
+    line: view.Line, *, oracles: bool = False, by: str = "beats_floor"
+) -> list[float]:
     """Return the share of records that each attack on the release rebuilds well.
 
-    That is, better than who ignores the release.
+    That is, better than who ignores the release; `by` names another share.
     """
     return [
-        float(trial.result["beats_floor"])
+        float(trial.result[by])
         for trial in line.card.trials
         if trial.defense == line.label and trial.result is not None
         if trial.result.shown is None
         if oracles or not trial.result.oracle
-        if trial.result.get("beats_floor") is not None
+        if trial.result.get(by) is not None
     ]
 
 

@@ -88,6 +88,10 @@ def test_attributes_and_cards_without_attacks():
     rare = verdicts(pages.plain("glm_reconstruction-mnist"))["perturbed"]
     assert rare.headline == "nothing on average, and some records are rebuilt"
     assert "37% of the records" in rare.got
+    # half of the guesses are closer than the floor, 3% than the nearest neighbour
+    step = verdicts(pages.plain("private_cnn_exposed-mnist5k"))["dpsgd"]
+    assert "47% of the records" in step.got
+    assert step.headline == NOT_TOLD_APART
 
 
 def test_a_plug_in_that_is_not_here_is_no_error(data):

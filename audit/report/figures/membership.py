@@ -125,7 +125,7 @@ def separation_vs_dfil(card: Scorecard) -> Any:
         reach = [[value - low], [high - value]]
         right.errorbar([value], [height], xerr=reach, color=color, fmt="o", capsize=3)
     left.set_yticks(range(len(names)), names)
-    left.invert_yaxis()
+    left.set_ylim(len(names) - 0.5, -0.5)
     left.set_xlabel("separation of a record's signals: median, 90%, largest")
     right.set_xlabel("rank correlation with the record's dFIL, 95%")
     left.axvline(0.5, **common.FLOOR)
