@@ -95,10 +95,10 @@ def fronts(points: list[Configuration]) -> dict[str, frozenset[int]]:
 
 def draw(points: list[Configuration]) -> Any:
     """Draw every configuration once per series, the fronts, and the floor."""
-    figure, (axis,) = common.panels(
-        1, (6.4, 4.6), "MSE: lower bounds, and the strongest attack's", "test accuracy"
-    )
     look, front = common.looks(SERIES), fronts(points)
+    attacked = ", and the strongest attack's" if ATTACK in front else ""
+    words = f"MSE: lower bounds{attacked}", "test accuracy"
+    figure, (axis,) = common.panels(1, (6.4, 4.6), *words)
     shown = [v for p in points for k, v in p.errors.items() if k != RENYI]
     least = BELOW * min(shown)
     for name, members in front.items():
@@ -114,6 +114,7 @@ def draw(points: list[Configuration]) -> Any:
             axis.plot(*zip(*line, strict=True), "--", lw=1, color=look[name].color)
     axis.set_yscale("log")
     axis.set_ylim(bottom=least)
+    axis.set_xlim(right=min(axis.get_xlim()[1], 1))
     floors = [p.floor for p in points if p.floor is not None]
     if floors:
         text = "floor: ignores the release"
@@ -147,12 +148,13 @@ def table(points: list[Configuration], cards: list[Scorecard]) -> str:
     title, data = cards[0].scenario.title, cards[0].data.name
     floors = [p.floor for p in points if p.floor is not None]
     floor = f" Floor: {number(float(np.mean(floors)))}." if floors else ""
+    prior = "an attack that uses a prior is biased and may lie below them"
+    many = f"{len(points)} configuration{'s' if len(points) > 1 else ''}"
     return "\n\n".join(
         [
             f"# Frontier: {title}, on {data}",
-            f"{len(points)} configurations. Bounds are on the mean squared error of "
-            "unbiased attackers; an attack that uses a prior is biased and may lie "
-            f"below them. • no configuration beats it in both.{floor}",
+            f"{many}. Bounds are on the mean squared error of unbiased attackers; "
+            f"{prior}. • no configuration beats it in both.{floor}",
             "![The same as a figure](frontier.png)",
             grid(["defense", *varied, "accuracy", *front], rows),
             "## Runs",
