@@ -5,8 +5,8 @@ of one record's gradient, and nothing is trained, pre-trained or prepared. Minut
 those of so many gradients, at the pace of a few that are taken here and now, and what
 programs take to compile, times a factor of experience: every finished run leaves
 a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
-An attack's operations are those of its shadow models and of the network it trains; what
-else it does is known by experience alone.
+An attack's operations are those of its shadow models, of the network it trains and of
+its searches through gradients; what else it does is known by experience alone.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ AGAIN = 0.5  # of that where the scenario has run before
 EACH = 1.0  # seconds, of a defense whose programs are compiled
 TRIAL = 2.0  # seconds of an attack beside its operations
 FITTED = 8.0  # the same if it learns from shadow models or from every step
+SEARCH = 4.0  # gradients per step of a search whose objective holds a gradient
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
 PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
 TIMED = 2e9  # operations of the gradients that are timed
@@ -143,7 +144,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         gflops,
         START + EACH * len(works) + compiling + computing,
         PROCESS + 2 * arrays + max(_peak(w, scenario.lanes.memory_gib) for w in works),
-        trials(attacks, splits, works, each * SHARE * gflops * 1e9 / pace),
+        trials(attacks, splits, works, each * SHARE * gflops * 1e9 / pace, spec.runs),
         CARD + sum(_disk(work, width) for work in works),
     )
     return _with_experience(plain, scenario, history)
@@ -200,32 +201,35 @@ def trials(
     splits: Splits,
     works: list[budget.Workload],
     each: float,
+    runs: int = 1,
 ) -> dict[str, tuple[float, float]]:
-    """Return of each attack what does not grow, in seconds, and operations.
+    """Return label -> what does not grow, in seconds, and operations of an attack.
 
     The operations are those against one defense, averaged: shadow models, for the first
-    attack that asks for so many, and the network that is trained on them, at six per
-    weight and example. `each` are those of a network that take as long as one record's
-    gradient.
+    attack that asks for so many; the network that is trained on them, at six per
+    weight and example; and steps of searches, from every restart, for every target of
+    every run. `each` are those of a network that take as long as one record's gradient.
     """
     result: dict[str, tuple[float, float]] = {}
     trained = set[int]()
     images, *features = np.shape(splits.pool.x)
     outputs = int(np.prod(features))
+    searches = SEARCH * each * runs * len(splits.targets.y)
     for entry, attack in attacks:
         shadows, epochs = pipeline.shadow_runs(entry, attack, splits), 0
-        model, total = attack.threat_model, 0.0
+        model, given = attack.threat_model, entry.settings
+        steps = given.get("steps", 0) * given.get("restarts", 1)
+        total = steps * searches * len(works)
         for work in works:
             if shadows not in trained:
                 total += shadows * work.steps * work.records * each
-            epochs = entry.settings.get("epochs", 0)
-            weights = entry.settings.get("width", 0) * (work.parameters + outputs)
+            epochs = given.get("epochs", 0)
+            weights = given.get("width", 0) * (work.parameters + outputs)
             total += 6 * weights * epochs * shadow_models.held(shadows, images)
         trained.add(shadows)
         learns = shadows or "steps" in model.sees
-        seconds, before = result.get(entry.name, (0.0, 0.0))
-        one = FITTED if learns else TRIAL, total / max(len(works), 1)
-        result[entry.name] = seconds + one[0], before + one[1]
+        fixed = FITTED if learns else TRIAL
+        result[entry.label] = fixed, total / max(len(works), 1)
     return result
 
 
@@ -347,15 +351,13 @@ def _lines(folder: Path | None) -> Path:
 
 def took(plan: Forecast, scenario: Scenario, card: Scorecard, peak: float) -> Took:
     """Return what a run took; its peak in bytes."""
-    sizes = {entry.label: entry.name for entry in scenario.attacks}
     trials: dict[str, list[float]] = {}
     total = 0.0
     for trial in card.trials:
         seconds = getattr(trial.result, "seconds", None) or 0.0
         total += seconds
-        name = sizes.get(trial.attack, "")
-        if seconds and name in plan.sizes:
-            trials.setdefault(name, []).append(seconds)
+        if seconds and trial.attack in plan.sizes:
+            trials.setdefault(trial.attack, []).append(seconds)
     return Took(
         scenario.spec.name,
         scenario.data,

@@ -174,6 +174,23 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
         assert plan.sizes["reconstructor"][1] == pytest.approx(want)
 
 
+def test_a_search_counts_its_steps_from_every_restart():
+    words = (
+        "scenario=dirdp_mnist5k", "data=digits", "defenses=[sgd]",
+        "attacks=[class_mean,iga,map]",
+    )  # fmt: skip
+    once, often = (
+        forecast.forecast(
+            composed(*words, f"attack.iga.restarts={n}", "attack.iga.steps=30")[0]
+        ).sizes
+        for n in (1, 6)
+    )
+    assert once["class_mean"][1] == 0
+    # each plan measures the pace anew: ratios within one plan are exact
+    assert once["iga"][1] / once["map"][1] == pytest.approx(30 / 200)
+    assert often["iga"][1] / often["map"][1] == pytest.approx(6 * 30 / 200)
+
+
 def test_lines_that_cannot_be_read_do_not_count(plan, tmp_path):
     forecast.keep(took(plan))
     with (tmp_path / forecast.LINES).open("a") as file:
