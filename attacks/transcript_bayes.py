@@ -11,7 +11,7 @@ from jax import Array
 
 from audit.mechanisms import denoiser, kernel_prior, stream, transcripts
 from audit.mechanisms.denoiser import Denoiser
-from audit.mechanisms.kernel_prior import KernelPrior
+from audit.mechanisms.kernel_prior import KernelPrior, Reading
 from audit.types import (
     Attack,
     Count,
@@ -27,6 +27,7 @@ from audit.types import (
 # Information of a run over that of steps which all start at the initialisation; the
 # weights of the blend are chosen at each of them.
 SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)
+CAUTION = 4  # power of the explained share of a direction's variance; see `_certain`
 TRIED = 400  # held-out images per class on which they are chosen, at most
 
 
@@ -43,7 +44,6 @@ def transcript_bayes(
     task: Task,
     *,
     components: Count = 120,
-    nearer: Share = 0.25,
     held_out: Share = 0.1,
     width: Count = 512,
     denoiser_steps: Count = 4000,
@@ -54,10 +54,10 @@ def transcript_bayes(
     the defense adds to it: its mask, its offset and its clip are part of f_t. Around an
     image z, f_t is linear with Jacobian J_t, so that F = sum J_t' J_t / s^2 and
     u = sum J_t' (r_t - f_t(z) + J_t (z - mean)) / s^2 are all that the steps say of the
-    image. z is the class mean for a first guess, and a share `nearer` of the way from
-    the mean to that guess for the last: the guess has the noise of the steps in it, so
-    that the whole way is right only where noise is small. The prior is that of
-    `matched_filter`: kernels around the pool's images. No shadow model is trained.
+    image. z is the class mean for a first guess, and for the last the part of that
+    guess which is certain: a guess has the noise of the steps in it, which would
+    distort the Jacobian. The prior is that of `matched_filter`: kernels around the
+    pool's images. No shadow model is trained.
 
     Six widths of the kernels and a network are blended. The weights are chosen on
     held-out images of the pool with simulated noise, at several amounts of information;
@@ -66,7 +66,6 @@ def transcript_bayes(
     Args:
       task: what was learnt; gives the image shape and the classes.
       components: principal directions per class, at most.
-      nearer: where the steps are linearised last, between class mean and first guess.
       held_out: share of the pool's source images that choose the weights.
       width: of the denoiser's hidden layers.
       denoiser_steps: of Adam, per class and together.
@@ -129,11 +128,10 @@ def transcript_bayes(
             information, score = evidence(law, steps, prior, label, x)
             read = kernel_prior.reading(prior, information)
             s = denoiser.posterior_mean(network, read, score)
-            guess = jnp.clip(prior.mean + s @ prior.basis, *task.domain)
-            between = prior.mean + nearer * (guess - prior.mean)
-            return between, (information, score)
+            certain = prior.mean + _certain(prior, read, s) @ prior.basis
+            return jnp.clip(certain, *task.domain), (information, score)
 
-        # the last guess is not used: one program more would be compiled without it
+        # the last image is not used: one program more would be compiled without it
         every = jax.lax.scan(linearised, prior.mean, length=2)[1]
         information, score = jax.tree.map(lambda a: a[-1], every)
         read = kernel_prior.reading(prior, information)  # and its kernels
@@ -152,6 +150,15 @@ def transcript_bayes(
         return jnp.clip(image, *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
+
+
+def _certain(prior: KernelPrior, read: Reading, s: Array) -> Array:
+    """Return what of a guess s [K] the steps leave next to no doubt of.
+
+    They explain the share D / (1 + D) of the prior variance of each number t.
+    """
+    t = (s / prior.variances) @ read.basis
+    return read.basis @ ((read.values / (1 + read.values)) ** CAUTION * t)
 
 
 @jax.jit
