@@ -342,12 +342,15 @@ class _Sweep(NamedTuple):
 
         A tile of one lane rounds sums differently, and training may enlarge that: a
         third run, from inputs that differ in their last digit, measures how much. Runs
-        so long that their states are saved are not computed again.
+        so long that their states are saved are not computed again, nor are so few that
+        the store would save nothing.
         """
         lanes, tell = self.engine.lanes, self.engine.doubt
         if not shards or tell is None or self._stepwise():
             return
-        first = min(shards)
+        first, alone_and_nudged = min(shards), 2
+        if min(len(shards) * lanes.tile, self.m) <= alone_and_nudged:
+            return
         alone = self.engine._replace(lanes=lanes._replace(tile=1))
         one = self._replace(engine=alone)
         program, arguments = one._program(), one._arguments([first * lanes.tile])

@@ -230,6 +230,19 @@ def test_a_lane_of_a_slightly_different_defense_is_noticed(tmp_path):
     assert len(doubts) == 1
 
 
+def test_a_check_that_costs_what_the_store_saves_is_not_made(tmp_path, monkeypatch):
+    store, traced = stores.open_store(tmp_path), []
+    check = shadow.same_lane
+    monkeypatch.setattr(shadow, "same_lane", lambda *a: traced.append(1) or check(*a))
+    for runs, checked in ((1, 0), (2, 0), (3, 1)):
+        for _ in range(2):
+            few = DATA._replace(
+                target=jax.tree.map(lambda a, n=runs: a[:n], DATA.target)
+            )
+            run(data=few, store=store, doubt=lambda *doubt: None)
+        assert len(traced) == checked
+
+
 @pytest.mark.parametrize("what", ["optax", "flax", "numpy", "jaxlib", "threefry"])
 def test_what_computes_is_part_of_the_key(tmp_path, monkeypatch, what):
     store = stores.open_store(tmp_path)
