@@ -111,7 +111,7 @@ SLIPS = {
         "prior_aware, one bit": Mutant("sigma_9_5 sigma_5", ONE_BIT),
     },
     "published_prior": {
-        "mixture_posterior, label dropped": Mutant("dpsgd_0_1 dpsgd_1", LABEL_DROPPED),
+        "mixture_posterior, label dropped": Mutant("dpsgd_1 dpsgd_3", LABEL_DROPPED),
     },
     "shadow_models": {
         "reconstructor, half the epochs, trained models": Mutant(
