@@ -6,6 +6,7 @@ Pairs of images and scores cost nothing: images come from the pool, noise is dra
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +19,11 @@ from audit.mechanisms import kernel_prior
 from audit.mechanisms.kernel_prior import KernelPrior, Reading
 from audit.models import regressor
 from audit.models.regressor import Regressor
+
+# D of the direction that scores tell most of, under which no network is trained: the
+# posterior mean is then all but linear in the score. With 1.4 a network took .2% off
+# the error, with .3 and less nothing that could be seen.
+TOLD = 1.0
 
 
 class Denoiser(NamedTuple):
@@ -41,6 +47,9 @@ def fit(
 ) -> Denoiser:
     """Train one network per class to add to the Gaussian posterior mean what it lacks.
 
+    One core trains one class, for the products are too small for many. Where scores
+    tell next to nothing (`TOLD`), the networks are left as they start and add nothing.
+
     A step draws images of the class, with replacement, and a score of each at a
     multiple of the information, log-uniform between two `amounts`. Its error counts in
     units of the Gaussian posterior's, which is small where much is told. Adam's
@@ -58,15 +67,23 @@ def fit(
     """
     classes, count = prior.kernels.shape[0], prior.kernels.shape[2]
     readings = jax.vmap(kernel_prior.reading)(prior, jnp.asarray(information))
-    start, draws = jax.random.split(key)
+    init, draws = jax.random.split(key)
     sizes = [count + 1, width, width, count]
     layers = jax.vmap(lambda k: regressor.init(k, sizes, jnp.zeros(count)))(
-        jax.random.split(start, classes)
+        jax.random.split(init, classes)
     )
-    keys = jax.random.split(draws, (steps, classes))
+    keys = jax.random.split(draws, (classes, steps))
     within = jnp.broadcast_to(jnp.array(amounts), (classes, 2))
-    shape = batch_size, learning_rate
-    layers = _trained(*shape, layers, keys, (prior, readings, within))
+    if float(readings.values.max()) * max(amounts) >= TOLD:
+        start = layers, keys, (prior, readings, within)
+
+        def of_class(c: int) -> Any:
+            mine = jax.tree.map(lambda a: a[c], start)
+            return jax.block_until_ready(_trained(batch_size, learning_rate, *mine))
+
+        with ThreadPoolExecutor() as threads:
+            each = list(threads.map(of_class, range(classes)))
+        layers = jax.tree.map(lambda *a: jnp.stack(a), *each)
     network = Regressor(layers, jnp.ones(classes))
     return Denoiser(network, readings.values.sum(1), within)
 
@@ -75,11 +92,11 @@ def fit(
 def _trained(
     batch_size: int, learning_rate: float, layers: Any, keys: Array, data: tuple
 ) -> Any:
-    """Return the layers [C, ...] after a step of Adam for each of the keys [S, C]."""
+    """Return the layers of one class after a step of Adam for each of the keys [S]."""
+    prior, read, within = data
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, len(keys)))
 
-    def loss(layers: Any, key: Array, mine: tuple) -> Array:
-        prior, read, within = mine
+    def loss(layers: Any, key: Array) -> Array:
         keys = jax.random.split(key, 3)
         images = jnp.isfinite(prior.log_weight).sum()
         rows = jax.random.randint(keys[0], (batch_size,), 0, images)
@@ -94,16 +111,12 @@ def _trained(
         error = ((guess - prior.kernels[rows]) ** 2).sum(-1)
         return (error / (1 / (1 + signal) @ (read.basis**2).T).sum(-1)).mean()
 
-    def step(carry: tuple, key: Array, mine: tuple) -> tuple:
+    def step(carry: tuple, key: Array) -> tuple:
         layers, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(layers, key, mine), state)
-        return optax.apply_updates(layers, updates), state
+        updates, state = optimizer.update(jax.grad(loss)(layers, key), state)
+        return (optax.apply_updates(layers, updates), state), None
 
-    def body(carry: tuple, keys: Array) -> tuple:
-        return jax.vmap(step)(carry, keys, data), None
-
-    start = layers, jax.vmap(optimizer.init)(layers)
-    return jax.lax.scan(body, start, keys)[0][0]
+    return jax.lax.scan(step, (layers, optimizer.init(layers)), keys)[0][0]
 
 
 def posterior_mean(denoiser: Denoiser, read: Reading, score: Any) -> Array:

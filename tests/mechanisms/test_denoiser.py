@@ -1,0 +1,64 @@
+"""The network of the two posterior-mean attacks, on a prior of two points per class."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from audit.mechanisms import denoiser, kernel_prior
+from audit.mechanisms.kernel_prior import KernelPrior
+
+CLASSES, K = 2, 3
+SETTINGS = {"width": 16, "steps": 400}
+# of each class, s is (1, 0, 0) or (-1, 0, 0): far from Gaussian
+POINTS = np.tile(np.array([[1.0, 0, 0], [-1.0, 0, 0]], np.float32), (CLASSES, 1, 1))
+PRIOR = KernelPrior(
+    mean=jnp.zeros((CLASSES, K)),
+    blur=jnp.zeros((CLASSES, K)),
+    basis=jnp.tile(jnp.eye(K), (CLASSES, 1, 1)),
+    variances=jnp.tile(jnp.array([1.0, 1e-3, 1e-3]), (CLASSES, 1)),
+    kernels=jnp.asarray(POINTS),
+    log_weight=jnp.zeros((CLASSES, 2)),
+)
+
+
+def fitted(told):
+    """Return the networks, at scores that tell so much of the first direction."""
+    information = jnp.tile(told * jnp.eye(K), (CLASSES, 1, 1))
+    amounts = (1.0, 1.0)
+    learnt = denoiser.fit(jax.random.key(0), PRIOR, information, amounts, **SETTINGS)
+    return learnt, information
+
+
+def guesses(learnt, information, c):
+    """Return 500 scores' guesses [500, K]: the Gaussian's, the network's; the truth."""
+    prior, network, told = jax.tree.map(lambda a: a[c], (PRIOR, learnt, information))
+    read = kernel_prior.reading(prior, told)
+    rng = np.random.default_rng(c)
+    s = POINTS[c][rng.integers(0, 2, 500)]
+    scores = s @ told + rng.normal(size=s.shape) * jnp.sqrt(jnp.diag(told))
+    gaussian = jax.vmap(lambda u: kernel_prior.gaussian_mean(read, u))(scores)
+    learnt = jax.vmap(lambda u: denoiser.posterior_mean(network, read, u))(scores)
+    return np.asarray(gaussian), np.asarray(learnt), s
+
+
+def test_networks_learn_what_a_gaussian_posterior_lacks():
+    """E[s | score] of two points is tanh(score), which the network comes near."""
+    learnt, information = fitted(4.0)
+    for c in range(CLASSES):
+        gaussian, network, s = guesses(learnt, information, c)
+        errors = [((guess - s) ** 2).mean() for guess in (gaussian, network)]
+        assert errors[1] < 0.6 * errors[0]
+
+
+def test_threads_change_no_bit():
+    one, two = (fitted(4.0)[0] for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    (weights, _), *_ = one.network.layers
+    assert not np.array_equal(weights[0], weights[1])  # of two classes
+
+
+def test_where_next_to_nothing_is_told_nothing_is_added():
+    learnt, information = fitted(0.9 * denoiser.TOLD)
+    for c in range(CLASSES):
+        gaussian, network, _ = guesses(learnt, information, c)
+        np.testing.assert_allclose(network, gaussian, atol=1e-6)
