@@ -4,8 +4,6 @@ scenario -> game, problem (task, splits)
   for each defense: prepare -> target runs -> guarantees (bounds, epsilon), utility
     for each attack: skip with a reason, or fit -> guess -> score
   rows with their flags, once every trial is there -> card
-
-On a processor two defenses are worked on at once, each in a thread of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ import contextlib
 import functools
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,8 +23,7 @@ from threadpoolctl import threadpool_limits
 from audit import data
 from audit.config import budget, compose, registry, workspace
 from audit.config.compose import Entry, Scenario
-from audit.engine import shadow, side_by_side, store
-from audit.engine.program import threads
+from audit.engine import shadow, store
 from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
 from audit.games import base, rows, self_checks
@@ -53,9 +50,6 @@ from audit.types import (
     Task,
     TrainingSet,
 )
-
-SMALL = 0.1  # of the memory of tiles: what the releases of one defense may take, if two
-# are worked on at once
 
 
 # XLA calls LAPACK from threads of its own; more threads of LAPACK's would wait for each
@@ -87,14 +81,13 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         table = Table(problem, engine, *about)
         check_smooth(problem.task, spec.fisher)
         played = table, game, attacks
-        works = []
         for learner in learners:
             if game.fits is not None:
                 game.fits(learner, table)
-            sizes = learner.label, learner.defense, public.params, *played
-            works.append(workload(*sizes))
             if spec.estimate == "enforced":
-                budget.check(works[-1])
+                budget.check(
+                    workload(learner.label, learner.defense, public.params, *played)
+                )
         for entry, attack in attacks:
             check_plays(entry, attack, game, learners)
         floor, floor_guess = _floor(key, game, learners[0], table, attacks)
@@ -104,29 +97,23 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     used = rows.data_used(scenario, problem)
     made_of = scenario.resolved(), code, used["digest"], store.versions()
     table = table._replace(digest=store.digest(*made_of, jax.default_backend()))
-
-    def judge(learner: Learner, engine: Engine) -> Judged:
-        label, mine = learner.label, table._replace(engine=engine)
-        key_of_defense = stream(key, f"defense {label}")
+    guarantees, defenses, trials = {}, {}, []
+    for i, (entry, learner) in enumerate(zip(entries, learners, strict=True)):
+        engine.report("defenses", i, len(entries))
+        label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
         with engine.activity(f"{label}: compiling and training"):
-            runs = game.release(key_of_defense, learner, mine)
+            runs = game.release(key_of_defense, learner, table)
         with engine.activity(f"{label}: accounting"):
-            limits = game.account(key_of_defense, runs, mine)
+            limits = guarantees[label] = game.account(key_of_defense, runs, table)
         with engine.activity(f"{label}: measuring noise and utility"):
             measured = self_checks.measure(key_of_defense, runs, splits.fixed, n)
-            utility = rows.utility(runs, splits)
-        trials = []
+            checks.measured[label] = measured
+            defenses[label] = entry, limits, rows.utility(runs, splits)
         for pair in attacks:
             with engine.activity(f"{label}: {pair[0].label}"):
-                trials.append(play(key_of_defense, *pair, game, runs, limits, mine))
-        return Judged(limits, measured, utility, trials)
-
-    at_once = together(engine, works)
-    each = side_by_side.results(judge, learners, engine, at_once, "defenses")
-    judged = {e.label: one for e, one in zip(entries, each, strict=True)}
-    checks.measured.update((k, one.measured) for k, one in judged.items())
-    guarantees = {k: one.guarantees for k, one in judged.items()}
-    trials = [trial for one in each for trial in one.trials]
+                trial = play(key_of_defense, *pair, game, runs, limits, table)
+            trials.append(trial)
+    engine.report("defenses", len(entries), len(entries))
     trials = rows.with_shares(game.compare(trials) if game.compare else trials, floor)
     audited = Audited(scenario, problem, learners, guarantees, trials, floor, checks)
     return cards.of_parts(
@@ -136,12 +123,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         ),
         data=used,
         floor=rows.floor_error(floor),
-        defenses={
-            entry.label: rows.defense_row(
-                entry, one.guarantees, one.utility, checks.ran(entry.label)
-            )
-            for entry, one in zip(entries, each, strict=True)
-        },
+        defenses={k: rows.defense_row(*v, checks.ran(k)) for k, v in defenses.items()},
         trials=[rows.trial_row(trial, audited) for trial in trials],
         arrays=rows.arrays(audited, floor_guess),
     )
@@ -373,28 +355,6 @@ def _floor(
 
 
 # Per defense --------------------------------------------------------------------------
-
-
-class Judged(NamedTuple):
-    """What is known of one defense in the end."""
-
-    guarantees: Guarantees
-    measured: Any  # of its noise, by the self-checks
-    utility: Any
-    trials: list[Trial]
-
-
-def together(engine: Engine, works: Sequence[budget.Workload]) -> int:
-    """Return how many defenses are worked on at once.
-
-    Two where a processor computes and the releases of two are small: attackers hold a
-    few times as much. An accelerator has enough to do with one.
-    """
-    if jax.default_backend() != "cpu" or engine.elsewhere is not None:
-        return 1
-    held = max(4 * work.parameters * work.in_memory for work in works)
-    fits = held <= SMALL * engine.lanes.memory_gib * budget.GIB
-    return min(2 if fits else 1, threads(), len(works))
 
 
 def play(

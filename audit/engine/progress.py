@@ -92,7 +92,6 @@ class Progress:
         self.bars = None if self.plain else _bars(self.stream)
         self.spoke = -EVERY  # when the last line was written, on a monotonic clock
         self.counted = -EVERY  # when something was counted, line or not
-        self.one = threading.Lock()  # thread reports at a time
         self.stored = 0  # models that were in the store when their stage began
 
     def __enter__(self) -> Progress:
@@ -113,10 +112,6 @@ class Progress:
         now = time.monotonic()
         if self.until is not None and now >= self.until:
             raise OutOfTime
-        with self.one:
-            self._report(what, done, total, now)
-
-    def _report(self, what: str, done: int, total: int, now: float) -> None:
         self.counted = now
         stage = self.stages.get(what)
         if stage is None or done < stage.done:  # new, or restarted after a failure
@@ -171,8 +166,7 @@ class Progress:
             self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             with contextlib.suppress(BrokenPipeError):  # nobody reads on
-                self.stream.write(f"{text}\n")  # two threads, two lines
-                self.stream.flush()
+                print(text, file=self.stream, flush=True)
 
     def _begin(self, what: str, done: int, total: int, now: float) -> _Stage:
         self._end(what)

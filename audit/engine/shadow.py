@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -31,8 +30,6 @@ from audit.types import Defense, Lanes, Public, Task, TrainingSet
 NAME = "tile-{:05d}"  # of a shard in the store
 ROUNDING = 1e-5  # relative change of a release under another tile size
 AMPLE = 10.0  # allowed multiple of the change that one rounding of inputs makes
-# tiles of one thread at a time: they keep all cores busy, and fill the memory budget
-COMPUTING = Lock()
 
 
 class Engine(NamedTuple):
@@ -238,9 +235,8 @@ class _Sweep(NamedTuple):
             now = groups[:flight]
             padded = [g + [g[-1]] * (devices - len(g)) for g in now]
             try:
-                with COMPUTING:
-                    outputs = [program(shared, *self._arguments(g)[1:]) for g in padded]
-                    leaves = [jax.device_get(jax.tree.leaves(o)) for o in outputs]
+                outputs = [program(shared, *self._arguments(g)[1:]) for g in padded]
+                leaves = [jax.device_get(jax.tree.leaves(o)) for o in outputs]
             except jax.errors.JaxRuntimeError as error:
                 flight = _fewer(flight, error, self.engine.lanes)
                 continue
