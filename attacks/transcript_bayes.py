@@ -129,12 +129,12 @@ def transcript_bayes(
             read = kernel_prior.reading(prior, information)
             s = denoiser.posterior_mean(network, read, score)
             certain = prior.mean + _certain(prior, read, s) @ prior.basis
-            return jnp.clip(certain, *task.domain), (information, score)
+            return jnp.clip(certain, *task.domain), (read[:2], score)
 
         # the last image is not used: one program more would be compiled without it
         every = jax.lax.scan(linearised, prior.mean, length=2)[1]
-        information, score = jax.tree.map(lambda a: a[-1], every)
-        read = kernel_prior.reading(prior, information)  # and its kernels
+        told, score = jax.tree.map(lambda a: a[-1], every)
+        read = kernel_prior.of_axes(prior, *told)  # to factor F again costs more
         amount = read.values.sum() / network.unit
         level = jnp.abs(jnp.log(amount) - jnp.log(jnp.array(SCALES))).argmin()
         means = denoiser.guesses(network, prior, read, score)

@@ -99,8 +99,12 @@ def reading(prior: KernelPrior, information: Any) -> Reading:
     """Return how scores with this information F [K, K] are read, of one class."""
     root = jnp.sqrt(prior.variances)
     values, vectors = jnp.linalg.eigh(root[:, None] * information * root)
-    kernels = prior.kernels / root @ vectors
-    return Reading(jnp.maximum(values, 0), root[:, None] * vectors, kernels)
+    return of_axes(prior, jnp.maximum(values, 0), root[:, None] * vectors)
+
+
+def of_axes(prior: KernelPrior, values: Any, basis: Any) -> Reading:
+    """Return the reading with D [K] and this basis [K, K], of one class."""
+    return Reading(values, basis, prior.kernels / prior.variances @ basis)
 
 
 def posterior_means(prior: KernelPrior, read: Reading, score: Any) -> Array:
