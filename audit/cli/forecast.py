@@ -46,8 +46,9 @@ START = 5.0  # seconds: data, the card and its figures
 COMPILE = 5.0  # seconds, of the programs of one defense; floats compile nothing
 AGAIN = 0.5  # of that where the scenario has run before
 EACH = 1.0  # seconds, of a defense whose programs are compiled
-TRIAL = 2.0  # seconds of an attack beside its operations
-FITTED = 8.0  # the same if it learns from shadow models or from every step
+TRIAL = 0.4  # seconds of an attack beside its operations
+FITTED = 3.0  # the same if it learns from shadow models or from every step
+EARLY = 0.5  # of the epochs an attack network may take, those it takes before it stops
 SEARCH = 4.0  # gradients per step of a search whose objective holds a gradient
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
 PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
@@ -57,6 +58,7 @@ READING = 10.0  # a step whose derivatives are accounted for, in steps that are 
 PROBE = 1.2  # in single precision
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
+LEARNT = 0.2 * budget.GIB  # what programs of an attack that learns add to it
 COPIES = 3  # of a tile's arrays, and of releases that are held
 CARD = 1e6  # bytes, with its page and figures
 
@@ -138,12 +140,13 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     compiling = COMPILE * len(programs) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
+    learning = [e for e, attack in attacks if _learns(e, attack, splits)]
     plain = Forecast(
         tuple(works),
         operations,
         gflops,
         START + EACH * len(works) + compiling + computing,
-        PROCESS + 2 * arrays + max(_peak(w, scenario.lanes.memory_gib) for w in works),
+        _memory(works, arrays, len(learning), scenario.lanes.memory_gib),
         trials(attacks, splits, works, each * SHARE * gflops * 1e9 / pace, spec.runs),
         CARD + sum(_disk(work, width) for work in works),
     )
@@ -217,20 +220,25 @@ def trials(
     searches = SEARCH * each * runs * len(splits.targets.y)
     for entry, attack in attacks:
         shadows, epochs = pipeline.shadow_runs(entry, attack, splits), 0
-        model, given = attack.threat_model, entry.settings
+        given = entry.settings
         steps = given.get("steps", 0) * given.get("restarts", 1)
         total = steps * searches * len(works)
         for work in works:
             if shadows not in trained:
                 total += shadows * work.steps * work.records * each
-            epochs = given.get("epochs", 0)
+            epochs = EARLY * given.get("epochs", 0)
             weights = given.get("width", 0) * (work.parameters + outputs)
             total += 6 * weights * epochs * shadow_models.held(shadows, images)
         trained.add(shadows)
-        learns = shadows or "steps" in model.sees
-        fixed = FITTED if learns else TRIAL
+        fixed = FITTED if _learns(entry, attack, splits) else TRIAL
         result[entry.label] = fixed, total / max(len(works), 1)
     return result
+
+
+def _learns(entry: Entry, attack: Attack, splits: Splits) -> bool:
+    """Return whether an attack learns from shadow models or from every step."""
+    sees = attack.threat_model.sees
+    return pipeline.shadow_runs(entry, attack, splits) > 0 or "transcript" in sees
 
 
 def _compiled_in(entry: Entry) -> str:
@@ -263,6 +271,14 @@ def _operations(
         lanes.pop("shadow", None)
     read = (reading - 1) * lanes.get("accounting", 0)
     return (sum(lanes.values()) + read) * work.steps * work.records * each
+
+
+def _memory(
+    works: list[budget.Workload], arrays: int, learning: int, most_gib: float
+) -> float:
+    """Return bytes at the peak, of a run with so many attacks that learn."""
+    of_works = max(_peak(work, most_gib) for work in works)
+    return PROCESS + LEARNT * learning + 2 * arrays + of_works
 
 
 def _peak(work: budget.Workload, most_gib: float) -> float:

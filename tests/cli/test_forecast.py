@@ -160,7 +160,7 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
         forecast.forecast(composed(*words, f"attack.reconstructor.repeats={n}")[0])
         for n in (1, 1000)
     )
-    epochs, width, pixels = 40, 512, 64
+    epochs, width, pixels = forecast.EARLY * 40, 512, 64
     network = 6 * epochs * width * (pixels + 1 + pixels)
     (work,), (more,) = few.works, many.works
     each = few.operations[0] / forecast._operations(work, 1.0)
@@ -172,6 +172,18 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
         trained = {1: pool, 1000: shadow_models.SHARD}[repeats]
         want = pool * repeats * run + network * trained
         assert plan.sizes["reconstructor"][1] == pytest.approx(want)
+
+
+def test_every_attack_that_learns_adds_to_the_memory():
+    words = "scenario=binary_mnist", "data=digits", "defenses=[dpsgd]"
+    plans = [
+        forecast.forecast(composed(*words, f"attacks=[{','.join(names)}]")[0])
+        for names in (["class_mean"], ["class_mean", "transcript_bayes"])
+    ]
+    assert plans[1].sizes["class_mean"][0] == forecast.TRIAL
+    assert plans[1].sizes["transcript_bayes"][0] == forecast.FITTED
+    added = plans[1].memory - plans[0].memory
+    assert added == pytest.approx(forecast.LEARNT)
 
 
 def test_a_search_counts_its_steps_from_every_restart():
