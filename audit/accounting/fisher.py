@@ -64,8 +64,8 @@ def hutchinson(
         return _square(jax.jvp(fn, (x,), (u.reshape(x.shape),))[1])[None]
 
     how = Probing(law, probes)
-    value, variance = estimate(how, key, form, (1, x.size), x.dtype)
-    return value[0], jnp.sqrt(variance[0])
+    read = estimate(how, key, form, (1, x.size), x.dtype)
+    return read.trace[0], jnp.sqrt(read.variance[0])
 
 
 def mixture_moments(q: Any, nu: Any) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""Traces of matrices that are known by their quadratic forms alone.
+"""Traces and spectral norms of matrices that are known by their quadratic forms alone.
 
 A form maps directions u [m, d], one per record, to u^T A u [m], for m positive
 semidefinite matrices A at once: ||J u||^2 for the Jacobian J of a record's
@@ -36,11 +36,12 @@ AT_ONCE = 8  # evaluations of a form in memory at a time
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Probing:
-    """How traces are read along a run; part of what is compiled."""
+    """How Fisher information is read along a run; part of what is compiled."""
 
     law: Law = "rademacher"
     probes: int = 8  # per record and step
     every: int = 1  # steps of which one, drawn at random, stands for all of them
+    lanczos: int = 0  # products for the spectral norm of each step; 0 = it is not read
 
 
 class Traced(NamedTuple):
@@ -48,10 +49,12 @@ class Traced(NamedTuple):
 
     trace: jax.Array  # [m]
     variance: jax.Array  # [m] unbiased; nan = one probe cannot tell
+    norm: jax.Array | None = None  # [m] spectral norms; of a sum, the sum of them
 
     def scaled(self, factor: jax.Array | float) -> Traced:
-        """Return the estimates of `factor` times the traces."""
-        return Traced(factor * self.trace, factor**2 * self.variance)
+        """Return the estimates of `factor` times the matrices."""
+        norm = None if self.norm is None else factor * self.norm
+        return Traced(factor * self.trace, factor**2 * self.variance, norm)
 
 
 def estimate(
@@ -145,19 +148,22 @@ def spectral_norm(
     v = jax.random.normal(key, shape, dtype)
     v = v / jnp.linalg.norm(v, axis=-1, keepdims=True)
     steps = min(steps, shape[1])
-    basis = [v]
-    images = []
-    for _ in range(steps):
-        w = product(form, basis[-1])
-        images.append(w)
+
+    def step(carry: tuple, i: jax.Array) -> tuple[tuple, jax.Array]:
+        v, basis = carry
+        basis = basis.at[i].set(v)
+        image = product(form, v)
+        w = image
         for _ in range(2):
-            for b in basis:
-                w = w - (w * b).sum(-1, keepdims=True) * b
+            w = w - jnp.einsum("imd,im->md", basis, jnp.einsum("imd,md->im", basis, w))
         length = jnp.linalg.norm(w, axis=-1, keepdims=True)
         # an invariant subspace is left: zero vectors add zero eigenvalues alone
-        apart = length > 1e-6 * jnp.linalg.norm(images[-1], axis=-1, keepdims=True)
-        basis.append(jnp.where(apart, w / jnp.where(apart, length, 1), 0))
-    rows = jnp.stack(basis[:steps], 1)
-    projected = jnp.einsum("mid,mjd->mij", rows, jnp.stack(images, 1))
+        apart = length > 1e-6 * jnp.linalg.norm(image, axis=-1, keepdims=True)
+        return (jnp.where(apart, w / jnp.where(apart, length, 1), 0), basis), image
+
+    start = v, jnp.zeros((steps, *shape), v.dtype)
+    carry, images = jax.lax.scan(step, start, jnp.arange(steps))
+    basis = carry[1]
+    projected = jnp.einsum("imd,jmd->mij", basis, images)
     projected = (projected + projected.transpose(0, 2, 1)) / 2
     return jnp.linalg.eigvalsh(projected)[:, -1]

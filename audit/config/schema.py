@@ -92,6 +92,8 @@ class FisherReading(Section):
     every: Count = 1  # steps of which one, drawn at random, stands for all of them
     records: Annotated[int, Interval(ge=2)] | None = None  # drawn at random; None = all
     precision: Literal["double", "single"] = "double"
+    lanczos: NonNegativeInt = 0  # products for the spectral norm of each step and
+    # record, of which eta is made; 0 = no eta
 
 
 class DataSet(Section):

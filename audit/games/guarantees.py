@@ -92,14 +92,15 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         """Return the traces of some targets along another trajectory [m, 1]."""
         data = TrainingSet(splits.fixed, take(splits.targets, some))
         other = stream(key, "error of dFIL")
-        return reading("fisher", other, data, np.array([n]), engine=engine)
+        return reading("fisher", other, data, np.array([n]), engine=engine)[0]
 
     more: list[Bound] = []
+    matrix = None
     if _has_matrix(learner, len(splits.targets.y) * each):
         matrix = read("information_matrix")
         readings = matrix.trace, None
         more.append(_matrix_bound(matrix))
-    else:
+    if matrix is None or table.fisher.lanczos:
         one = lambda method: read(method, np.array([n]))  # noqa: E731
         readings = _readings(learner, lambda m: jax.tree.map(_only, one(m)))
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
@@ -171,7 +172,7 @@ def in_turn(
     def again(some: np.ndarray) -> np.ndarray:
         """Return the traces of some records along another trajectory [m, 1]."""
         other = stream(key, "error of dFIL")
-        return reading("fisher", other, records, accounted[some], **once).T
+        return reading("fisher", other, records, accounted[some], **once)[0].T
 
     readings, squared = _readings(learner, read), columns is None
     some = take(fixed, accounted)
@@ -211,8 +212,9 @@ class TraceReading:
     """Fisher information of one defense, read as a scenario's `fisher` says.
 
     `probed` says of it what the card shows: the number of `probes`, their part in the
-    relative standard error of the median record's dFIL (`probe_se`), and of how many
-    steps one was accounted for (`every`). Empty where the defaults are used.
+    relative standard error of the median record's dFIL (`probe_se`), of how many steps
+    one was accounted for (`every`), and the products for a step's spectral norm, if it
+    is read (`lanczos`). Empty where the defaults are used.
     """
 
     def __init__(
@@ -221,8 +223,11 @@ class TraceReading:
         self.learner, self.wanted, self.how = learner, wanted, None
         self.probed: dict[str, float] = {}
         if probes is not None:
-            self.how = Probing(wanted.estimator, probes, wanted.every)
+            more = wanted.every, wanted.lanczos
+            self.how = Probing(wanted.estimator, probes, *more)
             self.probed = {"probes": float(probes), "every": float(wanted.every)}
+            if wanted.lanczos:
+                self.probed["lanczos"] = float(wanted.lanczos)
 
     @staticmethod
     def planned(
@@ -255,9 +260,14 @@ class TraceReading:
     def __call__(
         self, method: str, key: Array, data: TrainingSet, *rows: Any, **more: Any
     ) -> Any:
-        """Return what `fisher` does, by this reading's settings."""
-        if method != "fisher" or self.how is None:
+        """Return what `fisher` does, by this reading's settings.
+
+        Of the method `fisher`: Tr I, and the sum of each step's ||I||_2, or None.
+        """
+        if method != "fisher":
             return fisher(method, key, self.learner, data, *rows, **more)
+        if self.how is None:
+            return fisher(method, key, self.learner, data, *rows, **more), None
         more["precise"] = self.wanted.precision == "double"
         read = fisher(method, key, self.learner, data, *rows, self.how, **more)
         trace, variance = read.trace.mean(0), read.variance.sum(0)
@@ -266,7 +276,7 @@ class TraceReading:
             trace, error = read.trace[:, 0], np.sqrt(read.variance[:, 0])
         relative = error[trace > 0] / trace[trace > 0]
         self.probed["probe_se"] = float(np.median(relative)) if len(relative) else 0.0
-        return read.trace
+        return read.trace, read.norm
 
 
 def check_smooth(task: Task, wanted: FisherReading) -> None:
@@ -298,7 +308,7 @@ def _readings(learner: Learner, read: Callable) -> tuple[Any, Any]:
     mechanism = learner.defense.mechanism
     if isinstance(mechanism, Minimiser) and mechanism.fil is not None:
         return read("fil")
-    return None if learner.defense.fisher is None else read("fisher"), None
+    return (None, None) if learner.defense.fisher is None else read("fisher")
 
 
 def _error(

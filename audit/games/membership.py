@@ -192,32 +192,33 @@ def account(
     limits = limits._replace(arrays=arrays, fields={"membership": leakage})
     if learner.defense.fisher is None:
         return limits
-    each = _traces(design, key, learner, table, 2 * trajectories)
+    each, norms = _readings(design, key, learner, table, 2 * trajectories)
     dfil = each.mean(1) / fixed.x[0].size
     every = each
     if trajectories == 1:  # of one trajectory alone nobody can tell the error
         other = stream(key, "error of dFIL")
-        more = _traces(design, other, learner, table, 2, guarantees.SAMPLE)
+        more, _ = _readings(design, other, learner, table, 2, guarantees.SAMPLE)
         every = np.concatenate([each, more], 1)
         every = every[np.isfinite(more[:, 0])]
     error = guarantees.relative_error(every, trajectories)
     correlation = intervals.rank_correlation(rate, dfil)
     leakage["against_dfil"] = correlation and correlation._asdict()
-    return limits._replace(dfil=dfil, dfil_error=error)
+    eta = None if norms is None else np.sqrt(norms.mean(1))
+    return limits._replace(dfil=dfil, dfil_error=error, eta=eta)
 
 
-def _traces(
+def _readings(
     design: Design,
     key: Array,
     learner: Learner,
     table: Table,
     models: int,
     most: int | None = None,
-) -> np.ndarray:
-    """Return the Fisher information of every candidate where it is a member.
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return Tr I and ||I||_2, or None, of every candidate where it is a member.
 
     Only the `most` first slots of each model are read, None = all; nan for a candidate
-    in none of them. Half of the models have a candidate: [candidates, models / 2].
+    in none of them. Half of the models have a candidate: [candidates, models / 2] each.
     """
     fixed = table.problem.splits.fixed
     member = design.member(stream(key, "accounted: coins"), models, len(fixed.y))
@@ -228,11 +229,15 @@ def _traces(
     reading = guarantees.TraceReading.planned(
         key, learner, table.fisher, *pilot, engine=engine
     )
-    traces = reading("fisher", key, records, slots, engine=engine)
-    each = np.full(member.shape, np.nan)
     at, slot = np.nonzero(rows[:, slots] >= 0)
-    each[at, rows[at, slot]] = traces[at, slot]
-    return each.T[member.T].reshape(len(fixed.y), models // 2)
+
+    def of_candidates(values: np.ndarray) -> np.ndarray:
+        each = np.full(member.shape, np.nan)
+        each[at, rows[at, slot]] = values[at, slot]
+        return each.T[member.T].reshape(len(fixed.y), models // 2)
+
+    readings = reading("fisher", key, records, slots, engine=engine)
+    return jax.tree.map(of_candidates, readings)
 
 
 def most_tpr(design: Design, learner: Learner, records: int) -> np.ndarray | None:

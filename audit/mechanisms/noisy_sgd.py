@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from audit.accounting.traces import Probing, Traced, estimate
+from audit.accounting.traces import Probing, Traced, estimate, spectral_norm
 from audit.mechanisms import batch as batches
 from audit.mechanisms.query import Side, masked, start
 from audit.mechanisms.stepwise import Loop, Stepwise
@@ -305,15 +305,21 @@ def traced(
     *,
     first: Any = None,
 ) -> Traced:
-    """Return `information` and the variance of its probes, PART records at a time.
+    """Return `information` and all that `Traced` has, PART records at a time.
 
     With `first`, so many of the records are read, and more up to a multiple of FEW;
     the rest are 0. It may be traced: records that nobody asks for cost nothing.
     """
     apart = isinstance(noise.precision, dict)
-    if query.closed_forms.trace is not None and not apart:
-        exact = noise.precision * query.closed_forms.trace(params, side, z)
-        return Traced(exact, jnp.zeros_like(exact))
+    closed = None if apart else query.closed_forms.trace
+
+    def exact(z: Examples) -> Traced:
+        assert closed is not None, "looked for below"
+        trace = noise.precision * closed(params, side, z)
+        return Traced(trace, jnp.zeros_like(trace))
+
+    if closed is not None and not how.lanczos:
+        return exact(z)
 
     def moved(z: Examples, u: jax.Array) -> jax.Array:
         """Return ||J u||^2 of one record, in units of the noise."""
@@ -333,8 +339,11 @@ def traced(
         return noise.precision * motion(params, side, z, u)
 
     def part(key: jax.Array, z: Examples) -> Traced:
-        shape = len(z.y), z.x[0].size
-        return estimate(how, key, partial(form, z), shape, z.x.dtype)
+        of = partial(form, z), (len(z.y), z.x[0].size), z.x.dtype
+        read = exact(z) if closed is not None else estimate(how, key, *of)
+        if not how.lanczos:
+            return read
+        return read._replace(norm=spectral_norm(key, *of, how.lanczos))
 
     n, size = len(z.y), PART if first is None else FEW
     if n <= size:

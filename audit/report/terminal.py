@@ -138,7 +138,10 @@ def notes(card: Scorecard, shown: Container[str] | None = None) -> str:
         private = card.scenario.task.get("label_private")
         whose = "of a record and its label" if private else "of a record"
         whose = game.eta_words(card) if game.eta_words else whose
-        lines.append(f"η: sqrt of the spectral norm of the Fisher information {whose}")
+        line = f"η: sqrt of the spectral norm of the Fisher information {whose}"
+        if any("lanczos" in (d.dfil or {}) for d in card.defenses.values()):
+            line += "; of many steps, of the sum of their norms, which is no less"
+        lines.append(line)
     lines += [
         f"{short}: {SUMMARY + '; ' if name == 'cramer_rao' else ''}"
         f"{bounds[name].holds_for} ({bounds[name].theorem})"

@@ -14,6 +14,7 @@ from audit.games import guarantees, rows
 from audit.mechanisms.noisy_sgd import _drawn
 from audit.mechanisms.query import Side
 from audit.models import networks
+from audit.types import TrainingSet
 from tests.conftest import records
 from tests.games import worlds
 
@@ -64,6 +65,34 @@ def test_only_records_that_are_accounted_for_are_read(monkeypatch):
         *mechanism[:3:2], KEY, Side(params), params, z, Probing("exact"), first=11
     )
     assert (np.asarray(read.trace) > 0).tolist() == [True] * 12 + [False] * 18
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_eta_is_of_the_sum_of_the_largest_eigenvalues_of_the_steps(steps):
+    """Those of the closed form's matrix; no less than the largest of their sum."""
+    settings = SETTINGS | {"steps": steps, "learning_rate": 1.0}
+    defense = worlds.learner(EXACT, "dpsgd", **settings)
+    fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
+    targets = jax.tree.map(lambda a: a[:3], pool)
+    problem = worlds.problem(EXACT, fixed, pool, targets=targets)
+    table = worlds.table(problem)._replace(trajectories=1)
+    data = TrainingSet(fixed, targets)
+    plain = guarantees.joined(KEY, defense, table)
+    assert plain.eta is None
+    asked = table._replace(fisher=FisherReading(lanczos=8))
+    got = guarantees.joined(KEY, defense, asked)
+    np.testing.assert_allclose(got.dfil, plain.dfil, rtol=1e-9)
+    assert rows._dfil(got)["lanczos"] == 8
+    matrix = guarantees.fisher(
+        "information_matrix", KEY, defense, data, engine=worlds.ENGINE
+    )
+    factor, core = matrix.factor, matrix.core  # [targets, T, d, r], [targets, T, r, r]
+    each = factor @ core @ factor.transpose(0, 1, 3, 2)
+    each = each + (matrix.diagonal / steps)[:, None, :, None] * np.eye(factor.shape[2])
+    largest = np.linalg.eigvalsh(each)[..., -1].sum(1)
+    of_sum = np.linalg.eigvalsh(each.sum(1))[:, -1]
+    np.testing.assert_allclose(got.eta**2, largest, rtol=1e-6)
+    assert (got.eta**2 >= of_sum * (1 - 1e-9)).all()
 
 
 @pytest.mark.slow
