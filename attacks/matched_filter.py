@@ -10,7 +10,13 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import denoiser, kernel_prior, shadow_models, stream
+from audit.mechanisms import (
+    denoiser,
+    kernel_prior,
+    shadow_models,
+    side_by_side,
+    stream,
+)
 from audit.mechanisms.kernel_prior import KernelPrior, Reading
 from audit.types import (
     Attack,
@@ -88,16 +94,17 @@ def matched_filter(
         scores = [
             (x - priors.mean[c] - priors.blur[c]) @ priors.basis[c].T for c in classes
         ]
+        rows = [(labels == c) & ~left_out for c in classes]
+        learnt_from = [scores[c][rows[c]] for c in classes]
         moments, parts = [_Moments() for _ in classes], list[np.ndarray]()
         for shard in shards:
             releases, _ = shard()
             shaped = releases.reshape(len(x), -1, releases.shape[1])
-            for c in classes:
-                mine = (labels == c) & ~left_out
-                moments[c] = moments[c].with_more(scores[c][mine], shaped[mine])
+            each = [shaped[mine] for mine in rows]
+            moments = side_by_side(_Moments.with_more, moments, learnt_from, each)
             parts = parts or [shaped[left_out]]  # the first: enough for a few weights
         (others,) = parts
-        fits = [m.regression(ridge) for m in moments]
+        fits = side_by_side(lambda m: m.regression(ridge), moments)
         centre, project, information = (
             jnp.asarray(np.stack(a), jnp.float32) for a in zip(*fits, strict=True)
         )
@@ -163,9 +170,10 @@ class _Moments(NamedTuple):
 
     def with_more(self, s: np.ndarray, releases: np.ndarray) -> _Moments:
         """Return the sums with releases [m, R, p] of images of s [m, K]."""
-        flat = releases.reshape(-1, releases.shape[2]).astype(np.float64)
-        inputs = np.repeat(s.astype(np.float64), releases.shape[1], 0)
-        rows = np.hstack([inputs, flat])
+        flat = releases.reshape(-1, releases.shape[2])
+        rows = np.empty((len(flat), s.shape[1] + flat.shape[1]))
+        rows[:, : s.shape[1]] = np.repeat(s, releases.shape[1], 0)
+        rows[:, s.shape[1] :] = flat
         near = self.near if self.models else rows.mean(0)
         rows -= near
         return _Moments(

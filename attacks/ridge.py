@@ -10,7 +10,13 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import hold_out, regressor, shadow_models, stream
+from audit.mechanisms import (
+    hold_out,
+    regressor,
+    shadow_models,
+    side_by_side,
+    stream,
+)
 from audit.types import (
     Attack,
     Count,
@@ -78,8 +84,8 @@ def ridge(
         )
         scaled = regressor.scale(scaler, jnp.asarray(releases))
         features = np.asarray(scaled, np.float64)
-        fits, info = [], dict[str, Any](shadows=len(rows))
-        for label in range(task.classes):
+
+        def of_class(label: int) -> tuple[Any, ...]:
             mine = labels == label
             learnt, others = mine & ~left_out, mine & original & left_out
             line = _Line.through(features[learnt], images[learnt], original[learnt])
@@ -88,12 +94,16 @@ def ridge(
                 for penalty in PENALTIES
             ]
             best = int(np.argmin(errors))
-            fits.append((line.centre, line.mean, line.slope(PENALTIES[best])))
-            info |= {f"penalty_{label}": float(PENALTIES[best])}
-            info |= {f"held_mse_{label}": errors[best]}
-        centre, means, slope = (
-            jnp.asarray(np.stack(a), jnp.float32) for a in zip(*fits, strict=True)
+            slope = line.slope(PENALTIES[best])
+            return line.centre, line.mean, slope, float(PENALTIES[best]), errors[best]
+
+        *fits, penalties, errors = zip(
+            *side_by_side(of_class, range(task.classes)), strict=True
         )
+        centre, means, slope = (jnp.asarray(np.stack(a), jnp.float32) for a in fits)
+        info: dict[str, Any] = {"shadows": len(rows)}
+        info |= {f"penalty_{c}": p for c, p in enumerate(penalties)}
+        info |= {f"held_mse_{c}": e for c, e in enumerate(errors)}
         return Fitted(scaler, centre, means, slope), info
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -77,17 +78,6 @@ def transcript_bayes(
         assumes=frozenset({"full_batch", "gaussian"}),
     )
 
-    def evidence(
-        law: StepLaw, steps: Steps, prior: KernelPrior, label: Any, x: Array
-    ) -> tuple[Array, Array]:
-        """Return F [K, K] and u [K] of one run, linearised at the image x [d]."""
-        away = x - prior.mean  # not of the basis alone: x is clipped to the domain
-        directions = jnp.vstack([prior.basis, away])
-        information, score = transcripts.evidence(
-            law, steps, label, x.reshape(task.features), directions
-        )
-        return information[:-1, :-1], score[:-1] + information[:-1, -1]
-
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         law, pool = knowledge.mechanism, knowledge.pool
         assert law is not None, "granted: declared above"
@@ -98,10 +88,8 @@ def transcript_bayes(
         nothing = Steps(start, start, start)  # what they show is simulated instead
         priors = jax.tree.map(jnp.asarray, priors)
 
-        def first(prior: KernelPrior, label: Array) -> Array:
-            return evidence(law, nothing, prior, label, prior.mean)[0]
-
-        information = jax.jit(jax.vmap(first))(priors, jnp.arange(task.classes))
+        labels = jnp.arange(task.classes)
+        information = _at_means(law, nothing, priors, labels, task.features)
         network = denoiser.fit(
             stream(key, "denoiser"),
             priors,
@@ -125,7 +113,8 @@ def transcript_bayes(
         law, prior, network, weights = fitted
 
         def linearised(x: Array, _: None) -> tuple[Array, tuple]:
-            information, score = evidence(law, steps, prior, label, x)
+            image = x.reshape(task.features)
+            information, score = _evidence(law, steps, prior, label, image)
             read = kernel_prior.reading(prior, information)
             s = denoiser.posterior_mean(network, read, score)
             certain = prior.mean + _certain(prior, read, s) @ prior.basis
@@ -150,6 +139,29 @@ def transcript_bayes(
         return jnp.clip(image, *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
+
+
+def _evidence(
+    law: StepLaw, steps: Steps, prior: KernelPrior, label: Any, image: Array
+) -> tuple[Array, Array]:
+    """Return F [K, K] and u [K] of one run, linearised at an image of its shape."""
+    # not in the basis alone: the image is clipped to the domain
+    away = image.reshape(-1) - prior.mean
+    directions = jnp.vstack([prior.basis, away])
+    information, score = transcripts.evidence(law, steps, label, image, directions)
+    return information[:-1, :-1], score[:-1] + information[:-1, -1]
+
+
+@partial(jax.jit, static_argnums=4)
+def _at_means(
+    law: StepLaw, steps: Steps, priors: KernelPrior, labels: Array, shape: tuple
+) -> Array:
+    """Return F [C, K, K] of a run of each class, linearised at its mean image."""
+
+    def of_class(prior: KernelPrior, label: Array) -> Array:
+        return _evidence(law, steps, prior, label, prior.mean.reshape(shape))[0]
+
+    return jax.vmap(of_class)(priors, labels)
 
 
 def _certain(prior: KernelPrior, read: Reading, s: Array) -> Array:

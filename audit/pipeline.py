@@ -24,6 +24,7 @@ from audit import data
 from audit.config import budget, compose, registry, workspace
 from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
+from audit.engine.ahead import Ahead
 from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
 from audit.games import base, rows, self_checks
@@ -98,21 +99,23 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     made_of = scenario.resolved(), code, used["digest"], store.versions()
     table = table._replace(digest=store.digest(*made_of, jax.default_backend()))
     guarantees, defenses, trials = {}, {}, []
-    for i, (entry, learner) in enumerate(zip(entries, learners, strict=True)):
-        engine.report("defenses", i, len(entries))
-        label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
-        with engine.activity(f"{label}: compiling and training"):
-            runs = game.release(key_of_defense, learner, table)
-        with engine.activity(f"{label}: accounting"):
-            limits = guarantees[label] = game.account(key_of_defense, runs, table)
-        with engine.activity(f"{label}: measuring noise and utility"):
-            measured = self_checks.measure(key_of_defense, runs, splits.fixed, n)
-            checks.measured[label] = measured
-            defenses[label] = entry, limits, rows.utility(runs, splits)
-        for pair in attacks:
-            with engine.activity(f"{label}: {pair[0].label}"):
-                trial = play(key_of_defense, *pair, game, runs, limits, table)
-            trials.append(trial)
+    with Ahead(learners) as ahead:
+        table = table._replace(engine=engine._replace(ahead=ahead))
+        for i, (entry, learner) in enumerate(zip(entries, learners, strict=True)):
+            engine.report("defenses", i, len(entries))
+            label, key_of_defense = entry.label, stream(key, f"defense {entry.label}")
+            with engine.activity(f"{label}: compiling and training"):
+                runs = game.release(key_of_defense, learner, table)
+            with engine.activity(f"{label}: accounting"):
+                limits = guarantees[label] = game.account(key_of_defense, runs, table)
+            with engine.activity(f"{label}: measuring noise and utility"):
+                measured = self_checks.measure(key_of_defense, runs, splits.fixed, n)
+                checks.measured[label] = measured
+                defenses[label] = entry, limits, rows.utility(runs, splits)
+            for pair in attacks:
+                with engine.activity(f"{label}: {pair[0].label}"):
+                    trial = play(key_of_defense, *pair, game, runs, limits, table)
+                trials.append(trial)
     engine.report("defenses", len(entries), len(entries))
     trials = rows.with_shares(game.compare(trials) if game.compare else trials, floor)
     audited = Audited(scenario, problem, learners, guarantees, trials, floor, checks)

@@ -10,7 +10,7 @@ of a tile is one large matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from audit.engine import store as stores
+from audit.engine.ahead import Ahead
 from audit.engine.checkpoint import Checkpoints, run_in_parts
 from audit.engine.cluster import Tiles
 from audit.engine.precision import double
@@ -46,6 +47,7 @@ class Engine(NamedTuple):
     activity: Callable[[str], AbstractContextManager] = nullcontext
     # computes tiles on other machines, as `cluster.compute`; None = here
     elsewhere: Callable | None = None
+    ahead: Ahead | None = None  # compiles what the next defenses run; None = nothing
 
 
 class Learner(NamedTuple):
@@ -295,9 +297,39 @@ class _Sweep(NamedTuple):
 
     def _bytes(self, devices: int) -> int:
         """Return the bytes that one tile per device takes, by the compiler's count."""
-        arguments = self._arguments([0] * devices)
-        used = self._program(devices).lower(*arguments).compile().memory_analysis()
+        ahead = self.engine.ahead
+        if ahead is not None:
+            ahead.wait(self._signature(devices))
+        used = self._compiled(devices).memory_analysis()
+        if ahead is not None and not self._stepwise():
+            for learner in ahead.learners:
+                self._compile_ahead(ahead, learner, devices)
         return used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
+
+    def _compiled(self, devices: int) -> Any:
+        arguments = self._arguments([0] * devices)
+        return self._program(devices).lower(*arguments).compile()
+
+    def _signature(self, devices: int) -> Hashable:
+        """Return what tells the program from others, arguments' shapes included."""
+        leaves, tree = jax.tree.flatten(self._arguments([0] * devices))
+        shapes = tuple((np.shape(a), str(jax.dtypes.result_type(a))) for a in leaves)
+        return self.method, self.learner.recipe, self.then, tree, shapes
+
+    def _compile_ahead(self, ahead: Ahead, learner: Learner, devices: int) -> None:
+        """Compile the same sweep of another defense meanwhile, if it needs that."""
+        if learner.recipe == self.learner.recipe:
+            return
+        shared = *double((learner.floats, learner.side)), *self.shared[2:]
+        sweep = self._replace(learner=learner, shared=shared)
+        sweep._program(devices)  # in this thread: both must call the one that is kept
+        precise = bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+        def compiled() -> None:
+            with jax.enable_x64(precise):
+                sweep._compiled(devices)
+
+        ahead.compile(sweep._signature(devices), compiled)
 
     # The store ----------------------------------------------------------------------
 

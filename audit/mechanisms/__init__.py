@@ -42,4 +42,5 @@ from audit.mechanisms.query import start_masked as start_masked
 from audit.mechanisms.sampler import SAMPLERS as SAMPLERS
 from audit.models import optimizers as optimizers
 from audit.models import regressor as regressor
+from audit.models.side_by_side import side_by_side as side_by_side
 from audit.rng import stream as stream

@@ -6,7 +6,6 @@ Pairs of images and scores cost nothing: images come from the pool, noise is dra
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from audit.mechanisms import kernel_prior
 from audit.mechanisms.kernel_prior import KernelPrior, Reading
 from audit.models import regressor
 from audit.models.regressor import Regressor
+from audit.models.side_by_side import side_by_side
 
 # D of the direction that scores tell most of, under which no network is trained: the
 # posterior mean is then all but linear in the score. With 1.4 a network took .2% off
@@ -81,8 +81,7 @@ def fit(
             mine = jax.tree.map(lambda a: a[c], start)
             return jax.block_until_ready(_trained(batch_size, learning_rate, *mine))
 
-        with ThreadPoolExecutor() as threads:
-            each = list(threads.map(of_class, range(classes)))
+        each = side_by_side(of_class, range(classes))
         layers = jax.tree.map(lambda *a: jnp.stack(a), *each)
     network = Regressor(layers, jnp.ones(classes))
     return Denoiser(network, readings.values.sum(1), within)

@@ -8,6 +8,7 @@ single Gaussian, and c -> 0 are the pool's images themselves.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from jax import Array
 from scipy import optimize
 
 from audit.data.pool import hold_out
+from audit.models.side_by_side import side_by_side
 from audit.types import Knowledge
 
 WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of kernels, whose guesses are blended
@@ -39,7 +41,7 @@ def of_pool(
     """Return the prior of every class, stacked, and which pool rows it is not made of.
 
     The same images are held out whatever the defense, so that every defense meets the
-    same prior, and programs of one shape are compiled once.
+    same prior, which is made once, and programs of one shape are compiled once.
 
     Args:
       knowledge: gives the pool. Targets are originals, and the mean of augmented
@@ -47,12 +49,37 @@ def of_pool(
       held_out: share of the images, all copies of one together.
       components: K at most; fewer where there are fewer images or directions.
     """
-    pool, source = knowledge.pool, np.asarray(knowledge.pool_source)
+    pool = _SameArrays(*knowledge.pool, knowledge.pool_source)
+    return _of_arrays(pool, knowledge.task.classes, held_out, components)
+
+
+class _SameArrays:
+    """Arrays as the key of a cache: the same objects are equal, others are not."""
+
+    def __init__(self, *arrays: Any) -> None:
+        self.arrays = arrays
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameArrays) and self._ids() == other._ids()
+
+    def __hash__(self) -> int:
+        return hash(self._ids())
+
+    def _ids(self) -> tuple[int, ...]:
+        return tuple(map(id, self.arrays))
+
+
+@functools.lru_cache(maxsize=2)
+def _of_arrays(
+    pool: _SameArrays, classes: int, held_out: float, components: int
+) -> tuple[KernelPrior, np.ndarray]:
+    images, labels, sources = pool.arrays
+    source, y = np.asarray(sources), np.asarray(labels)
     left_out = hold_out(jax.random.key(0), source, held_out)
     original = source == np.arange(len(source))
-    x, y = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1), np.asarray(pool.y)
-    rows = [(y == label) & ~left_out for label in range(knowledge.task.classes)]
-    each = [_fit(x[here], original[here], components) for here in rows]
+    x = np.asarray(images, np.float32).reshape(len(y), -1)
+    rows = [(y == label) & ~left_out for label in range(classes)]
+    each = side_by_side(lambda at: _fit(x[at], original[at], components), rows)
     m, k = (max(len(getattr(e, f)) for e in each) for f in ("log_weight", "variances"))
 
     def padded(prior: KernelPrior) -> KernelPrior:
@@ -146,7 +173,9 @@ def blend(prior: KernelPrior, means: Any, images: Any) -> tuple[np.ndarray, floa
     truth = np.asarray(images, float) - np.asarray(prior.mean + prior.blur)
     s, means = truth @ np.asarray(prior.basis, float).T, np.asarray(means, float)
     flat = means.transpose(0, 2, 1).reshape(-1, means.shape[1])
-    weights = optimize.nnls(flat, s.reshape(-1))[0]  # what lies outside V is no matter
+    # what lies outside V is no matter, and R of the rows' QR has their least squares
+    rows: Any = np.linalg.qr(np.column_stack([flat, s.reshape(-1)]), mode="r")
+    weights = optimize.nnls(rows[:, :-1], rows[:, -1])[0]
     guess = np.einsum("w,mwk->mk", weights, means) @ np.asarray(prior.basis, float)
     return weights.astype(np.float32), float(((guess - truth) ** 2).mean())
 
