@@ -43,7 +43,7 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
         math.prod(shape) >= LONG
         and jax.default_backend() == "cpu"
         and str(jax.random.key_impl(key)) == "threefry2x32"
-        and jax.config.jax_threefry_partitionable
+        and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     )
     if fast:
         data = jax.random.key_data(key)
