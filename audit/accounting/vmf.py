@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
+from audit.rng import normal
+
 # A proposal is accepted with probability .657 at least (attained as kappa grows, at
 # K = 2), so that all of them are rejected with probability below 1e-18.
 PROPOSALS = 40
@@ -128,7 +130,7 @@ def sample(key: jax.Array, mean: jax.Array, concentration: Any) -> jax.Array:
     t, sine = sample_cosine(of_cosine, dimension, concentration, mean.dtype)
     if dimension == 1:
         return t * mean
-    tangent = jax.random.normal(of_tangent, mean.shape, mean.dtype)
+    tangent = normal(of_tangent, mean.shape, mean.dtype)
     # in few dimensions it may be so close to mu that one pass leaves rounding errors
     for _ in range(2 if dimension < _FEW else 1):
         tangent = tangent - (tangent @ mean) * mean

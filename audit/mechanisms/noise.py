@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.clipping import clip_tree, normalise
-from audit.rng import stream
+from audit.rng import normal, stream
 from audit.types import Noise, NoiseLaw
 
 
@@ -24,7 +24,7 @@ def gaussian(stddev: Any) -> Noise:
     def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
         del many
         flat, unravel = ravel_pytree(vector)
-        return unravel(flat + stddev * jax.random.normal(key, flat.shape, flat.dtype))
+        return unravel(flat + stddev * normal(key, flat.shape, flat.dtype))
 
     def curve(orders: Any, sensitivity: Any) -> Any:
         return rdp.gaussian(orders, sensitivity / stddev)

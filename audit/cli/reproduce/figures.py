@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from audit.cli.reproduce import matching
 from audit.cli.reproduce.published import Panel, PublishedFigure
 from audit.cli.reproduce.verdicts import ComparedNumber
 from audit.errors import UserError
@@ -147,9 +148,29 @@ def floors(cards: list[Scorecard]) -> dict[str, float]:
 
 
 def write(cards: list[Scorecard], out: Path) -> list[Path]:
-    """Write scale.png and scale.md into a folder; return their paths."""
-    points, floor = over_seeds(cards), floors(cards)
+    """Write scale.md and scale.png, and matching.md and matching.png; return the paths.
+
+    Of several data sets only the latter are drawn, one row each; where a data set has
+    not both noises, only the former.
+    """
+    groups = defaultdict[str, list[Scorecard]](list)
+    for card in cards:
+        groups[card.scenario.get("data", "")].append(card)
     out.mkdir(parents=True, exist_ok=True)
+    paths = _scale(cards, out) if len(groups) == 1 else []
+    placed = {d: matching.places(over_seeds(each), each) for d, each in groups.items()}
+    if not all(placed.values()):
+        return paths
+    page, image = out / "matching.md", out / "matching.png"
+    text = ["# Noises matched in three ways", matching.table(placed), _runs(cards)]
+    with replacing(page) as path:
+        path.write_text("\n\n".join(text) + "\n")
+    common.save(matching.draw(placed), image)
+    return [*paths, page, image]
+
+
+def _scale(cards: list[Scorecard], out: Path) -> list[Path]:
+    points, floor = over_seeds(cards), floors(cards)
     page, image = out / "scale.md", out / "scale.png"
     with replacing(page) as path:
         path.write_text(table(points, cards) + "\n")
@@ -171,10 +192,6 @@ def table(points: list[inversion.Point], cards: list[Scorecard]) -> str:
         [p.label, p.use, f"{p.divergence:.4g}", *(_cell(p, name) for name in names)]
         for p in points
     ]
-    commands = dict.fromkeys(
-        (c.provenance["command"], (c.provenance.get("git") or {}).get("commit"))
-        for c in cards
-    )
     floor = ", ".join(f"{k} {number(v)}" for k, v in floors(cards).items())
     return "\n\n".join(
         [
@@ -184,10 +201,19 @@ def table(points: list[inversion.Point], cards: list[Scorecard]) -> str:
             f"are two or more. Where nothing leaks: {floor}.",
             grid(["defense", "", "Rényi divergence of order 2", *names], rows),
             "![The same as a figure](scale.png)",
-            "## Runs",
-            grid(["command", "commit"], ([c, (git or "")[:12]] for c, git in commands)),
+            _runs(cards),
         ]
     )
+
+
+def _runs(cards: list[Scorecard]) -> str:
+    """Return which runs a page is made of."""
+    commands = dict.fromkeys(
+        (c.provenance["command"], (c.provenance.get("git") or {}).get("commit"))
+        for c in cards
+    )
+    rows = ([command, (git or "")[:12]] for command, git in commands)
+    return "## Runs\n\n" + grid(["command", "commit"], rows)
 
 
 def _cell(point: inversion.Point, quantity: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,17 +49,26 @@ def plan(name: str, file: Path, budget: str, config_dir: str | None) -> Plan:
     """
     source, numbers = published.load(file)
     jobs: dict[str, dict[str, list[Job]]] = {}
+    whole: dict[str, dict[str, list[Job]]] = {}  # by the run's text: composed once
     for run, spec in source.runs.items():
         budgets = {word: getattr(spec, word) for word in BUDGETS}
+        text = spec.model_dump_json()
         try:
-            jobs[run] = {
+            jobs[run] = whole.get(text) or {
                 w: _jobs(spec.scenario, b, config_dir) for w, b in budgets.items()
             }
         except UserError as error:
             raise UserError(f"{file}: runs.{run}: {error}") from None
+        whole[text] = jobs[run]
     for number in numbers:
         for first, *_ in jobs[number.run].values() if number.run else ():
             _check_line_up(file, number, first.scenario)
+    for number in numbers:
+        if number.run and source.runs[number.run].apart:
+            jobs[number.run] = {
+                word: [_alone(job, str(number.defense)) for job in every]
+                for word, every in jobs[number.run].items()
+            }
     return Plan(name, source, numbers, budget, jobs)
 
 
@@ -75,6 +85,14 @@ def _jobs(name: str, budget: Budget, config_dir: str | None) -> list[Job]:
         )
         for seed in budget.seeds
     ]
+
+
+def _alone(job: Job, label: str) -> Job:
+    """Return a run of one defense of the line-up."""
+    kept = tuple(entry for entry in job.scenario.defenses if entry.label == label)
+    words, seed = re.sub(r" defenses=\S+", "", job.command).rsplit(" seed=", 1)
+    command = f"{words} defenses=[{label}] seed={seed}"
+    return Job(job.scenario._replace(defenses=kept), command)
 
 
 def _check_line_up(file: Path, number: PublishedNumber, scenario: Scenario) -> None:

@@ -49,6 +49,7 @@ class PublishedRun(Strict):
     scenario: Words
     full: Budget
     smoke: Budget
+    apart: bool = False  # a run per defense: its numbers count as soon as it is made
 
 
 class Tolerance(Strict):
@@ -152,7 +153,7 @@ def load(path: Path) -> tuple[Source, list[PublishedNumber]]:
         content = OmegaConf.to_container(OmegaConf.load(path))
         _require(isinstance(content, dict), "not a mapping")
         source = Source.model_validate(content)
-        return source, _checked(source)
+        return _parted(source, _checked(source))
     except ValidationError as error:
         raise UserError(f"{path}: {registry.explain(error)}") from None
     except (YAMLError, OSError, UserError) as error:
@@ -178,6 +179,22 @@ def _checked(source: Source) -> list[PublishedNumber]:
     unused = set(source.runs) - {number.run for number in numbers}
     _require(not unused, f"runs.{min(unused, default='')}: no table is read from it")
     return numbers
+
+
+def _parted(
+    source: Source, numbers: list[PublishedNumber]
+) -> tuple[Source, list[PublishedNumber]]:
+    """Return both with a run per defense, `RUN: DEFENSE`, where a run is made apart."""
+    runs, read = dict(source.runs), []
+    for number in numbers:
+        if number.run is not None and source.runs[number.run].apart:
+            part = f"{number.run}: {number.defense}"
+            runs[part] = source.runs[number.run]
+            number = number.model_copy(update={"run": part})
+        read.append(number)
+    whole = [name for name, run in source.runs.items() if run.apart]
+    runs = {name: run for name, run in runs.items() if name not in whole}
+    return source.model_copy(update={"runs": runs}), read
 
 
 def _check_budget(where: str, budget: Budget) -> None:
@@ -231,6 +248,8 @@ def _check_number(where: str, number: PublishedNumber, source: Source) -> None:
         _check_known(f"{where}: run", number.run, source.runs)
         read = number.key is not None and number.defense is not None
         _require(read, f"{where}: a run is read at the key of a defense: give both")
+        apart = source.runs[number.run].apart and number.minus is not None
+        _require(not apart, f"{where}: its run is made apart: nothing to subtract")
     else:
         unread = number.key is number.attack is number.minus is None
         _require(unread, f"{where}: key, attack and minus are where a run is read")

@@ -52,6 +52,15 @@ figures:
 """
 
 
+# two defenses of one run
+BOTH = (
+    FILE.replace("calibration", "rero_mnist")
+    .replace("seeds: [0, 1]", 'seeds: [0, 1], words: ["defenses=[sigma_75,sigma_5]"]')
+    .replace("noisy_sum", "sigma_75")
+    + "      - {row: Less, defense: sigma_5, numbers: {mse: {published: 0.7}}}\n"
+)
+
+
 def written(tmp_path, text, name="mine"):
     (tmp_path / "expected").mkdir(exist_ok=True)
     file = tmp_path / "expected" / f"{name}.yaml"
@@ -221,3 +230,25 @@ def test_results_know_the_code_of_their_line_up():
         scenario, _ = composed("scenario=calibration", "data=digits", line_up)
         versions.append(workspace.code_version(scenario))
     assert versions[0] == versions[2] != versions[1]
+
+
+def test_a_run_made_apart_is_one_run_per_defense(tmp_path):
+    """Each is the run that its command makes, and the numbers are read from it."""
+    file = written(
+        tmp_path, BOTH.replace("    scenario", "    apart: true\n    scenario")
+    )
+    made = plan.plan("mine", file, "full", None)
+    assert [n.run for n in made.numbers] == ["a: sigma_75", "a: sigma_5"]
+    assert list(made.jobs) == ["a: sigma_75", "a: sigma_5"]
+    job = made.jobs["a: sigma_5"]["full"][1]
+    words = job.command.removeprefix("python -m audit run ").split()
+    assert words[-2:] == ["defenses=[sigma_5]", "seed=1"]
+    assert sum("defenses" in word for word in words) == 1
+    assert job.scenario.resolved() == composed(*words)[0].resolved()
+
+
+def test_a_run_made_apart_has_no_differences(tmp_path):
+    apart = FILE.replace("    scenario: cal", "    apart: true\n    scenario: cal")
+    difference = apart.replace("defense: noisy_sum", "defense: noisy_sum, minus: other")
+    with pytest.raises(UserError, match="made apart: nothing to subtract"):
+        published.load(written(tmp_path, difference))
