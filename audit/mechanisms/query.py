@@ -17,7 +17,8 @@ from audit.rng import stream
 from audit.types import ClosedForms, Examples, Public, Query, Task
 
 NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
-PART = 32  # records whose patches are in memory at a time in a convolutional network
+PART = 32  # records of a convolutional network whose patches are in memory at a time,
+PATCHES = 2**23  # or fewer: numbers in them, which should stay in the processor's cache
 
 
 class Side(NamedTuple):
@@ -137,7 +138,13 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
         return ClosedForms(total, trace, score, information)
     # exact while the first layer is narrow; else the builder's probes are cheaper
     narrow = not task.dense.passes and task.dense.width <= NARROW
-    part = PART if task.dense.convolutional else None
+    part = _part(task) if task.dense.convolutional else None
     return ClosedForms(
         total, trace if narrow else None, score, motion=motion, part=part
     )
+
+
+def _part(task: Task) -> int:
+    """Return how many records a convolutional network's sum takes at a time."""
+    numbers = dense.patches(task.dense, jax.eval_shape(task.init, jax.random.key(0)))
+    return min(PART, 2 ** int(math.log2(max(1, PATCHES // numbers))))

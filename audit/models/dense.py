@@ -16,7 +16,9 @@ without a second backward pass. Without a hidden layer the model is `affine`.
 A convolution is a dense layer that an example passes at T positions: its input is the
 T patches A [T, D], its error B [T, p], and its gradient A^T B. The norm of that is
 either sum (A A^T o B B^T), which no gradient is needed for, or that of the gradient
-itself, one layer's at a time: whichever takes less memory (Bu et al. 2022).
+itself: whichever takes less memory (Bu et al. 2022). Such gradients are at hand when
+they are summed, and their weighted sum spares a second product of A and B ("book
+keeping", Bu et al. 2023).
 
 Examples come as x [m, d] and y [m]; nothing is vmapped over them.
 """
@@ -78,6 +80,14 @@ def norms(stack: Stack, params: Any) -> str:
     ]
     text = "ghost clipping: every layer is dense or a convolution"
     return f"{text}; norms by the gradients of {', '.join(direct)}" if direct else text
+
+
+def patches(stack: Stack, params: Any) -> int:
+    """Return how many numbers the layers' inputs have for one example, at positions."""
+    return sum(
+        t * math.prod(_at(params, name)["kernel"].shape[:-1])
+        for name, t in zip(stack.layers, stack.positions, strict=True)
+    )
 
 
 def is_ghost(positions: int, before: int, after: int) -> bool:
@@ -148,13 +158,33 @@ def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> _Passes:
     return _Passes(inputs, errors)
 
 
-def _square(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
-    """Return the squared norm of every masked gradient plus offset [m]."""
+def _kernels(stack: Stack, passes: _Passes, mask: Any) -> list[Any]:
+    """Return a layer's gradients A^T E [m, D, p] where their norm needs them, or None.
+
+    Nothing is masked in them.
+    """
+    partly = [m is not None for m in _masks(stack, mask)]
+    return [
+        jnp.swapaxes(a, -1, -2) @ e
+        if a.ndim > 2 and (m or not is_ghost(a.shape[-2], a.shape[-1], e.shape[-1]))
+        else None
+        for a, e, m in zip(*passes, partly, strict=True)
+    ]
+
+
+def _square(
+    stack: Stack, passes: _Passes, mask: Any, offset: Any, kernels: list | None = None
+) -> jax.Array:
+    """Return the squared norm of every masked gradient plus offset [m].
+
+    `kernels` are those of `_kernels`, where the caller has them.
+    """
     square = jnp.zeros(passes.inputs[0].shape[:1], passes.inputs[0].dtype)
-    layers = zip(stack.layers, *passes, _masks(stack, mask), strict=True)
-    for name, a, e, m in layers:
+    kernels = _kernels(stack, passes, mask) if kernels is None else kernels
+    layers = zip(stack.layers, *passes, _masks(stack, mask), kernels, strict=True)
+    for name, a, e, m, kernel in layers:
         if a.ndim > 2:
-            square += _at_positions(a, e, m, name not in stack.unbiased)
+            square += _at_positions(a, e, m, name not in stack.unbiased, kernel)
         elif m is None:
             square += ((a**2).sum(-1) + (name not in stack.unbiased)) * (e**2).sum(-1)
         else:
@@ -165,24 +195,28 @@ def _square(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
     return square
 
 
-def _at_positions(a: Any, e: Any, m: Head | None, biased: bool) -> jax.Array:
+def _at_positions(
+    a: Any, e: Any, m: Head | None, biased: bool, kernel: Any
+) -> jax.Array:
     """Return ||m o (A^T E, the sum of the rows of E)||^2 of every example [m].
 
-    `a` is [m, T, D], `e` is [m, T, p].
+    `a` is [m, T, D], `e` is [m, T, p], `kernel` A^T E or None.
     """
     bias = e.sum(-2) ** 2 * biased
-    if m is None and is_ghost(a.shape[-2], a.shape[-1], e.shape[-1]):
+    if kernel is None:
         return (_gram(a) * _gram(e)).sum((-1, -2)) + bias.sum(-1)
-    kernel = (jnp.swapaxes(a, -1, -2) @ e) ** 2
+    square = kernel**2
     if m is None:
-        return kernel.sum((-1, -2)) + bias.sum(-1)
+        return square.sum((-1, -2)) + bias.sum(-1)
     if m.bias is not None:
         bias = bias * m.bias
-    return (kernel * m.kernel).sum((-1, -2)) + bias.sum(-1)
+    return (square * m.kernel).sum((-1, -2)) + bias.sum(-1)
 
 
-def _norm(stack: Stack, passes: _Passes, mask: Any, offset: Any) -> jax.Array:
-    return jnp.sqrt(jnp.maximum(_square(stack, passes, mask, offset), 0))
+def _norm(
+    stack: Stack, passes: _Passes, mask: Any, offset: Any, kernels: list | None = None
+) -> jax.Array:
+    return jnp.sqrt(jnp.maximum(_square(stack, passes, mask, offset, kernels), 0))
 
 
 def _inner(stack: Stack, passes: _Passes, tree: Any) -> jax.Array:
@@ -198,14 +232,17 @@ def clipped_total(
 ) -> Any:
     """Return sum_i w_i gbar_i, a pytree like `params`; a weight of None is ones."""
     passes, offset = _both_ways(stack, params, x, y, to)
-    phi = to.clip.scale(_norm(stack, passes, to.mask, offset))
+    kernels = _kernels(stack, passes, to.mask)
+    phi = to.clip.scale(_norm(stack, passes, to.mask, offset, kernels))
     phi = phi if weight is None else phi * weight
-    scaled = [jnp.einsum("i,i...->i...", phi, e) for e in passes.errors]
-    rows = zip(stack.layers, map(_flat, passes.inputs), map(_flat, scaled), strict=True)
-    heads = [
-        Head(a.T @ e, None if name in stack.unbiased else e.sum(-2))
-        for name, a, e in rows
-    ]
+    heads = []
+    for name, a, e, kernel in zip(stack.layers, *passes, kernels, strict=True):
+        scaled = _flat(jnp.einsum("i,i...->i...", phi, e))
+        if kernel is None:
+            total = _flat(a).T @ scaled
+        else:
+            total = jnp.einsum("i,idp->dp", phi, kernel)
+        heads.append(Head(total, None if name in stack.unbiased else scaled.sum(-2)))
     total = masked(to.mask, _tree(stack, heads, params))
     if offset is None:
         return total
