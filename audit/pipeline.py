@@ -21,7 +21,7 @@ from jax import Array
 from threadpoolctl import threadpool_limits
 
 from audit import data
-from audit.config import budget, compose, registry, workspace
+from audit.config import budget, compose, registry, schema, workspace
 from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
 from audit.engine.ahead import Ahead
@@ -148,11 +148,15 @@ def load(scenario: Scenario, game: Game) -> Problem:
     dataset = compose.dataset(scenario)
     cut = data.split(dataset, **scenario.splits.model_dump())
     splits = data.prepare_features(cut, **spec.features.model_dump())
+    pixels = dataset.columns == () and dataset.prior is None
     if splits is not cut:  # of prepared features no prior is known
         dataset = dataset._replace(prior=None)
-    images = splits is cut and dataset.columns == () and dataset.prior is None
-    domain = (0.0, 1.0) if images else (-np.inf, np.inf)
+    domain = (0.0, 1.0) if pixels and splits is cut else (-np.inf, np.inf)
     data.check(splits, domain, in_turn=not game.targets)
+    ends, channels = None, spec.features.channels
+    if pixels and channels and spec.features == schema.Features(channels=channels):
+        data.check(cut, (0.0, 1.0), in_turn=not game.targets)
+        ends = data.pixel_domain(cut, channels)
     task = _task(
         registry.find("model", spec.task.model),
         tuple(splits.fixed.x.shape[1:]),
@@ -171,6 +175,7 @@ def load(scenario: Scenario, game: Game) -> Problem:
         features=spec.features,
         bounds=tuple(make_bound(entry) for entry in scenario.bounds),
         known_targets=data.known_targets(cut),
+        ends=ends,
     )
 
 

@@ -72,7 +72,7 @@ def _inverse_trace_of_sum(
 
 
 def hammersley_chapman_robbins(
-    rdp2: float, domain: tuple[float, float] = (0.0, 1.0)
+    rdp2: float, domain: tuple[Any, Any] = (0.0, 1.0)
 ) -> Bound:
     """(width / 2)^2 / (e^eps - 1) from Renyi order 2 (Guo et al. 2022, Theorem 1).
 
@@ -81,14 +81,16 @@ def hammersley_chapman_robbins(
 
     Args:
       rdp2: eps(2) under replace-one; that of add-or-remove does not give this bound.
-      domain: of every coordinate.
+      domain: of every coordinate; or arrays [d], one end per coordinate, of which the
+        mean squared width counts: the bound is a mean over coordinates.
     """
-    step = (domain[1] - domain[0]) / 2
+    width = np.asarray(domain[1]) - np.asarray(domain[0])
+    step = float(np.sqrt((width**2).mean())) / 2
     return _hammersley("hammersley_chapman_robbins", rdp2, step, "Thm 1")
 
 
 def hammersley_chapman_robbins_at(
-    rdp2: float, targets: Any, domain: tuple[float, float] = (0.0, 1.0)
+    rdp2: float, targets: Any, domain: tuple[Any, Any] = (0.0, 1.0)
 ) -> Bound:
     """The same bound [...] for given records, which move by max(x - low, high - x).
 

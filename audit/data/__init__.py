@@ -14,6 +14,7 @@ from audit.data import embedded, files, local, tabular
 from audit.data.dataset import DataError as DataError
 from audit.data.dataset import Dataset as Dataset
 from audit.data.dataset import cache_folder as cache_folder
+from audit.data.features import pixel_domain as pixel_domain
 from audit.data.features import prepare_features as prepare_features
 from audit.data.splits import check as check
 from audit.data.splits import choose_classes as choose_classes

@@ -7,7 +7,7 @@ statistics of colour channels from the public records.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -77,7 +77,30 @@ def prepare_features(
     return Splits(pool_source=splits.pool_source, **parts)
 
 
+def pixel_domain(splits: Splits, channels: bool | str) -> tuple[Any, Any]:
+    """Return the least and the largest value of every coordinate [d].
+
+    Of images with pixels in [0, 1] whose channels were standardised, and nothing else
+    was done; `splits` are those before that.
+    """
+    mean, sd = _of_channels(splits, channels)
+    shape = splits.fixed.x.shape[1:]
+    ends = ((end - mean) / sd for end in (0.0, 1.0))
+    low, high = (np.broadcast_to(end, shape).reshape(-1) for end in ends)
+    return low, high
+
+
 def _by_channel(splits: Splits, channels: bool | str) -> Splits:
+    mean, sd = _of_channels(splits, channels)
+    parts = {
+        name: z._replace(x=((z.x - mean) / sd).astype(np.float32))
+        for name, z in zip(splits._fields[:-1], splits[:-1], strict=True)
+    }
+    return splits._replace(**parts)
+
+
+def _of_channels(splits: Splits, channels: bool | str) -> tuple[Any, Any]:
+    """Return the mean and the standard deviation that each channel is taken to have."""
     if isinstance(channels, str):
         mean, sd = map(np.array, USUAL[channels])
         if len(mean) not in (1, splits.fixed.x.shape[-1]):
@@ -97,11 +120,7 @@ def _by_channel(splits: Splits, channels: bool | str) -> Splits:
             raise DataError(
                 "features.channels: a channel of the public images is constant"
             )
-    parts = {
-        name: z._replace(x=((z.x - mean) / sd).astype(np.float32))
-        for name, z in zip(splits._fields[:-1], splits[:-1], strict=True)
-    }
-    return splits._replace(**parts)
+    return mean, sd
 
 
 def _flat(name: str, z: Examples) -> Examples:

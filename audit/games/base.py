@@ -104,6 +104,14 @@ class Problem(NamedTuple):
     features: Any = None  # what was done to the records: `schema.Features`
     bounds: tuple[Callable, ...] = ()  # (Readings) -> Bound | None: plug-ins
     known_targets: int = 0  # how many targets stand among what attackers hold
+    ends: tuple[Any, Any] | None = None  # of each coordinate [d]; None = the domain's
+
+    @property
+    def room(self) -> tuple[Any, Any] | None:
+        """Return the ends of the coordinates; None where some has none."""
+        if self.ends is not None:
+            return self.ends
+        return self.task.domain if np.isfinite(self.task.domain).all() else None
 
 
 class Table(NamedTuple):

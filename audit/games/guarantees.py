@@ -368,7 +368,7 @@ def of_readings(
     """
     traces, norms = readings
     problem, defense = table.problem, learner.defense
-    splits, domain = problem.splits, problem.task.domain
+    splits, room = problem.splits, problem.room
     limits: list[Bound] = []
     trace = dfil = None
     if traces is not None:
@@ -381,11 +381,11 @@ def of_readings(
     curve, loss = defense.rdp, _losses(defense, n)
     replace_one = curve and (lambda orders: curve(n, orders, "replace_one"))
     rdp2 = order_two(replace_one)
-    if rdp2 is not None and np.isfinite(domain).all():
-        limits.append(bounds.hammersley_chapman_robbins(rdp2, domain))
+    if rdp2 is not None and room is not None:
+        limits.append(bounds.hammersley_chapman_robbins(rdp2, room))
         if squared:
             flat = np.asarray(records.x).reshape(len(records.y), -1)
-            at = bounds.hammersley_chapman_robbins_at(rdp2, flat, domain)
+            at = bounds.hammersley_chapman_robbins_at(rdp2, flat, room)
             limits.append(at._replace(ranked=False))
     if squared and len(splits.targets.y):
         limits += _of_losses(loss, problem, records)

@@ -41,6 +41,17 @@ def test_hcr_of_given_records():
     np.testing.assert_allclose(wide.value, 4 * worst)
 
 
+def test_hcr_of_standardised_channels():
+    """A pixel of CIFAR-10 divided by .2023, .1994, .2010: 24.7791 times the bound."""
+    low = -np.repeat([2.43, 2.42, 2.22], 4)
+    high = low + 1 / np.repeat([0.2023, 0.1994, 0.2010], 4)
+    got = bounds.hammersley_chapman_robbins(0.5, (low, high))
+    plain = bounds.hammersley_chapman_robbins(0.5)
+    np.testing.assert_allclose(got.value / plain.value, 24.7791, rtol=1e-6)
+    at = bounds.hammersley_chapman_robbins_at(0.5, np.array([low, high]), (low, high))
+    np.testing.assert_allclose(at.value, 4 * got.value)
+
+
 def test_hcr_at_its_ends():
     """Order 2 of five steps at noise multiplier .05 is 9,951, below any float."""
     for rdp2, value in ((0.0, np.inf), (1e-320, np.inf), (np.inf, 0.0)):

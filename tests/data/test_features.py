@@ -46,6 +46,17 @@ def test_channels_as_is_usual():
         data.prepare_features(splits(1), channels="cifar10")
 
 
+@pytest.mark.parametrize("channels", [True, "cifar10", "centred"])
+def test_standardised_pixels_have_ends(channels):
+    black_and_white = splits()
+    for end in (0, 1):
+        black_and_white.fixed.x[end] = end
+    low, high = data.pixel_domain(black_and_white, channels)
+    got = data.prepare_features(black_and_white, channels=channels).fixed.x
+    np.testing.assert_allclose(got[0].reshape(-1), low, rtol=1e-5)
+    np.testing.assert_allclose(got[1].reshape(-1), high, rtol=1e-5)
+
+
 @pytest.mark.parametrize("channels", [True, False])
 def test_a_data_set_may_bring_its_own_features(channels):
     """The stand-in brings normalised channels; what is typed wins."""
