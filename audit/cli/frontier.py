@@ -39,6 +39,7 @@ class Configuration(NamedTuple):
     errors: dict[str, float]  # by series; 0 where a bound is smaller than any number
     floor: float | None  # error of who ignores the release
     renyi: str = "none"  # that bound in words, however small
+    pixels: bool = True  # whether coordinates lie in [0, 1]
 
 
 def configurations(cards: list[Scorecard]) -> list[Configuration]:
@@ -81,7 +82,10 @@ def _configuration(card: Scorecard, label: str, defense: DefenseRow) -> Configur
     floor = None if card.floor.mse is None else float(card.floor.mse)
     accuracy = columns.usefulness(defense)
     assert accuracy is not None
-    return Configuration(label, defense.settings, accuracy, errors, floor, renyi)
+    pixels = card.data.coordinate == "pixel"
+    return Configuration(
+        label, defense.settings, accuracy, errors, floor, renyi, pixels
+    )
 
 
 def fronts(points: list[Configuration]) -> dict[str, frozenset[int]]:
@@ -119,7 +123,7 @@ def draw(points: list[Configuration]) -> Any:
     if floors:
         text = "floor: ignores the release"
         axis.axhline(float(np.mean(floors)), label=text, **common.FLOOR)
-    else:
+    elif all(p.pixels for p in points):
         axis.axhline(1, label="1: any guess in [0, 1] does as well", **common.FLOOR)
     common.few_labels(axis.yaxis)
     common.legend_below(figure, 3)

@@ -61,6 +61,14 @@ def test_the_page_shows_what_differs_and_the_figure_what_is_off_it(tmp_path):
     assert "floor: ignores the release" in words
 
 
+def test_a_guess_is_not_off_by_1_at_most_where_pixels_are_standardised():
+    first = frontier.configurations(GRID)[0]._replace(floor=None)
+    for pixels, others in ((True, 1), (False, 0)):
+        figure = frontier.draw([first._replace(pixels=pixels)])
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert sum("any guess in [0, 1]" in word for word in words) == others
+
+
 def test_it_refuses_what_has_no_place_on_one_figure(capsys):
     with pytest.raises(UserError, match="two scenarios: other and private"):
         frontier.configurations([*GRID, card(0.5, 1, 1, name="other")])
