@@ -33,7 +33,7 @@ from audit.models import networks, pretrain
 from audit.report.markdown import grid
 from audit.types import Examples, TrainingSet
 
-N, TIMES = 4000, 3
+N, TIMES = 4000, 5
 SHAPES = {"cnn_tanh": (28, 28, 1), "cnn_tanh_deep": (32, 32, 3), "lenet": (28, 28, 1)}
 NAIVE = {"lenet": 600, "cnn_tanh": 600, "cnn_tanh_deep": 200}  # the batch that is timed
 OF_MEMORY = 600  # the batch whose memory is counted
