@@ -13,7 +13,7 @@ from audit.cli.words import choice, parse
 from audit.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from audit.cli.reproduce.execute import Outcome
     from audit.cli.reproduce.plan import Plan
@@ -48,7 +48,8 @@ usage: python -m audit COMMAND [key=value ...]
   frontier RUN RUN ... [out=DIR]
            accuracy against bounds and attacks over many runs: one figure, one table
   list     the scenarios, defenses, attacks, models and data sets there are
-  bench    shadow models per second, beside this machine's matrix-product rate
+  bench [rows=NAME,NAME] [out=DIR]
+           models, attacks and draws per second, beside this machine's matrix product
   cache ls|rm|verify [NAME ...] [older=DAYS] [store=DIR]
            what a store of finished models holds: list it, remove, look for damage
   doctor [data=file:PATH.npz]
@@ -432,13 +433,23 @@ def _new(given: list[str]) -> int:
 
 
 def _bench(given: list[str]) -> int:
-    from audit.cli import bench
     from audit.config.workspace import prepare_jax
+    from audit.engine.progress import Progress
 
-    parse("bench", given)
     prepare_jax()
-    print(bench.render(bench.measure()))
-    return 0
+    from audit.cli.bench import measure, written  # which import JAX
+
+    usage: dict[str, Callable] = {"rows=NAME,NAME": measure.groups, "out=DIR": Path}
+    _, options = parse("bench", given, options=usage)
+    chosen = options.get("rows", list(measure.GROUPS))
+    with Progress() as progress:
+        benchmark = measure.measure(chosen, progress.activity)
+    print(written.text(benchmark))
+    if "out" in options:
+        _print_files(written.write(benchmark, options["out"]))
+    for row in benchmark.unequal:
+        print(f"{row.group}, {row.name}: its weights are not the rival's")
+    return int(bool(benchmark.unequal))
 
 
 def _cache(given: list[str]) -> int:

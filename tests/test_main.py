@@ -94,7 +94,8 @@ ONE_RUN = ("run", "scenario=epsilon_one_run")
 WRONG = {
     ("run",): "which scenario? scenario=NAME, NAME one of binary_mnist",
     ("list", "x"): "list takes no words, got 'x'",
-    ("bench", "x=1"): "bench takes no words",
+    ("bench", "x=1"): "bench takes rows=NAME,NAME and out=DIR, not 'x=1'",
+    ("bench", "rows=lenett"): "unknown rows 'lenett'; did you mean 'lenet'",
     ("leaderboard", "resluts=x"): "takes results=DIR, not 'resluts=x'",
     ("leaderboard", "results=/no/such"): "no such folder",
     ("leaderboard", "results=."): "no scorecard",

@@ -206,10 +206,20 @@ PAGES = {
         "docs/plugins.md",
     ),
     "bench": HelpPage(
-        "",
-        "Measure shadow models per second, beside this machine's matrix-product rate.",
-        (),
-        ("", "> results/benchmarks/mine.txt", "| tail -1"),
+        "[rows=NAME,NAME] [out=DIR]",
+        "Measure shadow models per second of every defense and model, accounting, the "
+        "training of attacks, inversion, scoring and draws, beside this machine's "
+        "matrix product and beside rivals that must give the same weights (exit code "
+        "1: they do not).",
+        (
+            (
+                "rows=NAME,NAME",
+                "linear, mlp, cnn, lenet, pytorch, accounting, training, inversion, "
+                "scoring, draws; default: all",
+            ),
+            ("out=DIR", "where bench.txt, bench.json and roofline.png go"),
+        ),
+        ("", "rows=linear,pytorch", "out=results/benchmarks/mine"),
         "docs/engine.md",
     ),
     "cache": HelpPage(

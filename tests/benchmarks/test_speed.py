@@ -1,14 +1,14 @@
 """Speed, with pytest-benchmark: `python -m pytest tests/benchmarks --benchmark-only`.
 
-Skipped by default. Rates depend on the machine: compare lines of one run, and the
-shares `python -m audit bench` prints. What was computed rides along in `extra_info`.
+What `python -m audit bench` does not measure. Skipped by default. Rates depend on the
+machine: compare lines of one run. What was computed rides along in `extra_info`.
 """
 
 import jax
 import numpy as np
 import pytest
 
-from audit.cli import bench
+from audit.cli.bench import subjects
 from audit.config import registry
 from audit.data import Dataset, half_in
 from audit.engine import shadow
@@ -21,58 +21,18 @@ from audit.statistics import lpips
 from audit.types import Examples, Knowledge, Lanes, Release, Splits, Task, TrainingSet
 
 ENGINE = shadow.Engine(Lanes())
+LINEAR = subjects.SUBJECTS["linear"]
 
 
 @pytest.fixture(scope="module")
 def problem():
-    return bench.problem()
-
-
-@pytest.mark.parametrize("name", bench.SETTINGS)
-def test_shadow_models(benchmark, problem, name):
-    task, data = problem
-    learner, key = bench.learner(name, task), jax.random.key(1)
-    run = lambda: shadow.sweep("train", learner, key, data, engine=ENGINE)  # noqa: E731
-    out = benchmark.pedantic(run, rounds=5, warmup_rounds=1)
-    weights = np.concatenate([a.ravel() for a in jax.tree.leaves(out)])
-    benchmark.extra_info["models"] = bench.MODELS
-    benchmark.extra_info["mean square weight"] = float((weights**2).mean())
-    assert np.isfinite(weights).all()
-
-
-def test_plain_loop_rival(benchmark, problem):
-    task, data = problem
-    loop = bench.plain_loop(task, bench.learner("dpsgd", task))
-    z = jax.tree.map(lambda a: a[0], data.target)
-    run = lambda: jax.block_until_ready(loop(jax.random.key(1), data.fixed, z))  # noqa: E731
-    benchmark.pedantic(run, rounds=10, warmup_rounds=1)
-    benchmark.extra_info["models"] = 1
-
-
-def test_matrix_product(benchmark):
-    d = int(np.prod(bench.PIXELS))
-    x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(bench.FIXED, d)))
-    both = jax.jit(lambda w: (w @ x.T) @ x)
-    w = jax.numpy.ones((ENGINE.lanes.tile, d)) / d
-    benchmark.pedantic(lambda: both(w).block_until_ready(), rounds=20, warmup_rounds=2)
-    benchmark.extra_info["gflop"] = 4 * ENGINE.lanes.tile * bench.FIXED * d / 1e9
-
-
-def test_fisher_closed_form(benchmark, problem):
-    task, data = problem
-    learner, rows = bench.learner("dpsgd", task), np.array([bench.FIXED])
-    few = data._replace(target=jax.tree.map(lambda a: a[:512], data.target))
-    run = lambda: shadow.sweep(  # noqa: E731
-        "fisher", learner, jax.random.key(1), few, rows, engine=ENGINE, precise=True
-    )
-    traces = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
-    benchmark.extra_info["mean dfil"] = float(traces.mean() / 784)
+    return LINEAR.task, subjects.training_set(LINEAR, LINEAR.models)
 
 
 def test_exact_logistic_fits(benchmark, problem):
     """Minimisers in float64, one record of 1,001 differing between them."""
-    task, data = problem
-    learner = bench.learner("glm", task)
+    _, data = problem
+    learner = subjects.make("glm", LINEAR)
     run = lambda: shadow.sweep(  # noqa: E731
         "train", learner, jax.random.key(1), data, engine=ENGINE, precise=True
     )
@@ -84,7 +44,7 @@ def test_exact_logistic_fits(benchmark, problem):
 def test_glm_attack_on_every_record(benchmark, problem):
     """Guesses = records x releases; the n x d guesses of a release are never stored."""
     task, data = problem
-    learner, key = bench.learner("glm", task), jax.random.key(1)
+    learner, key = subjects.make("glm", LINEAR), jax.random.key(1)
     n, releases = len(data.target.y), 100
     nobody = jax.tree.map(lambda a: a[:0], data.fixed)
     splits = Splits(

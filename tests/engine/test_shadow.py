@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from audit.cli import bench
+from audit.cli.bench import rivals, subjects
 from audit.engine import shadow
 from audit.engine import store as stores
 from audit.errors import UserError
@@ -190,13 +190,14 @@ def test_two_and_eight_devices_give_the_same_bits_as_one(tmp_path):
 
 def test_engine_equals_the_plain_loop_in_float64():
     """The benchmark's rival: per-example autodiff, one model at a time."""
-    rng, task = np.random.default_rng(0), networks.binary_linear(bench.PIXELS, 2)
-    small = TrainingSet(bench.draw(60, rng), few := bench.draw(3, rng))
-    trained, engine = bench.make("dpsgd", task), shadow.Engine(Lanes(2))
+    rng = np.random.default_rng(0)
+    small = TrainingSet(subjects.draw(60, rng), few := subjects.draw(3, rng))
+    trained = subjects.make("dpsgd", subjects.SUBJECTS["linear"])
+    engine = shadow.Engine(Lanes(2))
     got = shadow.sweep("train", trained, KEY, small, engine=engine, precise=True).params
     with jax.enable_x64(True):
         trained = trained._replace(side=double(trained.side))
-        loop, data = bench.plain_loop(task, trained), double(small)
+        loop, data = rivals.plain_loop(trained), double(small)
         for i in range(3):
             z = Examples(data.target.x[i], few.y[i])
             want = loop(jax.random.fold_in(KEY, i), data.fixed, z)

@@ -1,0 +1,126 @@
+"""What the benchmark trains: models and defenses at one size, on random records.
+
+The linear model has Edmunds' (2024) size: 1,001 records of 784 pixels, 785 parameters,
+5 full-batch steps. The perceptron has Balle et al.'s (2022), with 100 full batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from audit.config import registry
+from audit.engine import shadow
+from audit.models import networks, pretrain
+from audit.types import Examples, Task, TrainingSet
+
+FIXED, PIXELS = 1_000, (28, 28, 1)
+NOISY = {"clip_norm": 1.0, "noise_multiplier": 0.05}
+BATCHES = {"learning_rate": 0.1, "sampling": "uniform", "batch_size": 100, "steps": 10}
+DEFENSES: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "dpsgd": NOISY,
+    "prune": {**NOISY, "density": 0.5},
+    "fim": {
+        **NOISY, "perturbation": "constant_direct", "share_steps": 2,
+        "epochs": 10, "epochs_decay": 5, "least_epochs": 5,
+    },
+    "dirdp_sgd": {"sampling": "uniform", "batch_size": 100},  # draws for every record
+}  # fmt: skip
+FEWER = {"dirdp_sgd": 32}  # so many times fewer models are timed
+EXACT = {"loss": "logistic", "regularization": 1e-2, "intercept": True}  # of `glm`
+DPSGD = "dpsgd"  # what the rivals train
+
+
+class Subject(NamedTuple):
+    """One model, and how every defense trains it."""
+
+    model: Callable[..., Task]
+    classes: int
+    training: dict[str, Any]
+    tile: int  # lanes of a program: as many as stay in a processor's cache
+    models: int  # that are timed
+    looped: int  # of which the plain loop trains so many
+
+    @property
+    def task(self) -> Task:
+        """The task of the model."""
+        return self.model(PIXELS, self.classes)
+
+
+_LINEAR = {"learning_rate": 0.1, "optimizer": "adam", "steps": 5}
+_MLP = {"learning_rate": 0.1, "steps": 100}
+SUBJECTS = {
+    "linear": Subject(networks.binary_linear, 2, _LINEAR, 512, 2_048, 20),
+    "mlp": Subject(networks.mlp, 10, _MLP, 64, 64, 2),
+    "cnn": Subject(networks.cnn_tanh, 10, BATCHES, 8, 8, 2),
+    "lenet": Subject(networks.lenet, 10, BATCHES, 8, 8, 2),
+}
+
+
+def draw(n: int, rng: np.random.Generator, classes: int = 2) -> Examples:
+    """Return random records, most of their pixels 0."""
+    x = rng.uniform(size=(n, *PIXELS)) * (rng.uniform(size=(n, *PIXELS)) < 0.2)
+    y = rng.integers(0, classes, n)
+    return Examples(x.astype(np.float32), y.astype(np.int32))
+
+
+def training_set(subject: Subject, models: int) -> TrainingSet:
+    """Return the fixed records, and a target per model."""
+    rng = np.random.default_rng(0)
+    return TrainingSet(*(draw(n, rng, subject.classes) for n in (FIXED, models)))
+
+
+def make(name: str, subject: Subject) -> shadow.Learner:
+    """Return one defense at the benchmark's size; `glm` trains linear models alone."""
+    given = EXACT if name == "glm" else {**subject.training, **DEFENSES[name]}
+    task, key = subject.task, jax.random.key(0)
+    settings = registry.check("defense", name, dict(given), name)
+    public = pretrain.start(task, key, draw(100, np.random.default_rng(1)))
+    factory = registry.find("defense", name)
+    return shadow.learner(factory, task, settings, key=key, public=public, label=name)
+
+
+def operations(task: Task, records: int = 1) -> float:
+    """Return the operations of the matrix products of some records' gradients.
+
+    A layer takes one product forward, one for its weights, and one for what it passes
+    on to the layer before, of two operations per entry of the kernel and position.
+    """
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    if task.dense is None:
+        assert task.linear is not None, "a model whose layers are known"
+        head = task.linear[0](shapes)
+        layers = [(head.kernel.shape, head.bias is not None, 1)]
+    else:
+        positions = task.dense.positions or (1,) * len(task.dense.layers)
+        layers = [
+            (of["kernel"].shape, "bias" in of, times)
+            for of, times in zip(_layers(task, shapes), positions, strict=True)
+        ]
+    total = 0
+    for i, ((*inputs, outputs), biased, times) in enumerate(layers):
+        entries = (int(np.prod(inputs)) + biased) * outputs
+        total += (6 if i else 4) * entries * times
+    return float(total * records)
+
+
+def _layers(task: Task, tree: Any) -> list[Any]:
+    """Return the kernels and biases of a layered model, first layer first."""
+    assert task.dense is not None
+    layers = []
+    for path in task.dense.layers:
+        of = tree
+        for name in path if isinstance(path, tuple) else (path,):
+            of = of[name]
+        layers.append(of)
+    return layers
+
+
+def operations_of(learner: shadow.Learner) -> float:
+    """Return the operations of the matrix products of one model's training."""
+    records = learner.settings["batch_size"] or FIXED + 1
+    return operations(learner.task, learner.settings["steps"] * records)
