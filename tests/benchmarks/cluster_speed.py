@@ -1,9 +1,10 @@
 """Two Ray workers beside one: `python -m tests.benchmarks.cluster_speed lenet`.
 
 50,000 linear shadow models of the benchmark's size (`linear`, which is what no word
-means), or 64 LeNets, by DP-SGD. Every count of workers, of one core each, gets a cluster of its own, compiles, and is timed on
-a second root key; all must give the bits of this process. With two workers one is then
-killed while it computes. Compare on an otherwise idle machine.
+means), or 64 LeNets, by DP-SGD. Every count of workers, of one core each, gets a
+cluster of its own, compiles, and is timed on a second root key; all must give the bits
+of this process. With two workers one is then killed while it computes. Compare on an
+otherwise idle machine.
 """
 
 import os

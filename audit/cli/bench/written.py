@@ -66,7 +66,11 @@ def plain(benchmark: Benchmark) -> dict[str, Any]:
 
 
 def roofline(benchmark: Benchmark) -> Any:
-    """Draw GFLOP/s against operations per byte, under what the machine can do."""
+    """Draw GFLOP/s against operations per byte, under what the machine can do.
+
+    Bytes that stay in a cache are counted as well: a point may lie above the line of
+    memory.
+    """
     drawn = [row for row in benchmark.rows if row.intensity is not None]
     m = benchmark.machine
     figure, [[axis]] = common.grid(1, 1, (6.4, 4.2))
@@ -87,20 +91,21 @@ def roofline(benchmark: Benchmark) -> Any:
         fontsize=common.SMALL, rotation=35, rotation_mode="anchor",
         transform_rotates_text=True,
     )  # fmt: skip
-    looks = common.looks(dict.fromkeys(row.group for row in drawn))
-    for row in drawn:
-        look = looks[row.group]
-        at = float(row.intensity or 0), row.gflops
-        axis.scatter(*at, **look.points(), s=24, label=row.group, zorder=3)
-        axis.annotate(
-            row.name, at, (4, 3), textcoords="offset points", fontsize=common.SMALL
-        )
+    models = common.looks(dict.fromkeys(row.group for row in drawn))
+    defenses = common.looks(dict.fromkeys(row.name for row in drawn))
+    for row in drawn:  # a shape per model, a colour per defense
+        shape = {"marker": models[row.group].marker, "color": defenses[row.name].color}
+        axis.scatter(float(row.intensity or 0), row.gflops, **shape, s=24, zorder=3)
+    for name, look in models.items():
+        axis.scatter([], [], marker=look.marker, color=common.MUTED, label=name)
+    for name, look in defenses.items():
+        axis.plot([], [], lw=4, color=look.color, label=name)
     axis.set(
         xscale="log", yscale="log", xlim=(low, high),
         xlabel="operations per byte that the program reads or writes",
         ylabel="GFLOP/s of the matrix products",
     )  # fmt: skip
-    common.legend_below(figure)
+    common.legend_below(figure, columns=5)
     return figure
 
 
