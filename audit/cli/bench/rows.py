@@ -40,6 +40,7 @@ from audit.engine.program import lanes_of, program
 from audit.engine.shadow import Engine, Learner
 from audit.engine.signals import Shadows, Signals
 from audit.games import base
+from audit.rng import normal
 from audit.types import Examples, Knowledge, Lanes, Observation, Release, TrainingSet
 
 Activity = Callable[[str], AbstractContextManager]  # what goes on -> heartbeat
@@ -228,7 +229,7 @@ def draws(group: str, activity: Activity) -> Iterator[Row]:
     means = jnp.full((DRAWS, DIMENSION), DIMENSION**-0.5)
 
     def gaussian(key: jax.Array) -> jax.Array:
-        return jax.random.normal(key, means.shape)
+        return normal(key, means.shape)
 
     def directional(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, DRAWS)
