@@ -23,7 +23,7 @@ from audit.scorecard.card import Scorecard
 GAUSS, VMF = "dpsgd", "dirdp_sgd"  # the two mechanisms, as the suite calls them
 
 
-class Place(NamedTuple):
+class Matched(NamedTuple):
     """One defense, where each way of matching puts it, and what its attacker gets."""
 
     label: str
@@ -64,7 +64,7 @@ def log_capacities(card: Scorecard) -> dict[str, float]:
     return found
 
 
-def places(points: list[inversion.Point], cards: list[Scorecard]) -> list[Place]:
+def places(points: list[inversion.Point], cards: list[Scorecard]) -> list[Matched]:
     """Return the defenses of one data set with a search for images, at every matching.
 
     The error is that of the best search: the smallest mean over seeds.
@@ -80,11 +80,11 @@ def places(points: list[inversion.Point], cards: list[Scorecard]) -> list[Place]
             "log Bayes capacity of one update, nats": capacities[point.label],
             "test accuracy": point.readings["accuracy"][0],
         }
-        found.append(Place(point.label, point.use, x, *min(errors)))
+        found.append(Matched(point.label, point.use, x, *min(errors)))
     return found
 
 
-def table(groups: dict[str, list[Place]]) -> str:
+def table(groups: dict[str, list[Matched]]) -> str:
     """Return the verdicts, and every place, as Markdown."""
     names = list(next(iter(groups.values()))[0].x)
     verdicts = [
@@ -110,7 +110,7 @@ def table(groups: dict[str, list[Place]]) -> str:
     )
 
 
-def error(place: Place) -> str:
+def error(place: Matched) -> str:
     """Return an error with half its interval, where it has one."""
     half = "" if np.isnan(place.half) else f" ± {number(place.half)}"
     return f"{number(place.mse)}{half}"
@@ -124,7 +124,7 @@ def _verdict(mean: float, low: float, high: float) -> list[str]:
     return [f"{mean:+.4f} ({low:+.4f} to {high:+.4f})", word]
 
 
-def gap(every: list[Place], matching: str) -> tuple[float, float, float]:
+def gap(every: list[Matched], matching: str) -> tuple[float, float, float]:
     """Return how much larger the error is under directional noise, where both have one.
 
     Each curve is linear between its places, in the logarithm for all but accuracies.
@@ -149,7 +149,7 @@ def gap(every: list[Place], matching: str) -> tuple[float, float, float]:
     return float(gaps.mean()), float(gaps.min()), float(gaps.max())
 
 
-def draw(groups: dict[str, list[Place]]) -> Any:
+def draw(groups: dict[str, list[Matched]]) -> Any:
     """Return a figure: a row per data set, a panel per matching."""
     names = list(next(iter(groups.values()))[0].x)
     size = 3.0 * len(names), 2.7 * len(groups)

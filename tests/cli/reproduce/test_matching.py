@@ -1,13 +1,11 @@
 """The same errors under three ways of matching: `python -m audit scale`."""
 
-import copy
-
 import numpy as np
 import pytest
 
 from audit.accounting import vmf
 from audit.cli.reproduce import figures, matching
-from audit.cli.reproduce.matching import Place
+from audit.cli.reproduce.matching import Matched
 from tests import ROOT
 
 DIGITS = figures.read_cards([ROOT / "results/dirdp_scale-digits"])
@@ -28,7 +26,7 @@ def test_capacities_of_a_committed_run_grow_with_the_divergence():
 
 
 def place(use, x, mse):
-    return Place(f"{use} {x}", use, {"test accuracy": x}, mse, np.nan)
+    return Matched(f"{use} {x}", use, {"test accuracy": x}, mse, np.nan)
 
 
 def test_the_gap_is_over_what_both_curves_cover():
@@ -48,9 +46,11 @@ def test_curves_that_do_not_overlap_have_no_gap():
 
 
 def test_several_data_sets_are_rows_of_one_figure(tmp_path):
-    other = copy.deepcopy(DIGITS)
-    for card in other:
-        card.scenario["data"] = "again"
+    renamed = {"data": "again"}
+    other = [
+        card._replace(scenario=card.scenario.model_copy(update=renamed))
+        for card in DIGITS
+    ]
     paths = figures.write([*DIGITS, *other], tmp_path)
     assert [p.name for p in paths] == ["matching.md", "matching.png"]
     text = paths[0].read_text()
