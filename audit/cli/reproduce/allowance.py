@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -18,6 +19,7 @@ from audit.report import terminal
 from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
 
+_PLANNED: dict[tuple[str, str], float] = {}  # asked for again when a run stops
 MOST = 10_000.0  # hours, more than a year
 
 
@@ -75,10 +77,14 @@ def planned(scenario: Scenario) -> float:
     if no_data(scenario):
         return math.inf
     workspace.prepare_jax()
-    try:
-        return forecast.forecast(scenario, forecast.history()).minutes / 60
-    except UserError:  # the run itself says it
-        return math.inf
+    known, made_of = forecast.history(), json.dumps(scenario.resolved())
+    if (made_of, str(known)) not in _PLANNED:
+        try:
+            hours = forecast.forecast(scenario, known).minutes / 60
+        except UserError:  # the run itself says it
+            hours = math.inf
+        _PLANNED[made_of, str(known)] = hours
+    return _PLANNED[made_of, str(known)]
 
 
 def missing(scenario: Scenario) -> str:

@@ -167,6 +167,7 @@ def draw(groups: dict[str, list[Matched]]) -> Any:
                 axis.errorbar(x, mse, half, color=colour, label=use, **style)
             if name != "test accuracy":
                 axis.set_xscale("log")
+                common.few_labels(axis.xaxis)
             axis.set_xlabel(name)
         line[0].set_ylabel(f"{data}: MSE, best search")
     common.legend_below(figure)
