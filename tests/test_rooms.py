@@ -47,7 +47,8 @@ def test_rooms_import_earlier_rooms_only(module):
         if name in MODULES:
             assert name.startswith("audit"), "plug-ins are found by name"
             assert floor(name) <= floor(module), f"{module} imports {name}"
-        assert name.split(".")[0] != "torch"
+        # a rival in the benchmark, of who has it
+        assert name.split(".")[0] != "torch" or module == "audit.cli.bench.pytorch"
 
 
 def test_no_module_imports_itself_by_way_of_others():

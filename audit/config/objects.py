@@ -138,5 +138,6 @@ def _installed(module: str | None) -> bool:
         return top not in sys.modules or not hasattr(sys.modules[top], "__file__")
     suite = Path(__file__).resolve().parent.parent
     place = Path(path).resolve()
-    roots = plugins.import_roots()
-    return suite in place.parents or not any(root in place.parents for root in roots)
+    if suite in place.parents or plugins.in_library(place):
+        return True
+    return not any(root in place.parents for root in plugins.import_roots())

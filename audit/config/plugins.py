@@ -138,9 +138,17 @@ def shadow() -> str | None:
 
 def import_roots() -> tuple[Path, ...]:
     """Return the folders Python imports from, but for those of installed packages."""
-    libraries = {Path(p).resolve() for p in sysconfig.get_paths().values()}
     folders = dict.fromkeys(Path(p or ".").resolve() for p in sys.path)
-    return tuple(f for f in folders if f.is_dir() and not libraries & {f, *f.parents})
+    return tuple(f for f in folders if f.is_dir() and not in_library(f))
+
+
+def in_library(place: Path) -> bool:
+    """Return whether a resolved path is in a folder of installed packages, or is one.
+
+    That folder may itself be in a folder Python imports from: `.venv` in a clone.
+    """
+    libraries = {Path(p).resolve() for p in sysconfig.get_paths().values()}
+    return bool(libraries & {place, *place.parents})
 
 
 def laid_out(folder: Path) -> bool:

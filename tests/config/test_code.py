@@ -3,10 +3,12 @@
 import shutil
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
-from audit.config import code
+from audit.config import code, plugins
 from tests import ROOT
 
 FILE = '''"""Doc."""
@@ -138,3 +140,10 @@ def test_a_plug_ins_helpers_are_its_code(tmp_path):
     before = code.version(files)
     (tmp_path / "helper.py").write_text("import numpy\nA = 2\n")
     assert code.version(files) != before
+
+
+def test_a_library_inside_of_a_clone_is_installed():
+    """As `.venv` is, by the README's commands."""
+    library = Path(sysconfig.get_paths()["purelib"]).resolve()
+    assert plugins.in_library(library / "flax" / "core" / "scope.py")
+    assert not plugins.in_library(library.parents[3])

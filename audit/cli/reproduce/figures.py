@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from audit.cli.reproduce import matching
 from audit.cli.reproduce.published import Panel, PublishedFigure
 from audit.cli.reproduce.verdicts import ComparedNumber
 from audit.errors import UserError
@@ -153,6 +152,8 @@ def write(cards: list[Scorecard], out: Path) -> list[Path]:
     Of several data sets only the latter are drawn, one row each; where a data set has
     not both noises, only the former.
     """
+    from audit.cli.reproduce import matching  # which imports JAX
+
     groups = defaultdict[str, list[Scorecard]](list)
     for card in cards:
         groups[card.scenario.get("data", "")].append(card)
@@ -161,11 +162,16 @@ def write(cards: list[Scorecard], out: Path) -> list[Path]:
     placed = {d: matching.places(over_seeds(each), each) for d, each in groups.items()}
     if not all(placed.values()):
         return paths
+    floor = {data: floors(each)["MSE"] for data, each in groups.items()}
     page, image = out / "matching.md", out / "matching.png"
-    text = ["# Noises matched in three ways", matching.table(placed), _runs(cards)]
+    text = [
+        "# Noises matched in three ways",
+        matching.table(placed, floor),
+        _runs(cards),
+    ]
     with replacing(page) as path:
         path.write_text("\n\n".join(text) + "\n")
-    common.save(matching.draw(placed), image)
+    common.save(matching.draw(placed, floor), image)
     return [*paths, page, image]
 
 

@@ -84,11 +84,15 @@ def places(points: list[inversion.Point], cards: list[Scorecard]) -> list[Matche
     return found
 
 
-def table(groups: dict[str, list[Matched]]) -> str:
-    """Return the verdicts, and every place, as Markdown."""
+def table(groups: dict[str, list[Matched]], floors: dict[str, float]) -> str:
+    """Return the verdicts, and every place, as Markdown.
+
+    `floors` are the errors of who ignores the update, per data set. Where no search
+    gets below it nobody learns anything, and no noise is the better one.
+    """
     names = list(next(iter(groups.values()))[0].x)
     verdicts = [
-        [data, name, *_verdict(*gap(every, name))]
+        [data, name, *_verdict(*gap(every, name), _learnt(every, floors[data]))]
         for data, every in groups.items()
         for name in names
     ]
@@ -102,7 +106,9 @@ def table(groups: dict[str, list[Matched]]) -> str:
         [
             "The gap is the mean, with its smallest and largest value, over what the "
             "curves of both noises cover; along divergences and capacities on a "
-            "logarithmic scale. Where it changes its sign neither noise is better.",
+            "logarithmic scale. Where it changes its sign neither noise is better, nor "
+            "where no search errs less than who ignores the update and guesses the "
+            f"class mean: {', '.join(f'{d} {number(v)}' for d, v in floors.items())}.",
             grid(said, verdicts),
             "![The same as a figure](matching.png)",
             grid(["data", "defense", *names, "MSE, best search"], rows),
@@ -116,9 +122,15 @@ def error(place: Matched) -> str:
     return f"{number(place.mse)}{half}"
 
 
-def _verdict(mean: float, low: float, high: float) -> list[str]:
+def _learnt(every: list[Matched], floor: float) -> bool:
+    return min(place.mse for place in every) < floor
+
+
+def _verdict(mean: float, low: float, high: float, learnt: bool) -> list[str]:
     if np.isnan(mean):
         return ["-", "no place is covered by both"]
+    if not learnt:
+        return [f"{mean:+.4f} ({low:+.4f} to {high:+.4f})", "neither: nothing learnt"]
     words = {(True, True): "directional", (False, False): "Gaussian"}
     word = words.get((low > 0, high > 0), "depends on where")
     return [f"{mean:+.4f} ({low:+.4f} to {high:+.4f})", word]
@@ -149,8 +161,8 @@ def gap(every: list[Matched], matching: str) -> tuple[float, float, float]:
     return float(gaps.mean()), float(gaps.min()), float(gaps.max())
 
 
-def draw(groups: dict[str, list[Matched]]) -> Any:
-    """Return a figure: a row per data set, a panel per matching."""
+def draw(groups: dict[str, list[Matched]], floors: dict[str, float]) -> Any:
+    """Return a figure: a row per data set, a panel per matching, and the floors."""
     names = list(next(iter(groups.values()))[0].x)
     size = 3.0 * len(names), 2.7 * len(groups)
     figure, axes = common.grid(len(groups), len(names), size)
@@ -165,6 +177,9 @@ def draw(groups: dict[str, list[Matched]]) -> Any:
                 x, mse, half = np.array(shown, float).reshape(-1, 3).T
                 style: dict[str, Any] = {"fmt": "o-", "ms": 4, "capsize": 3}
                 axis.errorbar(x, mse, half, color=colour, label=use, **style)
+            axis.axhline(
+                floors[data], label="floor: ignores the update", **common.FLOOR
+            )
             if name != "test accuracy":
                 axis.set_xscale("log")
                 common.few_labels(axis.xaxis)

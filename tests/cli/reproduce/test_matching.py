@@ -45,6 +45,14 @@ def test_curves_that_do_not_overlap_have_no_gap():
     assert np.isnan(matching.gap(gauss + vmf, "test accuracy")).all()
 
 
+@pytest.mark.parametrize(("floor", "word"), [(0.05, "nothing learnt"), (5.0, "Gaus")])
+def test_no_noise_is_better_where_no_search_beats_the_floor(floor, word):
+    gauss = [place(matching.GAUSS, x, 0.3) for x in (0.0, 1.0)]
+    vmf = [place(matching.VMF, x, 0.2) for x in (0.0, 1.0)]
+    page = matching.table({"digits": gauss + vmf}, {"digits": floor})
+    assert word in page.split("test accuracy |")[1].split("\n")[0]
+
+
 def test_several_data_sets_are_rows_of_one_figure(tmp_path):
     renamed = {"data": "again"}
     other = [
