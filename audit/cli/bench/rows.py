@@ -1,7 +1,8 @@
 """The lines of the benchmark: one function per group, which yields its rows.
 
 Every function says what goes on by `activity`, as the engine does, and times the
-fastest of several calls. Sizes are such that all groups together take two minutes.
+fastest of several calls. All groups together take six minutes of two cores, half of
+which compile convolutional networks.
 """
 
 from __future__ import annotations
