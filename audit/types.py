@@ -38,7 +38,6 @@ Side = Any  # whatever `prepare` made from public data, a pytree
 
 # What an attack may assume of a defense. Any other word is an error (`Recipe.build`).
 Trait = Literal[
-    "approximate",  # trains by a shortcut that is not what it describes
     "exact",  # runs in float64
     "full_batch",  # every record takes part in every step
     "gaussian",  # its noise is an isotropic Gaussian
@@ -190,6 +189,19 @@ class ContributionScore(Protocol):
         """Return <update, fn(z)> and ||fn(z)||^2 of each example, each [m]."""
 
 
+class Span(NamedTuple):
+    """Contributions u_i of examples [m] as vectors, of which nobody holds one."""
+
+    gram: Array  # [m, m] <u_i, u_j>
+    inner: Callable  # (updates) -> <update, u_i> [m]
+    combine: Callable  # (coefficients [m]) -> sum_i c_i u_i, like the updates
+
+
+class ContributionSpan(Protocol):
+    def __call__(self, params: Any, side: Side, examples: Examples, /) -> Span:
+        """Return the span of fn(z) [m]; the side has no mask and no offset."""
+
+
 class ContributionInformation(Protocol):
     def __call__(self, params: Any, side: Side, examples: Examples, /) -> tuple:
         """Return D [m, d], U [m, d, r], S [m, r, r]: J^T J = diag(D) + U S U^T.
@@ -206,6 +218,7 @@ class ClosedForms(NamedTuple):
     score: ContributionScore | None = None
     information: ContributionInformation | None = None
     motion: ContributionMotion | None = None
+    span: ContributionSpan | None = None
     part: int | None = None  # examples in memory at a time, at most; None = all
 
 
@@ -308,12 +321,21 @@ class NoiseLoss(Protocol):
         """Return that of a record that is in each release with probability `share`."""
 
 
+class NoiseSampleSum(Protocol):
+    def __call__(self, key: Array, weight: Array, span: Span, like: Any, /) -> Any:
+        """Return sum_i w_i y_i, a pytree like `like`: y_i as `sample` draws around u_i.
+
+        Weights [m]; the u_i are those of the span.
+        """
+
+
 class NoiseLaw(NamedTuple):
     """What is known exactly of one draw."""
 
     log_density: LogDensity | None = None
     pld: NoiseLoss | None = None  # replace-one; None also for a Gaussian, whose
     # privacy loss follows from `Noise.stddev`
+    sample_sum: NoiseSampleSum | None = None  # of many at once; None = one by one
 
 
 class Noise(NamedTuple):

@@ -8,7 +8,6 @@ from audit.mechanisms import (
     SAMPLERS,
     batch_direction,
     gradient,
-    mean_field,
     modules,
     no_clip,
     noisy_sgd,
@@ -33,7 +32,6 @@ def dirdp_sgd(
     concentration: Positive = 5.0,
     variant: Literal["joint", "layers", "regularised", "batch"] = "joint",
     margin: Positive = 0.01,
-    aggregate: Literal["exact", "mean_field"] = "exact",
     learning_rate: Positive = 0.1,
     optimizer: Optimizer = "sgd",
     steps: Count = 100,
@@ -51,22 +49,15 @@ def dirdp_sgd(
         `regularised` draws around g / (|g| + margin), the shorter the noisier.
         `batch` makes one draw per step, around the direction of the batch's sum.
       margin: of `regularised`, in units of the gradient.
-      aggregate: `mean_field` replaces the draws of a step by one Gaussian; fast, and
-        an approximation, so that the card claims nothing. For `joint` alone.
       learning_rate: of the optimizer.
       optimizer: post-processing of the noised mean.
       steps: how many.
       sampling: who takes part in a step; Algorithm 1 says `uniform`.
       batch_size: records per step; None with full batches.
       weight_decay: added to the mean gradient, times the parameters.
-
-    Raises:
-      ValueError: if a variant other than `joint` is to be approximated.
     """
     sizes = modules(task)
     whole = sum(sizes.values())
-    if aggregate == "mean_field" and variant != "joint":
-        raise ValueError(f"aggregate=mean_field: variant=joint alone, not {variant}")
     query = gradient(task, normalise())
     noise = von_mises_fisher(concentration, whole)
     if variant == "layers":
@@ -79,9 +70,7 @@ def dirdp_sgd(
         # no reading of the Fisher information: it depends on all other records
         query = gradient(task, no_clip())._replace(smooth=False)
         noise = batch_direction(concentration, whole)
-    elif aggregate == "mean_field":
-        noise = mean_field(concentration, whole)
-    defense = noisy_sgd(
+    return noisy_sgd(
         task,
         query,
         SAMPLERS[sampling](batch_size),
@@ -89,6 +78,3 @@ def dirdp_sgd(
         optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
     )
-    if aggregate == "exact":
-        return defense
-    return defense._replace(traits=defense.traits | {"approximate"})

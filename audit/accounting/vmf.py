@@ -8,11 +8,13 @@ e^(kappa t) (1 - t^2)^((K-3)/2). For K = 1 the sphere is {-1, 1}.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from scipy import special
 
 from audit.rng import normal
@@ -23,6 +25,8 @@ PROPOSALS = 40
 _SERIES = 160  # terms, where kappa^2 <= 40 K: the ratio of term m is at most 20 / m
 _FEW = 256  # dimensions in which a random direction may be close to a given one
 _STEPS = 64  # of the recurrence for the mean cosine
+# Of the largest eigenvalue of a Gram matrix, below which float32 has no direction.
+_RANK = 1e-6
 
 
 def mean_cosine(dimension: int, concentration: Any) -> Any:
@@ -169,3 +173,91 @@ def sample_cosine(
     t = x0 + chosen
     sine = jnp.sqrt(jnp.maximum((2 * b / (1 + b) - chosen) * (1 + t), 0))
     return t, sine
+
+
+def sample_sum(
+    key: jax.Array,
+    concentration: Any,
+    weight: jax.Array,
+    gram: jax.Array,
+    inner: Callable,
+    combine: Callable,
+    like: Any,
+) -> Any:
+    """Draw sum_i w_i y_i, each y_i around a vector u_i of R^K, without any of the y_i.
+
+    y_i = t_i m_i + s_i v_i with m_i = u_i / ||u_i||, v_i = P_i z_i / ||P_i z_i|| and
+    P_i the projection off m_i. Of z_i only the part in the span M of all u, which has
+    dimension r, is drawn: B numbers instead of K. Off M the z_i have independent
+    uniform directions, and squared lengths of law chi^2 with K - r degrees of freedom.
+    A sum of such vectors has a uniform direction, one draw for all, and a length that
+    grows vector by vector, |a + b|^2 = |a|^2 + |b|^2 + 2 |a| |b| cos, by the cosines of
+    independent directions. So B draws cost one Gaussian vector and B^3 operations; the
+    law is exact. Records of weight 0 change nothing, whatever their u is.
+
+    Args:
+      key: used for this sum only.
+      concentration: kappa >= 0, around a vector of norm 1; may be traced. Around a
+        shorter vector it is kappa times the norm, around zero y_i is uniform.
+      weight: [B].
+      gram: [B, B] of <u_i, u_j>; K is at least B + 2.
+      inner: (vector like `like`) -> its inner products [B] with the u_i.
+      combine: coefficients [B] -> sum_i c_i u_i, like `like`.
+      like: a pytree of K numbers, for its shapes.
+
+    Raises:
+      ValueError: if K is less than B + 2.
+    """
+    flat, unravel = ravel_pytree(like)
+    count, dimension = len(weight), flat.size
+    if dimension < count + 2:
+        raise ValueError(f"{count} draws at once need {count + 2} dimensions or more")
+    keys = jax.random.split(key, 5)
+    square = jnp.where(weight != 0, jnp.diagonal(gram), 0)
+    some = square > 0
+    norm = jnp.where(some, jnp.sqrt(jnp.where(some, square, 1)), 1)
+    unit = some / norm  # of contributions to directions
+    # no product with 0: its sign would remain, and turn an eigenvector
+    among = jnp.where(some[:, None] & some, gram * unit[:, None] * unit, 0)
+    values, vectors = jnp.linalg.eigh(among)
+    spans = values > _RANK * jnp.maximum(values[-1], 1)
+    root = jnp.sqrt(jnp.where(spans, values, 1))
+    # an orthonormal basis of M: directions @ basis; a row of `means` is an m_i in it
+    basis = jnp.where(spans, vectors / root, 0)
+    means = jnp.where(spans, vectors * root, 0)
+
+    one = lambda k, kappa: sample_cosine(k, dimension, kappa, flat.dtype)  # noqa: E731
+    cosine, sine = jax.vmap(one)(
+        jax.random.split(keys[0], count), concentration * jnp.where(some, norm, 0)
+    )
+    cosine, sine = jnp.where(some, cosine, 0), jnp.where(some, sine, 1)
+    inside = jnp.where(spans, normal(keys[1], gram.shape, flat.dtype), 0)
+    along = (inside * means).sum(1) / jnp.where(some, (means**2).sum(1), 1)
+    inside = inside - along[:, None] * means
+    free = (dimension - spans.sum()).astype(flat.dtype)  # at least 2
+    off, other = (
+        _chi_square(keys[2], free, count),
+        _chi_square(keys[3], free - 1, count),
+    )
+    scale = weight * sine / jnp.sqrt((inside**2).sum(1) + off)
+
+    across = normal(keys[4], (count + dimension,), flat.dtype)
+    turns, vector = across[:count], across[count:]
+    turns = turns / jnp.sqrt(turns**2 + other)
+
+    def longer(square: Any, step: tuple) -> tuple:
+        more, turn = step  # the signed length of one vector, its cosine with the sum
+        return square + more**2 + 2 * jnp.sqrt(square) * more * turn, None
+
+    zero = jnp.zeros((), flat.dtype)
+    length = jax.lax.scan(longer, zero, (scale * jnp.sqrt(off), turns))[0]
+    shadow = basis.T @ (unit * inner(unravel(vector)))  # of the one vector on M
+    ratio = jnp.sqrt(jnp.maximum(length, 0) / (vector @ vector - shadow @ shadow))
+    parts = weight * cosine + basis @ (inside.T @ scale - ratio * shadow)
+    return jax.tree.map(
+        lambda a, b: a + ratio * b, combine(unit * parts), unravel(vector)
+    )
+
+
+def _chi_square(key: jax.Array, freedom: Any, count: int) -> jax.Array:
+    return 2 * jax.random.gamma(key, freedom / 2, (count,))

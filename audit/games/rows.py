@@ -251,7 +251,7 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         learner.label
         for learner in audited.learners
         if learner.defense.fisher is None and learner.defense.rdp is None
-        if not {"approximate", "unaccounted"} & learner.defense.traits
+        if "unaccounted" not in learner.defense.traits
     ]
     controls = [
         other.result.error

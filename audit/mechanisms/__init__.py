@@ -24,7 +24,6 @@ from audit.mechanisms import kernel_prior as kernel_prior
 from audit.mechanisms import shadow_models as shadow_models
 from audit.mechanisms.noise import batch_direction as batch_direction
 from audit.mechanisms.noise import gaussian as gaussian
-from audit.mechanisms.noise import mean_field as mean_field
 from audit.mechanisms.noise import none as none
 from audit.mechanisms.noise import von_mises_fisher as von_mises_fisher
 from audit.mechanisms.noisy_sgd import noisy_sgd as noisy_sgd

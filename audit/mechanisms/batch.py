@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 from audit.types import Batch, Examples, Noise, Query, Side, State, TrainingSet
 
 MICRO_BATCH = 32  # contributions in memory at a time where there is no closed form
+DRAWS = 8, 256  # draws that are made at a time where their sum has a closed form, the
+# fewest and the most: fewer are not worth it, and more cost the cube of their number
 
 
 def count(data: TrainingSet) -> int:
@@ -134,8 +137,9 @@ def known_and_noised(
     """Return the sum over the known records, and the noised sum of the step.
 
     The former is None where each record has its own noise. The noise is drawn for the
-    sum, for the batch, or for each record by a key of its row, MICRO_BATCH of them in
-    memory at a time; `key` is that of the step, and `state` the one before it.
+    sum, for the batch, or for each record: their sum at once where noise and query can,
+    else by a key of the record's row, MICRO_BATCH of them in memory at a time. `key` is
+    that of the step, and `state` the one before it.
     """
     if noise.at == "sum":
         known_sum, total = _sums(query, state, data, batch)
@@ -154,12 +158,47 @@ def known_and_noised(
         contribution = query.fn(state.params, state.side, z)
         return noise.sample(jax.random.fold_in(key, row), contribution)
 
-    parts = (fixed, rows), weight, MICRO_BATCH
-    total = _in_parts(_weighted(one), state.params, *parts)
+    most = _at_once(query, noise, state)
+    if most is None:
+        some, part = _weighted(one), MICRO_BATCH
+    else:
+        some, part = _drawn_at_once(query, noise, key, state), min(most, len(fixed.y))
+        rows = jnp.arange(len(fixed.y))  # the first of a part names its draw
+    total = _in_parts(some, state.params, (fixed, rows), weight, part)
     if data.target is None:
         return None, total
     drawn = one((data.target, jnp.asarray(count(data) - 1)))
     return None, jax.tree.map(lambda a, b: a + target_weight * b, total, drawn)
+
+
+def _at_once(query: Query, noise: Noise, state: State) -> int | None:
+    """Return of how many records at most the draws are summed at once; None = of one.
+
+    A part of p records costs as much as p + K / p Gaussian numbers per record.
+    """
+    plain = state.side.mask is None and state.side.offset is None
+    if noise.law.sample_sum is None or query.closed_forms.span is None or not plain:
+        return None
+    size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    fewest, most = DRAWS
+    part = min(2 ** int(math.log2(size) / 2), query.closed_forms.part or most, most)
+    return part if part >= fewest else None
+
+
+def _drawn_at_once(
+    query: Query, noise: Noise, key: jax.Array, state: State
+) -> Callable:
+    """Return (records and their places, weights) -> the weighted sum of their draws."""
+    span, draw = query.closed_forms.span, noise.law.sample_sum
+    assert span is not None
+    assert draw is not None
+
+    def some(part: tuple, weight: Any) -> Any:
+        z, places = part
+        of = span(state.params, state.side, z)
+        return draw(jax.random.fold_in(key, places[0]), weight, of, state.params)
+
+    return some
 
 
 def records(data: TrainingSet, rows: Any) -> Examples:

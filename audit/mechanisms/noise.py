@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.clipping import clip_tree, normalise
 from audit.rng import normal, stream
-from audit.types import Noise, NoiseLaw
+from audit.types import Noise, NoiseLaw, Span
 
 
 def gaussian(stddev: Any) -> Noise:
@@ -70,6 +70,9 @@ def von_mises_fisher(
             return _draw(key, concentration, tree)
         return {k: _draw(stream(key, k), concentration, tree[k]) for k in sorted(size)}
 
+    def together(key: jax.Array, weight: Any, span: Span, like: Any) -> Any:
+        return vmf.sample_sum(key, concentration, weight, *span, like)
+
     def curve(orders: Any, sensitivity: Any) -> Any:
         move = min(float(sensitivity), 2.0)  # no module moves further
         kappa = float(concentration)
@@ -83,12 +86,15 @@ def von_mises_fisher(
         return concentration * (ravel_pytree(mean)[0] @ ravel_pytree(drawn)[0])
 
     precision = {name: information(k) for name, k in sizes.items()}
+    law = NoiseLaw(log_density, loss) if unit else NoiseLaw()
+    if not isinstance(size, dict):
+        law = law._replace(sample_sum=together)
     return Noise(
         sample,
         precision=precision if isinstance(size, dict) else precision[""],
         rdp=curve,
         at="example",
-        law=NoiseLaw(log_density, loss) if unit else NoiseLaw(),
+        law=law,
     )
 
 
@@ -111,21 +117,6 @@ def batch_direction(concentration: Any, size: int) -> Noise:
 
     law = one.law._replace(log_density=log_density)
     return one._replace(sample=sample, at="batch", law=law)
-
-
-def mean_field(concentration: Any, size: int) -> Noise:
-    """The sum of many draws, as one Gaussian of the same mean and total variance.
-
-    A sum_i mu_i + N(0, L (1 - A^2) / K I). An approximation, for utility alone: it has
-    no precision and no curve, so that nothing can be claimed from it.
-    """
-
-    def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
-        a = vmf.mean_cosine(size, concentration)
-        stddev = jnp.sqrt(many * (1 - a * a) / size)
-        return gaussian(stddev).sample(key, jax.tree.map(lambda u: a * u, vector))
-
-    return Noise(sample, precision=None, at="batch")
 
 
 def _draw(key: jax.Array, concentration: Any, block: Any) -> Any:

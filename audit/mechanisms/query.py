@@ -14,7 +14,7 @@ from audit.models import affine, dense
 from audit.models.affine import Treatment, masked
 from audit.models.masks import MASKS
 from audit.rng import stream
-from audit.types import ClosedForms, Examples, Public, Query, Task
+from audit.types import ClosedForms, Examples, Public, Query, Span, Task
 
 NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
 PART = 32  # records of a convolutional network whose patches are in memory at a time,
@@ -134,13 +134,17 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
         stack, view, x, y = inputs(params, z)
         return dense.clipped_motion(stack, view, x, y, u, treatment(side))
 
+    def span(params: Any, side: Side, z: Examples) -> Span:
+        gram, inner, combine = model.clipped_span(*inputs(params, z), treatment(side))
+        return Span(gram, lambda u: inner(view(u)), lambda c: back(combine(c)))
+
     if model is affine:
-        return ClosedForms(total, trace, score, information)
+        return ClosedForms(total, trace, score, information, span=span)
     # exact while the first layer is narrow; else the builder's probes are cheaper
     narrow = not task.dense.passes and task.dense.width <= NARROW
     part = _part(task) if task.dense.convolutional else None
     return ClosedForms(
-        total, trace if narrow else None, score, motion=motion, part=part
+        total, trace if narrow else None, score, motion=motion, span=span, part=part
     )
 
 

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from audit.clipping import Clip
+from audit.types import Span
 
 
 class Head(NamedTuple):
@@ -132,6 +133,23 @@ def clipped_score(
     if offset is not None:
         inner += _dot(offset, update)
     return phi * inner, (phi * s) ** 2
+
+
+def clipped_span(head: Head, x: Any, y: Any, to: Treatment) -> Span:
+    """Return the span of every gbar_i, without a mask and without an offset."""
+    e, *_, s = _parts(head, x, y, to)
+    scaled = to.clip.scale(s)[..., None] * e
+    biased = head.bias is not None
+
+    def inner(tree: Head) -> jax.Array:
+        return (affine(tree, x) * scaled).sum(-1)
+
+    def combine(weight: Any) -> Head:
+        rows = weight[..., None] * scaled
+        return Head(x.T @ rows, rows.sum(-2) if biased else None)
+
+    gram = (x @ x.T + biased) * (scaled @ jnp.swapaxes(scaled, -1, -2))
+    return Span(gram, inner, combine)
 
 
 def clipped_trace(head: Head, x: Any, y: Any, to: Treatment) -> Any:

@@ -31,9 +31,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from audit.models import affine
 from audit.models.affine import Head, Treatment, masked
+from audit.types import Span
 
 
 class Stack(NamedTuple):
@@ -262,6 +264,53 @@ def clipped_score(
         inner += sum((o * u).sum() for o, u in pairs)
     phi = to.clip.scale(s)
     return phi * inner, (phi * s) ** 2
+
+
+def clipped_span(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Span:
+    """Return the span of every gbar_i, without a mask and without an offset.
+
+    <a e^T, a' e'^T> = <a, a'> <e, e'> in a dense layer; those of a convolution are
+    formed, and all are flat then.
+    """
+    passes, _ = _both_ways(stack, params, x, y, to)
+    layers = [
+        (a, e, name not in stack.unbiased)
+        if a.ndim == 2
+        else (None, _formed(a, e, name not in stack.unbiased), False)
+        for name, a, e in zip(stack.layers, *passes, strict=True)
+    ]
+    gram = jnp.zeros((len(y), len(y)), x.dtype)
+    for a, e, biased in layers:
+        gram += _gram(e) if a is None else (_gram(a) + biased) * _gram(e)
+    phi = to.clip.scale(jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0)))
+
+    def inner(tree: Any) -> jax.Array:
+        parts = [
+            e @ ravel_pytree(head)[0]
+            if a is None
+            else (affine.affine(head, a) * e).sum(-1)
+            for (a, e, _), head in zip(layers, _heads(stack, tree), strict=True)
+        ]
+        return phi * sum(parts[1:], parts[0])
+
+    def combine(weight: Any) -> Any:
+        heads = []
+        for (a, e, biased), like in zip(layers, _heads(stack, params), strict=True):
+            if a is None:
+                heads.append(ravel_pytree(like)[1]((weight * phi) @ e))
+                continue
+            rows = (weight * phi)[:, None] * e
+            heads.append(Head(a.T @ rows, rows.sum(0) if biased else None))
+        return _tree(stack, heads, params)
+
+    return Span(phi[:, None] * gram * phi, inner, combine)
+
+
+def _formed(a: Any, e: Any, biased: bool) -> jax.Array:
+    """Return the gradient of a convolution's `Head`, flat, of every example."""
+    kernel = jnp.swapaxes(a, -1, -2) @ e
+    bias = e.sum(-2) if biased else None
+    return jax.vmap(lambda *head: ravel_pytree(Head(*head))[0])(kernel, bias)
 
 
 def clipped_trace(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Any:

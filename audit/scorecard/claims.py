@@ -49,9 +49,6 @@ def _dirdp_sgd(settings: dict[str, Any], task: Task, n: int) -> Claims:
     # in how many steps one record can be, in one epoch and in the whole run
     once, visits = (math.ceil(t / epoch) if shuffled else t for t in (epoch, steps))
     pure, paper = 2 * kappa * m, 2 * kappa * math.sqrt(m)
-    void = (
-        "mean_field is no such draw" if settings["aggregate"] == "mean_field" else None
-    )
     left_out = []
     if visits > 1:
         left_out.append(f"counts one of {visits} steps a record may be in")
@@ -62,10 +59,10 @@ def _dirdp_sgd(settings: dict[str, Any], task: Task, n: int) -> Claims:
     law, article = "Weggenmann and Kerschbaum 2021", "Faustini et al. 2023, Cor. 2"
     moments = "Mardia and Jupp 2000, section 9.3"
     claims = [
-        ("pure epsilon, replace-one, one record and step", pure, law, void),
-        ("pure epsilon, one epoch", pure * once, law, void),
-        ("pure epsilon, whole run, composed", pure * visits, law, void),
-        (f"epsilon as published, {name}", paper, article, "; ".join(left_out) or void),
+        ("pure epsilon, replace-one, one record and step", pure, law, None),
+        ("pure epsilon, one epoch", pure * once, law, None),
+        ("pure epsilon, whole run, composed", pure * visits, law, None),
+        (f"epsilon as published, {name}", paper, article, "; ".join(left_out) or None),
         ("equivalent noise multiplier sqrt(L K) / kappa", multiplier, moments, None),
     ]
     for k in sorted(set(draws)):

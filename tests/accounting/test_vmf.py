@@ -141,6 +141,70 @@ def test_three_dimensions_against_scipy():
 # What a draw leaks --------------------------------------------------------------------
 
 
+def around(rows):
+    """Return the span of vectors, the rows of a matrix."""
+    return rows @ rows.T, lambda u: rows @ u, lambda c: c @ rows
+
+
+def one_by_one(key, kappa, weight, rows):
+    """Return the weighted sum of a draw around each row, of any length up to 1."""
+    norm = jnp.linalg.norm(rows, axis=1, keepdims=True)
+    first = jnp.eye(rows.shape[1])[0]
+    means = jnp.where(norm > 0, rows / jnp.where(norm > 0, norm, 1), first)
+    keys = jax.random.split(key, len(rows))
+    return weight @ jax.vmap(vmf.sample)(keys, means, kappa * norm[:, 0])
+
+
+@pytest.mark.parametrize("kappa", [0.0, 3.0, 40.0])
+@pytest.mark.parametrize("alike", [False, True])
+def test_the_sum_of_many_draws_has_its_law(alike, kappa):
+    """Few dimensions: 4 of 12, and vectors that are equal, opposite, short or zero."""
+    draws, k = 20_000, 12
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6, k))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    weight = np.array([1, 1, 0.5, 2, -1, 0.0])
+    if alike:
+        rows[1], rows[2], rows[3] = rows[0], -rows[0], 0
+        rows[4] *= 0.4
+    u, w = jnp.asarray(rows), jnp.asarray(weight)
+    at_once = jax.jit(jax.vmap(lambda k: vmf.sample_sum(k, kappa, w, *around(u), u[0])))
+    apart = jax.jit(jax.vmap(lambda k: one_by_one(k, kappa, w, u)))
+    one, other = (
+        np.asarray(draw(jax.random.split(jax.random.key(seed), draws)), float)
+        for seed, draw in ((1, at_once), (2, apart))
+    )
+    along = rng.normal(size=(k, 3))
+    for read in (
+        lambda s: (s**2).sum(1),
+        lambda s: (s @ rows[0]) * (s @ rows[4]),
+        lambda s: (s @ along[:, 0]) ** 2 * (s @ rows[4]),
+        *(lambda s, v=v: s @ v for v in (*rows[[0, 2, 4]], *along.T)),
+    ):
+        assert stats.ks_2samp(read(one), read(other)).pvalue > 1e-4
+    # all second moments: 5 s.e. of the difference of two means of draws
+    pairs = [(s[:, :, None] * s[:, None]).reshape(draws, -1) for s in (one, other)]
+    se = np.sqrt(sum(p.var(0) for p in pairs) / draws)
+    assert (abs(pairs[0].mean(0) - pairs[1].mean(0)) < 5 * se).all()
+
+
+def test_a_draw_of_weight_zero_changes_nothing():
+    rng = np.random.default_rng(1)
+    rows, weight = rng.normal(size=(5, 9)) / 4, jnp.array([1.0, 0, 1, 1, 0])
+    other = np.where(np.asarray(weight)[:, None] == 0, rng.normal(size=(5, 9)), rows)
+    first, second = (
+        vmf.sample_sum(jax.random.key(0), 2.0, weight, *around(jnp.asarray(u)), u[0])
+        for u in (rows, other)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+def test_draws_at_once_need_more_dimensions_than_there_are():
+    with pytest.raises(ValueError, match="8 draws at once need 10 dimensions"):
+        vmf.sample_sum(jax.random.key(0), 1.0, jnp.ones(8), *around(jnp.eye(9)[:8]),
+                       jnp.ones(9))  # fmt: skip
+
+
 @pytest.mark.parametrize(("k", "kappa"), [(3, 2.0), (100, 5.0), (10_000, 250.0)])
 def test_fisher_precision_by_monte_carlo(k, kappa):
     """kappa^2 E <v, y>^2, where <v, y> is the sine times a coordinate of a sphere."""

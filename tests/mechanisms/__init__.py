@@ -31,7 +31,7 @@ def per_record(query, side, z):
 
 
 def closed_forms_are_of(query, side, z, rows, traced):
-    """Compare sum, score and trace with contributions and their Jacobians."""
+    """Compare sum, score, span and trace with contributions and their Jacobians."""
     total, trace, score = query.closed_forms[:3]
     weight, update = jnp.linspace(0, 2, len(rows)), jax.tree.map(jnp.cos, side.params)
     for weights, share in ((weight, weight), (None, np.ones(len(rows)))):
@@ -41,6 +41,8 @@ def closed_forms_are_of(query, side, z, rows, traced):
     inner, square = jax.jit(score)(side.params, side, z, update)
     np.testing.assert_allclose(inner, rows @ flat(update), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(square, (rows**2).sum(1), rtol=1e-10, atol=1e-14)
+    if side.mask is None and side.offset is None:
+        span_is_of(query.closed_forms.span, side, z, rows)
     if not traced:
         return
 
@@ -51,3 +53,19 @@ def closed_forms_are_of(query, side, z, rows, traced):
     squares = (jacobian.reshape(len(rows), -1) ** 2).sum(1)
     traces = jax.jit(trace)(side.params, side, z)
     np.testing.assert_allclose(traces, squares, rtol=1e-10)
+
+
+def span_is_of(span, side, z, rows):
+    """Compare inner products and sums by a span with those of contributions."""
+    tree, weight = jax.tree.map(jnp.cos, side.params), jnp.linspace(-1, 2, len(rows))
+
+    @jax.jit
+    def of(params):
+        gram, inner, combine = span(params, side, z)
+        return gram, inner(tree), combine(weight)
+
+    gram, inner, total = of(side.params)
+    assert jax.tree.structure(total) == jax.tree.structure(side.params)
+    np.testing.assert_allclose(gram, rows @ rows.T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(inner, rows @ flat(tree), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(flat(total), weight @ rows, rtol=1e-9, atol=1e-12)
