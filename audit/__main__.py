@@ -228,6 +228,7 @@ def _reproduce(given: list[str]) -> int:
     usage = {
         "budget=": choice("budget", *BUDGETS),
         "hours=": allowance.hours,
+        "engine=": choice("engine", "local", "ray"),
         "--config-dir DIR": lambda typed: existing(typed, "--config-dir"),
     }
     names, options = parse("reproduce", given, "SOURCE", usage)
@@ -245,6 +246,8 @@ def _reproduce(given: list[str]) -> int:
         costs = allowance.costs(plans, RUNS, kept)
         print(f"\n{allowance.table(costs)}\n")
         order, until = [(c.plan, c.run) for c in costs], time.monotonic() + 3600 * hours
+    if options.get("engine") == "ray":
+        execute.on_a_cluster(order, RUNS, print, until, pages)
     outcomes: dict[str, dict[str, Outcome]] = {p.name: {} for p in plans}
     for p, run in order:
         more = until, pages.get(p.name)

@@ -87,6 +87,7 @@ PAGES = {
             ("SOURCE", "thesis, hannun, guo, balle, dirdp, rero, or all"),
             ("budget=full|smoke", "smoke only proves that the path works"),
             ("hours=H", "stop after so long; first what gives most numbers per hour"),
+            ("engine=ray", "runs side by side, on a Ray cluster (extra `ray`)"),
             ("--config-dir DIR", "sources of your own, in its folder expected/"),
             PLUGINS,
         ),

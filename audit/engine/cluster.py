@@ -49,7 +49,7 @@ class Tiles(NamedTuple):
     steps: int | None = None  # of what is computed in parts; a worker saves none
 
 
-class _Settings(NamedTuple):
+class Settings(NamedTuple):
     """What a worker has in common with the caller."""
 
     paths: tuple[str, ...]  # where modules are found
@@ -117,14 +117,14 @@ def compute(work: Tiles, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray
     task = ray.remote(**_resources(ray, work))(_tile)
     arrays = ray.put((work.shared, work.key, work.per_lane, work.m, work.size))
     code = ray.put(_pickled(work))
-    settings = _settings()
+    given = settings()
     waiting, running = list(tiles), dict[Any, int]()
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
     try:
         while waiting or running:
             while waiting and len(running) < most:
                 tile = waiting.pop(0)
-                running[task.remote(code, arrays, settings, tile)] = tile
+                running[task.remote(code, arrays, given, tile)] = tile
             (done,), _ = ray.wait(list(running), num_returns=1)
             yield {running.pop(done): _result(ray, done)}
     finally:
@@ -183,8 +183,9 @@ def _findable(name: str) -> bool:
     return built_in or PathFinder.find_spec(top) is not None
 
 
-def _settings() -> _Settings:
-    return _Settings(
+def settings() -> Settings:
+    """Return what workers are given of this process."""
+    return Settings(
         tuple(sys.path),
         threads(),
         jax.default_backend(),
@@ -198,7 +199,7 @@ def _settings() -> _Settings:
 
 
 def _tile(
-    code: bytes, arrays: tuple, settings: _Settings, tile: int
+    code: bytes, arrays: tuple, settings: Settings, tile: int
 ) -> list[np.ndarray]:
     """Compute one tile."""
     from threadpoolctl import threadpool_limits
@@ -224,13 +225,13 @@ def _tile(
             ) from None
 
 
-def _prepare(settings: _Settings) -> None:
+def _prepare(settings: Settings) -> None:
     """Give the worker what it has in common with the caller, before it uses JAX."""
     sys.path += [path for path in settings.paths if path not in sys.path]
     for name in ("NPROC", "PJRT_NPROC"):
         os.environ[name] = str(settings.threads)
     if settings.backend == "cpu":
-        _own_core()
+        own_core()
         os.environ["JAX_PLATFORMS"] = "cpu"
         jax.config.update("jax_platforms", "cpu")
     for name, value in settings.config.items():
@@ -243,7 +244,7 @@ def _prepare(settings: _Settings) -> None:
 
 
 @functools.cache
-def _own_core() -> Any:
+def own_core() -> Any:
     """Keep to a core that no other worker of this machine has, where one is free.
 
     Workers that share cores wait for each other; how many threads a worker computes

@@ -127,8 +127,8 @@ def test_a_tile_that_fits_no_node_is_refused_with_the_remedy(ray, monkeypatch):
 
 @pytest.mark.slow
 def test_other_devices_are_refused(ray, monkeypatch):
-    settings = cluster._settings()._replace(backend="tpu")
-    monkeypatch.setattr(cluster, "_settings", lambda: settings)
+    settings = cluster.settings()._replace(backend="tpu")
+    monkeypatch.setattr(cluster, "settings", lambda: settings)
     with pytest.raises(UserError, match="runs on tpu, a worker on cpu"):
         run(elsewhere=cluster.compute)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +65,42 @@ def carry_out(
         return outcome
     say(f"kept: {run}: the numbers of commit {before.records[0].commit or 'unknown'}")
     return before
+
+
+def on_a_cluster(
+    order: list[tuple[Plan, str]],
+    runs: Path,
+    say: Callable[[str], None],
+    until: float | None = None,
+    pages: Mapping[str, Page] | None = None,
+) -> None:
+    """Make what is not yet made of some runs side by side, on a Ray cluster.
+
+    What cannot be made, `carry_out` says afterwards. Runs that a page keeps from
+    earlier code are left to it, and without `until` so are those that ask for a GPU.
+    """
+    from audit.engine import trials
+
+    pending: dict[str, Job] = {}  # several tables may be read from one run
+    for plan, run in order:
+        budget = getattr(plan.expected.runs[run], plan.budget)
+        waits = until is None and budget.device == "gpu" and not _gpu()
+        if waits or kept(plan, run, (pages or {}).get(plan.name)) is not None:
+            continue
+        for job in plan.jobs[run][plan.budget]:
+            if allowance.finished(job.scenario, runs) is None:
+                pending[job.command] = job
+    jobs = [j for j in pending.values() if allowance.no_data(j.scenario) is None]
+    say(f"{len(jobs)} runs on the cluster")
+    work = [
+        trials.RemoteRun(j.command, int(j.scenario.lanes.memory_gib * 2**30))
+        for j in jobs
+    ]
+    deadline = None if until is None else time.time() + until - time.monotonic()
+    for i, ended in enumerate(trials.compute(work, deadline), 1):
+        how = {None: "no time left", 0: "finished"}
+        word = how.get(ended.code, f"exit code {ended.code}: {ended.last}")
+        say(f"{i} of {len(jobs)}: {word}: {ended.command}")
 
 
 def kept(plan: Plan, run: str, earlier: Page | None) -> Outcome | None:

@@ -15,6 +15,7 @@ from audit.cli.reproduce.plan import Job, Plan
 from audit.cli.reproduce.published import Tolerance
 from audit.cli.reproduce.verdicts import judge
 from audit.config import workspace
+from audit.engine import trials
 from audit.engine.progress import OutOfTime
 from audit.errors import UserError
 from audit.scorecard import card as cards
@@ -287,6 +288,28 @@ def test_a_run_stops_when_its_hours_are_spent_and_goes_on(bench, capsys):
     assert bench.page()["share_reproduced"] == 1
 
 
+def test_runs_are_made_side_by_side_on_a_cluster(bench, monkeypatch, capsys):
+    """Each once; what the cluster did not finish is made here."""
+    asked = []
+
+    def compute(work, until):
+        asked.extend(trial.command for trial in work)
+        codes = iter([None, 1])
+        yield from (trials.Ended(t.command, next(codes), "why") for t in work)
+
+    monkeypatch.setattr(trials, "compute", compute)
+    assert bench.reproduce("engine=ray") == 0
+    assert [f" seed={i} " in command for i, command in enumerate(asked)] == [True] * 2
+    output = capsys.readouterr().out
+    assert "2 runs on the cluster" in output
+    assert "1 of 2: no time left: python -m audit run" in output
+    assert "2 of 2: exit code 1: why: python -m audit run" in output
+    assert len(bench.done) == 2
+    assert bench.page()["share_reproduced"] == 1
+    assert bench.reproduce("engine=ray") == 0
+    assert len(asked) == 2
+
+
 def test_numbers_of_earlier_code_are_kept_where_a_run_cannot_be_made(
     bench, monkeypatch, capsys
 ):
@@ -390,8 +413,8 @@ def test_all_is_every_source(bench, monkeypatch):
         ("thesis guo", "reproduce which? one of"),
         ("mien", "unknown source 'mien'; did you mean 'mine'?"),
         ("mine budget=smok", "unknown budget 'smok'; did you mean 'smoke'?"),
-        ("mine seed=1", "SOURCE, budget= and hours=, not 'seed=1'"),
-        ("mine -m", "SOURCE, budget= and hours=, not '-m'"),
+        ("mine seed=1", "SOURCE, budget=, hours= and engine=, not 'seed=1'"),
+        ("mine -m", "SOURCE, budget=, hours= and engine=, not '-m'"),
         ("mine --config-dir /no/such", "no such folder"),
         ("mine hours=0", "hours=0: a number above 0, at most 10,000"),
         ("mine hours=soon", "hours=soon: a number above 0"),
