@@ -115,7 +115,7 @@ def compute(work: Tiles, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray
     """
     ray = connect()
     task = ray.remote(**_resources(ray, work))(_tile)
-    arrays = ray.put((work.shared, work.key, work.per_lane, work.m, work.size))
+    arrays = ray.put(_arrays(work))
     code = ray.put(_pickled(work))
     given = settings()
     waiting, running = list(tiles), dict[Any, int]()
@@ -130,6 +130,16 @@ def compute(work: Tiles, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray
     finally:
         for left in running:
             ray.cancel(left, force=True)
+
+
+def _arrays(work: Tiles) -> tuple:
+    """Return what all tiles share, as NumPy arrays.
+
+    An array of JAX's, a key too, would start JAX where it is read, before the worker
+    keeps to a core of its own.
+    """
+    key = jax.random.key_data(work.key), str(jax.random.key_impl(work.key))
+    return jax.device_get((work.shared, *key, work.per_lane)) + (work.m, work.size)
 
 
 def _result(ray: Any, done: Any) -> list[np.ndarray]:
@@ -205,7 +215,8 @@ def _tile(
     from threadpoolctl import threadpool_limits
 
     _prepare(settings)
-    shared, key, per_lane, m, size = arrays
+    shared, key_data, impl, per_lane, m, size = arrays
+    key = jax.random.wrap_key_data(key_data, impl=impl)
     lanes, rows = lanes_of([tile], size, m, per_lane)
     with (
         threadpool_limits(limits=1, user_api="blas"),  # as the pipeline has it

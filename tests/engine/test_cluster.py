@@ -77,6 +77,19 @@ def test_runs_in_parts_have_the_same_bits_elsewhere():
         np.testing.assert_array_equal(a, b)
 
 
+def test_what_workers_are_given_does_not_start_jax():
+    """A worker that reads an array of JAX's computes before it has a core."""
+    given = []
+
+    def compute(work, tiles):
+        given.extend(jax.tree.leaves(cluster._arrays(work)))
+        yield from elsewhere([])(work, tiles)
+
+    np.testing.assert_array_equal(run(elsewhere=compute), run())
+    assert given
+    assert not any(isinstance(leaf, jax.Array) for leaf in given)
+
+
 def test_how_many_threads_compute_is_part_of_the_key(tmp_path, monkeypatch):
     """A product rounds otherwise when it is cut into other blocks."""
     store = stores.open_store(tmp_path)
