@@ -139,7 +139,7 @@ def _arrays(work: Tiles) -> tuple:
     keeps to a core of its own.
     """
     key = jax.random.key_data(work.key), str(jax.random.key_impl(work.key))
-    return jax.device_get((work.shared, *key, work.per_lane)) + (work.m, work.size)
+    return (*jax.device_get((work.shared, *key, work.per_lane)), work.m, work.size)
 
 
 def _result(ray: Any, done: Any) -> list[np.ndarray]:
