@@ -58,7 +58,7 @@ READING = 10.0  # a step whose derivatives are accounted for, in steps that are 
 PROBE = 1.2  # in single precision
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
-LEARNT = 0.2 * budget.GIB  # what programs of an attack that learns add to it
+LARGE = 0.2 * budget.GIB  # what programs of an attack that learns or searches add
 COPIES = 3  # of a tile's arrays, and of releases that are held
 CARD = 1e6  # bytes, with its page and figures
 
@@ -140,13 +140,13 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     compiling = COMPILE * len(programs) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
-    learning = [e for e, attack in attacks if _learns(e, attack, splits)]
+    large = [e for e, a in attacks if _learns(e, a, splits) or "restarts" in e.settings]
     plain = Forecast(
         tuple(works),
         operations,
         gflops,
         START + EACH * len(works) + compiling + computing,
-        _memory(works, arrays, len(learning), scenario.lanes.memory_gib),
+        _memory(works, arrays, len(large), scenario.lanes.memory_gib),
         trials(attacks, splits, works, each * SHARE * gflops * 1e9 / pace, spec.runs),
         CARD + sum(_disk(work, width) for work in works),
     )
@@ -274,11 +274,11 @@ def _operations(
 
 
 def _memory(
-    works: list[budget.Workload], arrays: int, learning: int, most_gib: float
+    works: list[budget.Workload], arrays: int, large: int, most_gib: float
 ) -> float:
-    """Return bytes at the peak, of a run with so many attacks that learn."""
+    """Return bytes at the peak, of a run with so many attacks of large programs."""
     of_works = max(_peak(work, most_gib) for work in works)
-    return PROCESS + LEARNT * learning + 2 * arrays + of_works
+    return PROCESS + LARGE * large + 2 * arrays + of_works
 
 
 def _peak(work: budget.Workload, most_gib: float) -> float:
