@@ -183,7 +183,7 @@ def test_every_attack_that_learns_adds_to_the_memory():
     assert plans[1].sizes["class_mean"][0] == forecast.TRIAL
     assert plans[1].sizes["transcript_bayes"][0] == forecast.FITTED
     added = plans[1].memory - plans[0].memory
-    assert added == pytest.approx(forecast.LEARNT)
+    assert added == pytest.approx(forecast.LARGE)
 
 
 def test_a_search_counts_its_steps_from_every_restart():
