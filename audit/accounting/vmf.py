@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 from scipy import special
 
 from audit.rng import normal
@@ -25,8 +26,9 @@ PROPOSALS = 40
 _SERIES = 160  # terms, where kappa^2 <= 40 K: the ratio of term m is at most 20 / m
 _FEW = 256  # dimensions in which a random direction may be close to a given one
 _STEPS = 64  # of the recurrence for the mean cosine
-# Of the largest eigenvalue of a Gram matrix, below which float32 has no direction.
-_RANK = 1e-6
+# Squared length of what a unit vector adds to the span of others, below which float32
+# cannot tell that it adds anything.
+_RANK = 1e-5
 
 
 def mean_cosine(dimension: int, concentration: Any) -> Any:
@@ -217,14 +219,12 @@ def sample_sum(
     some = square > 0
     norm = jnp.where(some, jnp.sqrt(jnp.where(some, square, 1)), 1)
     unit = some / norm  # of contributions to directions
-    # no product with 0: its sign would remain, and turn an eigenvector
     among = jnp.where(some[:, None] & some, gram * unit[:, None] * unit, 0)
-    values, vectors = jnp.linalg.eigh(among)
-    spans = values > _RANK * jnp.maximum(values[-1], 1)
-    root = jnp.sqrt(jnp.where(spans, values, 1))
+    means, spans = _factor(among)
     # an orthonormal basis of M: directions @ basis; a row of `means` is an m_i in it
-    basis = jnp.where(spans, vectors / root, 0)
-    means = jnp.where(spans, vectors * root, 0)
+    kept = jnp.where(spans[:, None], means, 0) + jnp.diag(~spans)
+    identity = jnp.eye(count, dtype=flat.dtype)
+    basis = jnp.where(spans, solve_triangular(kept, identity, lower=True).T, 0)
 
     one = lambda k, kappa: sample_cosine(k, dimension, kappa, flat.dtype)  # noqa: E731
     cosine, sine = jax.vmap(one)(
@@ -257,6 +257,26 @@ def sample_sum(
     return jax.tree.map(
         lambda a, b: a + ratio * b, combine(unit * parts), unravel(vector)
     )
+
+
+def _factor(gram: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return L [B, B] with gram = L L^T, and which of its columns [B] are not zero.
+
+    By Cholesky, in the vectors' order; a vector in the span of those before adds no
+    column. Unlike eigenvectors, L moves little where rounding moves the matrix.
+    """
+    rows = jnp.arange(len(gram))
+
+    def column(k: Any, carry: tuple) -> tuple:
+        rest, factor, spans = carry
+        new = rest[k, k] > _RANK
+        root = jnp.sqrt(jnp.where(new, rest[k, k], 1))
+        part = jnp.where(new & (rows >= k), rest[:, k] / root, 0)
+        rest = rest - part[:, None] * part
+        return rest, factor.at[:, k].set(part), spans.at[k].set(new)
+
+    start = gram, jnp.zeros_like(gram), jnp.zeros(len(gram), bool)
+    return jax.lax.fori_loop(0, len(gram), column, start)[1:]
 
 
 def _chi_square(key: jax.Array, freedom: Any, count: int) -> jax.Array:
