@@ -157,7 +157,7 @@ def _resources(ray: Any, work: Tiles) -> dict[str, Any]:
     retries = {"max_retries": RETRIES, "retry_exceptions": [OSError]}
     if jax.default_backend() != "cpu":  # `max_calls`: a worker keeps what it compiled
         return {**retries, "num_cpus": 1, "num_gpus": 1, "max_calls": 0}
-    most = max((n["Resources"].get("memory", 0) for n in ray.nodes()), default=0)
+    most = largest_memory(ray)
     if work.bytes > most:
         raise MemoryError(
             f"one tile of {work.size} lanes needs {work.bytes / 2**30:.1f} GiB, the "
@@ -165,6 +165,12 @@ def _resources(ray: Any, work: Tiles) -> dict[str, Any]:
             f"{max(1, work.size // 2)} or less"
         )
     return {**retries, "num_cpus": 1, "memory": work.bytes}
+
+
+def largest_memory(ray: Any) -> int:
+    """Return the most bytes that any node of the cluster offers."""
+    offers = (node["Resources"].get("memory", 0) for node in ray.nodes())
+    return int(max(offers, default=0))
 
 
 def _pickled(work: Tiles) -> bytes:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from audit.engine import cluster
 from audit.errors import UserError
@@ -56,12 +56,12 @@ def compute(trials: Sequence[RemoteRun], until: float | None = None) -> Iterator
         died more often than tiles may.
     """
     ray, given = cluster.connect(), _given()
-    most = max((n["Resources"].get("memory", 0) for n in ray.nodes()), default=0)
+    most = cluster.largest_memory(ray)
     running = {
         ray.remote(
             num_cpus=1,
-            num_gpus=int(given.settings.backend != "cpu"),
-            memory=min(trial.memory, int(most)),
+            num_gpus=int(given.backend != "cpu"),
+            memory=min(trial.memory, most),
             max_retries=cluster.RETRIES,
         )(_run).remote(trial.command, given, until): trial.command
         for trial in trials
@@ -85,7 +85,7 @@ class _Given(NamedTuple):
 
     folder: str
     environment: dict[str, str]
-    settings: Any
+    backend: str
 
 
 def _given() -> _Given:
@@ -101,7 +101,7 @@ def _given() -> _Given:
     }
     if settings.backend == "cpu":
         environment["JAX_PLATFORMS"] = "cpu"
-    return _Given(str(Path.cwd()), environment, settings)
+    return _Given(str(Path.cwd()), environment, settings.backend)
 
 
 # In a worker --------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def _run(command: str, given: _Given, until: float | None) -> tuple[int | None, 
     left = None if until is None else until - time.time()
     if left is not None and left <= 0:
         return None, ""
-    if given.settings.backend == "cpu":
+    if given.backend == "cpu":
         cluster.own_core()
     words = [sys.executable, *shlex.split(command)[1:]]
     with tempfile.TemporaryFile() as text:

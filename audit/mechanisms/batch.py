@@ -195,8 +195,9 @@ def _drawn_at_once(
 
     def some(part: tuple, weight: Any) -> Any:
         z, places = part
-        of = span(state.params, state.side, z)
-        return draw(jax.random.fold_in(key, places[0]), weight, of, state.params)
+        vectors = span(state.params, state.side, z)
+        part_key = jax.random.fold_in(key, places[0])
+        return draw(part_key, weight, vectors, state.params)
 
     return some
 

@@ -20,7 +20,7 @@ from audit.cli.bench import subjects
 from audit.config.workspace import prepare_jax
 from audit.engine import cluster, shadow
 from audit.types import Lanes, TrainingSet
-from tests.kills import workers
+from tests.interruptions.kills import workers
 
 MODELS = {"linear": 50_000, "lenet": 64}
 TARGETS = 500  # different ones, each many times

@@ -31,11 +31,13 @@ def small(monkeypatch):
 
 
 def test_every_defense_is_measured_and_equals_the_loop(small):
-    seen = []
-    bench = measure.measure(["linear"], lambda what: seen.append(what) or nullcontext())
+    activities = []
+    bench = measure.measure(
+        ["linear"], lambda what: activities.append(what) or nullcontext()
+    )
     names = [row.name for row in bench.rows]
     assert names == ["dpsgd, plain loop", "sgd", "dpsgd", "glm (exact, float64)"]
-    assert "linear: dpsgd" in seen
+    assert "linear: dpsgd" in activities
     loop, sgd, dpsgd, _ = bench.rows
     assert 0 < dpsgd.difference < 1e-4
     assert not bench.unequal

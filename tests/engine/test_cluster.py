@@ -16,7 +16,7 @@ from audit.errors import UserError
 from audit.types import Lanes
 from tests.commands import printed, refused
 from tests.engine.test_shadow import DATA, KEY, learner, run
-from tests.kills import workers
+from tests.interruptions.kills import workers
 
 SMALL = (
     "run", "scenario=calibration", "data=digits", "runs=2", "lanes.tile=16",

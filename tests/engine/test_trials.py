@@ -11,6 +11,7 @@ from audit.__main__ import main
 from audit.engine import trials
 from audit.engine.trials import RemoteRun
 from tests.engine.test_cluster import SMALL, ray, same_but_for_time  # noqa: F401
+from tests.interruptions.kills import workers
 
 COMMAND = " ".join(["python", "-m", "audit", *SMALL, "seed={}"])
 GIB = 2**30
@@ -57,7 +58,7 @@ def test_a_run_whose_worker_dies_is_made_again(ray, folder):  # noqa: F811
     def kill():
         deadline = time.monotonic() + 60
         while not killed and time.monotonic() < deadline:
-            for pid in parents_of(b"scenario=calibration"):
+            for pid in workers(os.getpid(), b"ray::_run"):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
             time.sleep(0.05)
@@ -67,23 +68,6 @@ def test_a_run_whose_worker_dies_is_made_again(ray, folder):  # noqa: F811
     assert {one.code for one in ends(COMMAND.format(3)).values()} == {0}
     thread.join()
     assert killed
-
-
-def parents_of(word):
-    """Return the processes that run a command with this word."""
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
-            continue
-        try:
-            with open(f"{entry.path}/cmdline", "rb") as line:
-                if word not in line.read():
-                    continue
-            with open(f"{entry.path}/stat") as stat:
-                parent = int(stat.read().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            continue
-        if parent != os.getpid():
-            yield parent
 
 
 @pytest.mark.slow

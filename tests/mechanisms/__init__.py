@@ -60,11 +60,11 @@ def span_is_of(span, side, z, rows):
     tree, weight = jax.tree.map(jnp.cos, side.params), jnp.linspace(-1, 2, len(rows))
 
     @jax.jit
-    def of(params):
+    def read(params):
         gram, inner, combine = span(params, side, z)
         return gram, inner(tree), combine(weight)
 
-    gram, inner, total = of(side.params)
+    gram, inner, total = read(side.params)
     assert jax.tree.structure(total) == jax.tree.structure(side.params)
     np.testing.assert_allclose(gram, rows @ rows.T, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(inner, rows @ flat(tree), rtol=1e-9, atol=1e-12)

@@ -63,13 +63,13 @@ def fused(learner: Learner) -> Rival:
         m = len(start)
         fixed, target, first = x[:-m], x[-m:], (y == 0).float()
         w, adam = start, _Adam(learner)
-        length, own = _norms(fixed), _norms(target)
+        norms, target_norms = _norms(fixed), _norms(target)
         records = len(fixed) + 1
         for t in range(steps):
             e = (w @ fixed.T).sigmoid_().sub_(first[:-m])
-            e *= _scale(e.abs() * length, clip)
+            e *= _scale(e.abs() * norms, clip)
             last = torch.sigmoid((w * target).sum(1)) - first[-m:]
-            last *= _scale(last.abs() * own, clip)
+            last *= _scale(last.abs() * target_norms, clip)
             total = torch.addmm(last[:, None] * target, e, fixed)
             w = adam(w, _noised(learner, total, noise(t)) / records)
         return w
@@ -94,8 +94,8 @@ def vmap_grad(learner: Learner) -> Rival:
         m, out = len(start), []
         drawn = [noise(t) for t in range(steps)]
         for i in range(m):
-            own = slice(len(x) - m + i, len(x) - m + i + 1)
-            z, label = (torch.cat([a[:-m], a[own]]) for a in (x, (y == 0).float()))
+            place = slice(len(x) - m + i, len(x) - m + i + 1)
+            z, label = (torch.cat([a[:-m], a[place]]) for a in (x, (y == 0).float()))
             w, adam = start[i], _Adam(learner)
             for t in range(steps):
                 g = each(w, z, label)

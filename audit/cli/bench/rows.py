@@ -101,8 +101,8 @@ def models(group: str, activity: Activity) -> Iterator[Row]:
                 ours = rivals.weights(run())[: len(theirs)]
                 gap = rivals.gap(ours, theirs, rivals.start(learner))
             counted = _intensity(learner, root, data, tile)
-        of = operations_of(learner), counted, rate / slow, gap
-        yield Row(group, name, "models", rate, *of)
+        facts = operations_of(learner), counted, rate / slow, gap
+        yield Row(group, name, "models", rate, *facts)
     if group == "linear":
         with activity("linear: glm"):
             engine, few = Engine(Lanes(subject.tile)), _first(everyone, subject.tile)
@@ -133,10 +133,10 @@ def torch_rivals(group: str, activity: Activity) -> Iterator[Row]:
             ours = _swept(learner, root, _first(data, count), engine)
             theirs = rival(*given, noise).numpy()
             gap = rivals.gap(rivals.weights(ours), theirs, start)
-            own = pytorch.own_noise(count, len(start))
-            rate = count / fastest(partial(rival, *given, own), 5)
-        of = operations_of(learner), None, rate / slow, gap
-        yield Row(group, name, "models", rate, *of)
+            fresh = pytorch.own_noise(count, len(start))
+            rate = count / fastest(partial(rival, *given, fresh), 5)
+        facts = operations_of(learner), None, rate / slow, gap
+        yield Row(group, name, "models", rate, *facts)
 
 
 def accounting(group: str, activity: Activity) -> Iterator[Row]:
@@ -184,8 +184,8 @@ def inversion(group: str, activity: Activity) -> Iterator[Row]:
 
     def one(key: jax.Array, z: Examples) -> jax.Array:
         update = jax.grad(task.loss)(params, z)
-        seen = Observation(params=params, update=update, label=z.y)
-        return attack.guess(state, key, seen)
+        observation = Observation(params=params, update=update, label=z.y)
+        return attack.guess(state, key, observation)
 
     run, keys = jax.jit(jax.vmap(one)), jax.random.split(jax.random.key(2), IMAGES)
     with activity(f"{group}: gradient_inversion"):
@@ -206,18 +206,18 @@ def scoring(group: str, activity: Activity) -> Iterator[Row]:
     label = rng.integers(0, 10, CANDIDATES).astype(np.int32)
     task = SUBJECTS["mlp"].task
     attack, nobody = registry.find("attack", "lira")(task), draw(pool, rng, 10)
-    told = Knowledge(
+    knowledge = Knowledge(
         task, nobody, np.arange(pool), shadows=Shadows(member, label, signals)
     )
     target = jax.tree.map(lambda a: a[0], signals)
 
     @jax.jit
     def scored(state: Any, key: jax.Array) -> jax.Array:
-        seen = base.observe(attack.threat_model, label=label, signals=target)
-        return attack.guess(state, key, seen)
+        observation = base.observe(attack.threat_model, label=label, signals=target)
+        return attack.guess(state, key, observation)
 
     def run() -> Any:
-        state, _ = attack.fit(jax.random.key(0), told)
+        state, _ = attack.fit(jax.random.key(0), knowledge)
         return jax.block_until_ready(scored(state, jax.random.key(1)))
 
     with activity(f"{group}: lira"):

@@ -98,8 +98,8 @@ def operations(task: Task, records: int = 1) -> float:
     else:
         positions = task.dense.positions or (1,) * len(task.dense.layers)
         layers = [
-            (of["kernel"].shape, "bias" in of, times)
-            for of, times in zip(_layers(task, shapes), positions, strict=True)
+            (layer["kernel"].shape, "bias" in layer, times)
+            for layer, times in zip(_layers(task, shapes), positions, strict=True)
         ]
     total = 0
     for i, ((*inputs, outputs), biased, times) in enumerate(layers):
@@ -113,10 +113,10 @@ def _layers(task: Task, tree: Any) -> list[Any]:
     assert task.dense is not None
     layers = []
     for path in task.dense.layers:
-        of = tree
+        layer = tree
         for name in path if isinstance(path, tuple) else (path,):
-            of = of[name]
-        layers.append(of)
+            layer = layer[name]
+        layers.append(layer)
     return layers
 
 

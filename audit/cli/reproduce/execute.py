@@ -83,9 +83,8 @@ def on_a_cluster(
 
     pending: dict[str, Job] = {}  # several tables may be read from one run
     for plan, run in order:
-        budget = getattr(plan.expected.runs[run], plan.budget)
-        waits = until is None and budget.device == "gpu" and not _gpu()
-        if waits or kept(plan, run, (pages or {}).get(plan.name)) is not None:
+        made = kept(plan, run, (pages or {}).get(plan.name))
+        if made is not None or _waits_for_gpu(plan, run, until):
             continue
         for job in plan.jobs[run][plan.budget]:
             if allowance.finished(job.scenario, runs) is None:
@@ -146,8 +145,7 @@ def _made(
     if None in done and (missing := allowance.no_data(jobs[0].scenario)):
         say(f"not run: {run}: {missing}")
         return Outcome([], [_record(run, jobs[0], f"not run: {missing}")], missing)
-    device = getattr(plan.expected.runs[run], plan.budget).device
-    if None in done and device == "gpu" and not _gpu() and until is None:
+    if None in done and _waits_for_gpu(plan, run, until):
         # what stands in proves that the path works, and is compared with nothing
         missing = f"{allowance.missing(jobs[0].scenario)}; a smoke run stood in"
         if not stand_in:
@@ -196,6 +194,12 @@ def _one(
         return None, f"failed: {failures} of its trials"
     card = allowance.finished(job.scenario, runs)
     return card, None if card else "failed: it left no scorecard"
+
+
+def _waits_for_gpu(plan: Plan, run: str, until: float | None) -> bool:
+    """Return whether a run asks for a GPU that is not here, and may wait for one."""
+    device = getattr(plan.expected.runs[run], plan.budget).device
+    return device == "gpu" and until is None and not _gpu()
 
 
 def _gpu() -> bool:

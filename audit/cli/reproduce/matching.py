@@ -55,13 +55,13 @@ def log_capacities(card: Scorecard) -> dict[str, float]:
         return {}
     first = min(drawn)
     size = dimension(drawn[first], float(rows[first]["rdp2"]))
-    found = {d: capacity.von_mises_fisher(size, k) for d, k in drawn.items()}
+    capacities = {d: capacity.von_mises_fisher(size, k) for d, k in drawn.items()}
     for label, row in rows.items():
         if row.use == GAUSS:
             longest = GELU_OVERSHOOT if row["settings"]["clip"] == "soft" else 1.0
             radius = longest / row["settings"]["noise_multiplier"]
-            found[label] = capacity.gaussian(size, radius)
-    return found
+            capacities[label] = capacity.gaussian(size, radius)
+    return capacities
 
 
 def places(points: list[inversion.Point], cards: list[Scorecard]) -> list[Matched]:
@@ -70,7 +70,7 @@ def places(points: list[inversion.Point], cards: list[Scorecard]) -> list[Matche
     The error is that of the best search: the smallest mean over seeds.
     """
     capacities = {k: v for card in cards for k, v in log_capacities(card).items()}
-    found = []
+    matched = []
     for point in points:
         errors = [v for q, v in point.readings.items() if q.startswith("MSE")]
         if not errors or point.label not in capacities:
@@ -80,8 +80,8 @@ def places(points: list[inversion.Point], cards: list[Scorecard]) -> list[Matche
             "log Bayes capacity of one update, nats": capacities[point.label],
             "test accuracy": point.readings["accuracy"][0],
         }
-        found.append(Matched(point.label, point.use, x, *min(errors)))
-    return found
+        matched.append(Matched(point.label, point.use, x, *min(errors)))
+    return matched
 
 
 def table(groups: dict[str, list[Matched]], floors: dict[str, float]) -> str:
@@ -101,7 +101,7 @@ def table(groups: dict[str, list[Matched]], floors: dict[str, float]) -> str:
         for data, every in groups.items()
         for p in every
     ]
-    said = ["data", "matched by", "MSE, directional less Gaussian", "protects better"]
+    header = ["data", "matched by", "MSE, directional less Gaussian", "protects better"]
     return "\n\n".join(
         [
             "The gap is the mean, with its smallest and largest value, over what the "
@@ -109,7 +109,7 @@ def table(groups: dict[str, list[Matched]], floors: dict[str, float]) -> str:
             "logarithmic scale. Where it changes its sign neither noise is better, nor "
             "where no search errs less than who ignores the update and guesses the "
             f"class mean: {', '.join(f'{d} {number(v)}' for d, v in floors.items())}.",
-            grid(said, verdicts),
+            grid(header, verdicts),
             "![The same as a figure](matching.png)",
             grid(["data", "defense", *names, "MSE, best search"], rows),
         ]

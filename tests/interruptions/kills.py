@@ -1,4 +1,6 @@
-"""Kill a run again and again: `python -m tests.kills [KILLS] [SEED] [WORD ...]`.
+"""Kill a run again and again: `python -m tests.interruptions.kills`.
+
+KILLS, SEED and WORDS may follow, in this order.
 
 A run is killed by SIGKILL at a random moment, started again by the same command, killed
 again, until it ends. Its scorecard is then compared with that of a run that was left
@@ -94,8 +96,8 @@ def stage(lines):
     return "compile" if lines else "start"
 
 
-def workers(parent):
-    """Return the processes below another that compute tiles."""
+def workers(parent, task=b"ray::_tile"):
+    """Return the processes below another that compute tiles, or another task."""
     below = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -104,8 +106,8 @@ def workers(parent):
         except OSError:
             continue
         if above == parent:
-            below += [int(path.name)] if name.startswith(b"ray::_tile") else []
-            below += workers(int(path.name))
+            below += [int(path.name)] if name.startswith(task) else []
+            below += workers(int(path.name), task)
     return below
 
 
