@@ -268,15 +268,16 @@ def _factor(gram: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = jnp.arange(len(gram))
 
     def column(k: Any, carry: tuple) -> tuple:
-        rest, factor, spans = carry
-        new = rest[k, k] > _RANK
-        root = jnp.sqrt(jnp.where(new, rest[k, k], 1))
-        part = jnp.where(new & (rows >= k), rest[:, k] / root, 0)
-        rest = rest - part[:, None] * part
-        return rest, factor.at[:, k].set(part), spans.at[k].set(new)
+        columns, spans = carry  # a column of L is a row here, which memory favours
+        rest = gram[k] - columns[:, k] @ columns
+        new = rest[k] > _RANK
+        root = jnp.sqrt(jnp.where(new, rest[k], 1))
+        part = jnp.where(new & (rows >= k), rest / root, 0)
+        return columns.at[k].set(part), spans.at[k].set(new)
 
-    start = gram, jnp.zeros_like(gram), jnp.zeros(len(gram), bool)
-    return jax.lax.fori_loop(0, len(gram), column, start)[1:]
+    start = jnp.zeros_like(gram), jnp.zeros(len(gram), bool)
+    columns, spans = jax.lax.fori_loop(0, len(gram), column, start)
+    return columns.T, spans
 
 
 def _chi_square(key: jax.Array, freedom: Any, count: int) -> jax.Array:

@@ -1,12 +1,17 @@
-"""Draws of von Mises-Fisher vectors beside plain Gaussian ones, of LeNet-5's size."""
+"""Draws of von Mises-Fisher vectors beside plain Gaussian ones, alone and in a step."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from audit.accounting import vmf
+from audit.models import networks
+from audit.types import Examples, TrainingSet
+from tests.conftest import public
+from tests.games import worlds
 
-DRAWS, DIMENSION = 100, 61_706
+DRAWS, DIMENSION = 100, 61_706  # of LeNet-5
+BATCH = 256
 
 
 def gaussian(key, means):
@@ -33,3 +38,16 @@ def test_draws(benchmark, draw):
     out = benchmark.pedantic(made, rounds=20, warmup_rounds=2)
     benchmark.extra_info["mean square"] = float((out**2).mean())
     assert bool(jnp.isfinite(out).all())
+
+
+@pytest.mark.parametrize("defense", ["dpsgd", "dirdp_sgd"])
+def test_steps_of_a_large_network(benchmark, defense):
+    """Two steps of 1.9 million weights, Gaussian and directional."""
+    task = networks.mlp((28, 28, 1), 10, hidden=1024, layers=2, activation="relu")
+    x = jax.random.uniform(jax.random.key(1), (BATCH, *task.features))
+    data = TrainingSet(Examples(x, jnp.arange(BATCH) % task.classes), None)
+    learner = worlds.learner(task, defense, start=public(task), steps=2)
+    run = jax.jit(lambda key: learner.build().train(key, learner.side, data))
+    made = lambda: jax.block_until_ready(run(jax.random.key(0)))  # noqa: E731
+    release = benchmark.pedantic(made, rounds=5, warmup_rounds=1)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(release))
