@@ -42,6 +42,7 @@ class Probing:
     probes: int = 8  # per record and step
     every: int = 1  # steps of which one, drawn at random, stands for all of them
     lanczos: int = 0  # products for the spectral norm of each step; 0 = it is not read
+    released: bool = False  # whether the reading comes with the release of its run
 
 
 class Traced(NamedTuple):

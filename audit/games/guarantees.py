@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from audit.types import (
     Iterative,
     Minimiser,
     Readings,
+    Release,
     Splits,
     Task,
     TrainingSet,
@@ -68,6 +70,7 @@ class Guarantees(NamedTuple):
     rows: np.ndarray | None = None  # of the records accounted for; None = all
     arrays: Mapping[str, np.ndarray] = MappingProxyType({})  # more, for figures
     fields: Mapping[str, Any] = MappingProxyType({})  # more, of the card's row
+    releases: Any = None  # of the runs accounted for, where they are asked for
 
 
 def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
@@ -140,13 +143,20 @@ def _matrix_bound(matrix: Any) -> Bound:
 
 
 def in_turn(
-    key: Array, learner: Learner, table: Table, columns: Any = None
+    key: Array,
+    learner: Learner,
+    table: Table,
+    columns: Any = None,
+    *,
+    released: bool = False,
 ) -> Guarantees:
     """Account for every fixed record, as the target in one training set of them all.
 
     Or for some of them, drawn at random, where `Table.fisher` says how many. `columns`
     of a record are what eta is about, None = the whole record; with columns, bounds on
-    squared errors of the whole record are left out.
+    squared errors of the whole record are left out. If `released`, the runs accounted
+    for are those that are released, and come with it. Of one such run dFIL is the
+    information of its own steps, and probes are all its error.
     """
     fixed = table.problem.splits.fixed
     n, records = len(fixed.y), TrainingSet(fixed, None)
@@ -161,6 +171,7 @@ def in_turn(
     pilot = records, accounted[:: -(-len(accounted) // SAMPLE)]
     once: dict[str, Any] = {"engine": engine, "runs": 1}
     reading = TraceReading.planned(key, learner, table.fisher, *pilot, **once)
+    reading.keep_releases(released)
 
     def read(method: str) -> Any:
         """Return one reading of every record: [records, trajectories] each."""
@@ -177,10 +188,15 @@ def in_turn(
     readings, squared = _readings(learner, read), columns is None
     some = take(fixed, accounted)
     guarantees = of_readings(learner, readings, table, some, n, squared=squared)
+    if released and runs == 1:
+        error = reading.probed["probe_se"]
+    else:
+        error = _error(learner, readings[0], again)
     guarantees = guarantees._replace(
-        dfil_error=_error(learner, readings[0], again),
+        dfil_error=error,
         probed=reading.probed,
         rows=None if len(accounted) == n else accounted,
+        releases=reading.releases,
     )
     mechanism = learner.defense.mechanism
     if not isinstance(mechanism, Minimiser) or mechanism.anatomy is None:
@@ -222,6 +238,7 @@ class TraceReading:
     ) -> None:
         self.learner, self.wanted, self.how = learner, wanted, None
         self.probed: dict[str, float] = {}
+        self.releases: Release | None = None
         if probes is not None:
             more = wanted.every, wanted.lanczos
             self.how = Probing(wanted.estimator, probes, *more)
@@ -257,6 +274,17 @@ class TraceReading:
         needed = MARGIN * PILOT * (pilot.probed["probe_se"] / wanted.error) ** 2
         return TraceReading(learner, wanted, max(2, math.ceil(needed)))
 
+    def keep_releases(self, wanted: bool) -> None:
+        """Ask for the releases of the runs that are read from now on, or do not.
+
+        Raises:
+          UserError: with the defaults of `fisher`, of readings that are not estimated.
+        """
+        if self.how is not None:
+            self.how = replace(self.how, released=wanted)
+        elif wanted:
+            raise UserError("fisher: by its defaults no release is kept; set probes")
+
     def __call__(
         self, method: str, key: Array, data: TrainingSet, *rows: Any, **more: Any
     ) -> Any:
@@ -270,6 +298,8 @@ class TraceReading:
             return fisher(method, key, self.learner, data, *rows, **more), None
         more["precise"] = self.wanted.precision == "double"
         read = fisher(method, key, self.learner, data, *rows, self.how, **more)
+        if self.how.released:
+            read, self.releases = read
         trace, variance = read.trace.mean(0), read.variance.sum(0)
         error = np.sqrt(variance) / len(read.trace)
         if read.trace.shape[-1] == 1:  # a record per lane

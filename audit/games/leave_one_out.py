@@ -8,23 +8,33 @@ releases is many guesses, so they are scored where they are made and never store
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from audit.config.compose import Scenario
 from audit.engine.precision import double
 from audit.engine.shadow import Learner
+from audit.errors import UserError
 from audit.games import base, controls, guarantees, scoring
-from audit.games.base import Game, Result, Runs, Table, take
+from audit.games.base import Game, Result, Runs, Table, Trainings, take
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
 from audit.scorecard.view import Column, Line, View, bound_column
 from audit.statistics import metrics
-from audit.types import Attack, Examples, Minimiser, Objective, Release, TrainingSet
+from audit.types import (
+    Attack,
+    Examples,
+    Iterative,
+    Minimiser,
+    Objective,
+    Release,
+    TrainingSet,
+)
 
 ROWS = 256  # records guessed together
 RUNS = 32  # releases whose totals are taken together
@@ -32,23 +42,73 @@ PICTURES = 300  # records whose first guess is judged as an image
 SAME = 2  # runs that show that nothing differs between them
 
 
-def leave_one_out() -> Game:
-    """Rebuild every record of one training set in turn, all the others known."""
+def leave_one_out(*, trajectories: Literal["fresh", "released"] = "fresh") -> Game:
+    """Rebuild every record of one training set in turn, all the others known.
+
+    Args:
+      trajectories: along which dFIL is read: those of runs drawn anew, from the law of
+        the releases, or those of the releases themselves, trained and accounted for at
+        once. Long runs cost half as much by the latter.
+    """
+    accounted = trajectories == "released"
     return Game(
         goal="reconstruction",
         grants=base.granting("label", "init", "public", "objective"),
-        release=release,
-        # trajectories are drawn anew, from the law of the runs
-        account=lambda key, runs, table: guarantees.in_turn(key, runs.learner, table),
+        release=release_accounted if accounted else release,
+        account=account,
         play=play,
         view=VIEW,
         floor="class_mean",
+        check=check_released if accounted else None,
         sizes=base.in_turn,
+        trainings=_accounted_alone if accounted else None,
         squared_error=True,
     )
 
 
-def release(key: Array, learner: Learner, table: Table) -> Runs[None]:
+def check_released(scenario: Scenario) -> None:
+    """Refuse settings by which releases cannot be accounted for while they are trained.
+
+    Raises:
+      UserError: naming the setting.
+    """
+    spec, where = scenario.spec, "trajectories=released"
+    if spec.runs != spec.accounting_runs:
+        raise UserError(
+            f"{where}: the runs accounted for are the releases, so that runs="
+            f"{spec.runs} and accounting_runs={spec.accounting_runs} must be equal"
+        )
+    if spec.fisher.precision != "single":
+        raise UserError(
+            f"{where}: releases are trained in single precision; set "
+            f"fisher.precision=single"
+        )
+    if spec.fisher.every != 1 and spec.runs == 1:
+        raise UserError(
+            f"{where}: fisher.every={spec.fisher.every} has an error that one run does "
+            f"not tell; leave it at 1, and take fewer fisher.records"
+        )
+
+
+def _accounted_alone(table: Table) -> Trainings:
+    return Trainings({"target": 0}, {"accounting": table.trajectories})
+
+
+def account(key: Array, runs: Runs, table: Table) -> Guarantees:
+    """Account for every fixed record, unless that was done while it was trained on."""
+    return runs.evidence or guarantees.in_turn(key, runs.learner, table)
+
+
+def release_accounted(key: Array, learner: Learner, table: Table) -> Runs:
+    """Train on all fixed records and account for them at once, where there is dFIL."""
+    steps = isinstance(learner.defense.mechanism, Iterative)
+    if not steps or learner.defense.fisher is None:
+        return release(key, learner, table)
+    limits = guarantees.in_turn(key, learner, table, released=True)
+    return Runs(learner, limits.releases, limits, alike=table.runs)
+
+
+def release(key: Array, learner: Learner, table: Table) -> Runs:
     """Train on all fixed records, `runs` times with fresh noise; once without noise."""
     records = TrainingSet(table.problem.splits.fixed, None)
     differ = "noiseless" not in learner.defense.traits

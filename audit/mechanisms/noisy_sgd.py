@@ -212,7 +212,10 @@ def _drawn(steps: int, every: int) -> np.ndarray:
 
 
 def _fisher(mechanism: Iterative) -> Stepwise:
-    """Return `Defense.fisher`; with settings for what is estimated, of `Traced`."""
+    """Return `Defense.fisher`; with settings for what is estimated, of `Traced`.
+
+    With `Probing.released`, of `Traced` and the `Release` of the run that is read.
+    """
 
     def fisher(
         key: jax.Array,
@@ -225,6 +228,9 @@ def _fisher(mechanism: Iterative) -> Stepwise:
         read = step_traces(mechanism, key, data, rows, probing)
         assert read is not None  # there is noise, and the query is smooth
         loop = _along(mechanism, key, side, data, read, probing.every)
+        if probing.released:
+            both = lambda carry: (carry[1], Release(carry[0].params))  # noqa: E731
+            return loop._replace(last=both)
         if how is not None:
             return loop
         return loop._replace(last=lambda carry: loop.last(carry).trace)

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from audit.accounting.traces import Probing
+from audit.config import compose, hydra_app
 from audit.config.schema import FisherReading
+from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import guarantees, rows
+from audit.games.leave_one_out import leave_one_out
 from audit.mechanisms.noisy_sgd import _drawn
 from audit.mechanisms.query import Side
 from audit.models import networks
+from audit.rng import stream
 from audit.types import TrainingSet
 from tests.conftest import records
 from tests.games import worlds
@@ -105,6 +109,65 @@ def test_auto_meets_its_error(closed):
     spread = np.median(np.abs(got.dfil / closed - 1)) / 0.6745
     assert abs(np.log(spread / probed["probe_se"])) < 4 * 0.2
     assert rows._dfil(got)["relative_se"] > 0
+
+
+def play_released(**words):
+    """Return the runs of DP-SGD that are accounted for while they are trained."""
+    defense = worlds.learner(PROBED, "dpsgd", **SETTINGS | {"learning_rate": 1.0})
+    fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
+    table = worlds.table(worlds.problem(PROBED, fixed, pool))
+    words = {"precision": "single"} | words
+    runs = words.pop("runs", 1)
+    table = table._replace(runs=runs, trajectories=runs, fisher=FisherReading(**words))
+    game = leave_one_out(trajectories="released")
+    return game, game.release(KEY, defense, table), table
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_releases_are_those_of_the_runs_accounted_for(runs):
+    """They are what `train` returns of these keys, and dFIL is that of the runs."""
+    game, played, table = play_released(runs=runs, records=15)
+    train = shadow.sweep(
+        "train", played.learner, stream(KEY, "fisher"),
+        TrainingSet(table.problem.splits.fixed, None), engine=worlds.ENGINE, runs=runs,
+    )  # fmt: skip
+    for ours, theirs in zip(
+        *map(jax.tree.leaves, (played.releases, train)), strict=True
+    ):
+        assert ours.shape[0] == runs
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    limits = game.account(KEY, played, table)
+    fresh = guarantees.in_turn(KEY, played.learner, table)
+    np.testing.assert_allclose(limits.dfil, fresh.dfil, rtol=1e-6)
+    if runs == 1:
+        assert limits.dfil_error == limits.probed["probe_se"] > 0
+    else:
+        assert limits.dfil_error == pytest.approx(fresh.dfil_error, rel=1e-6)
+
+
+def test_a_defense_without_dfil_is_trained_as_ever():
+    game, _, table = play_released()
+    sgd = worlds.learner(PROBED, "sgd", learning_rate=1.0, steps=2)
+    runs = game.release(KEY, sgd, table)
+    assert runs.evidence is None
+    assert game.account(KEY, runs, table).dfil is None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["runs=2"], "runs=2 and accounting_runs=1 must be equal"),
+        (["fisher.precision=double"], "set fisher.precision=single"),
+        (
+            ["fisher.every=10"],
+            "fisher.every=10 has an error that one run does not tell",
+        ),
+    ],
+)
+def test_releases_that_cannot_be_accounted_for_are_refused(words, says):
+    scenario = ["scenario=private_cnn_cifar10", "data=mnist5k", *words]
+    with pytest.raises(UserError, match=says):
+        compose.play(hydra_app.composed(scenario)[0])
 
 
 def test_each_stretch_of_steps_has_one_that_stands_for_it():
