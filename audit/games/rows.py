@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -14,11 +16,14 @@ from audit.config.compose import Entry, Scenario
 from audit.engine.shadow import Learner
 from audit.games.base import Problem, Runs, Trial, is_oracle, take
 from audit.games.guarantees import STATISTICS, Guarantees
+from audit.models import dense
 from audit.scorecard import flags
 from audit.scorecard.flags import Measured
 from audit.statistics import metrics
 from audit.types import Bound, Release, Splits
 
+TOGETHER = 256  # releases, at most, that are scored at once
+HELD = 2**26  # numbers that layers take in, of all records scored at once: 256 MiB
 MANY_CLASSES = 100  # from which on the ten likeliest classes are looked at too
 PEOPLE = {"lfw"}  # data sets whose pictures stay out of arrays, hence of figures
 EXTREMES = 8  # records with the smallest and the largest loss whose images are kept
@@ -48,13 +53,14 @@ def utility(runs: Runs, splits: Splits) -> dict[str, Any] | None:
     if learner.defense.predict is None:
         return None
     models = len(jax.tree.leaves(runs.releases)[0])
-    parts = [take(runs.releases, slice(i, i + 256)) for i in range(0, models, 256)]
+    some = min(models, TOGETHER)
+    parts = [take(runs.releases, slice(i, i + some)) for i in range(0, models, some)]
 
     def each(measure: Callable) -> np.ndarray:
         many = jax.jit(jax.vmap(measure, (None, 0, None, None)))
         return np.concatenate([many(learner.side, part, x, y) for part in parts])
 
-    name, score = ("accuracy" if learner.task.classes else "r2"), quality(learner)
+    name, score = ("accuracy" if learner.task.classes else "r2"), quality(learner, some)
     scores = each(score)
     measured = {
         name: float(scores.mean()),
@@ -63,16 +69,19 @@ def utility(runs: Runs, splits: Splits) -> dict[str, Any] | None:
         "test": len(y),
     }
     if learner.task.classes >= MANY_CLASSES:
-        measured["top10"] = float(each(top10(learner)).mean())
+        measured["top10"] = float(each(top10(learner, some)).mean())
     if runs.noiseless is not None:
         plain = jax.jit(score)(learner.side, runs.noiseless, x, y)
         measured["noiseless"] = float(plain)
     return measured
 
 
-def quality(learner: Learner) -> Callable:
-    """Return (side, Release, x [m], y [m]) -> accuracy, or R^2 of numbers."""
-    predict: Any = learner.defense.predict
+def quality(learner: Learner, models: int = 1) -> Callable:
+    """Return (side, Release, x [m], y [m]) -> accuracy, or R^2 of numbers.
+
+    So many `models` are vmapped over.
+    """
+    predict = _predict(learner, models)
 
     def accuracy(side: Any, release: Release, x: Any, y: Any) -> Array:
         return (predict(side, release, x).argmax(-1) == y).mean()
@@ -84,15 +93,38 @@ def quality(learner: Learner) -> Callable:
     return accuracy if learner.task.classes else r2
 
 
-def top10(learner: Learner) -> Callable:
+def top10(learner: Learner, models: int = 1) -> Callable:
     """Return (side, Release, x [m], y [m]) -> share with their class among 10."""
-    predict: Any = learner.defense.predict
+    predict = _predict(learner, models)
 
     def share(side: Any, release: Release, x: Any, y: Any) -> Array:
         best = jax.lax.top_k(predict(side, release, x), 10)[1]
         return (best == y[:, None]).any(1).mean()
 
     return share
+
+
+def _predict(learner: Learner, models: int) -> Callable:
+    """Return the defense's `predict` of any number of records, some of them at a time.
+
+    What a convolution takes in is many times as large as the record.
+    """
+    task, predict = learner.task, learner.defense.predict
+    assert predict is not None
+    numbers = math.prod(task.features)
+    if task.dense is not None and task.dense.convolutional:
+        params = jax.eval_shape(task.init, jax.random.key(0))
+        numbers = dense.patches(task.dense, params)
+    block = max(1, HELD // (numbers * models))
+
+    def in_blocks(side: Any, release: Release, x: Array) -> Array:
+        if len(x) <= block:
+            return predict(side, release, x)
+        rows = jnp.arange(len(x) + -len(x) % block).reshape(-1, block) % len(x)
+        each = jax.lax.map(lambda some: predict(side, release, x[some]), rows)
+        return each.reshape(-1, *each.shape[2:])[: len(x)]
+
+    return in_blocks
 
 
 def defense_row(

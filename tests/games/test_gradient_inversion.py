@@ -133,6 +133,7 @@ def test_ten_likeliest_classes_are_looked_at_where_there_are_many():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 106)), rng.integers(0, 106, 200)
     identity = SimpleNamespace(predict=lambda side, release, x: x)
-    learner = SimpleNamespace(defense=identity)
+    task = SimpleNamespace(features=(106,), dense=None)
+    learner = SimpleNamespace(defense=identity, task=task)
     want = ((x > x[np.arange(200), y][:, None]).sum(1) < 10).mean()
     assert float(rows.top10(learner)(None, None, x, y)) == pytest.approx(want)

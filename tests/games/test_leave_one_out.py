@@ -11,12 +11,12 @@ from attacks.glm_attack import glm_attack
 from attacks.glm_attack_clamped import glm_attack_clamped
 from audit.config import registry
 from audit.engine import shadow
-from audit.games import base, guarantees
+from audit.games import base, guarantees, rows
 from audit.games.base import Runs, take
 from audit.games.leave_one_out import BlockScores, _decomposed, leave_one_out
 from audit.games.reconstruction import reconstruction
 from audit.mechanisms.glm import information_loss, losses
-from audit.models import networks
+from audit.models import dense, networks
 from audit.types import Release, ThreatModel, TrainingSet
 from tests.conftest import double, records
 from tests.games import worlds
@@ -174,6 +174,23 @@ def test_the_join_game_hands_it_out_as_well():
     glm = defense("glm", intercept=True)
     played = worlds.play(reconstruction(), glm_attack(TASK), glm, table)
     assert played.arrays["mse"].max() < 1e-18
+
+
+def test_test_records_are_scored_in_blocks_that_memory_holds(monkeypatch):
+    """At 7 of 20 at a time the last block is padded; the accuracy is the same."""
+    task = networks.lenet((16, 16, 1), 2)
+    test = records(20, (16, 16, 1), 2, seed=4)
+    table = worlds.table(worlds.problem(task, test, test), runs=3)
+    learner = worlds.learner(task, "sgd", learning_rate=1.0, steps=2)
+    runs = leave_one_out().release(KEY, learner, table)
+    releases = jax.tree.map(lambda a: np.repeat(a, 3, 0), runs.releases)
+    runs, splits = runs._replace(releases=releases), table.problem.splits
+    whole = rows.utility(runs, splits)
+    numbers = dense.patches(task.dense, jax.eval_shape(task.init, KEY))
+    monkeypatch.setattr(rows, "TOGETHER", 2)
+    monkeypatch.setattr(rows, "HELD", 2 * 7 * numbers)
+    assert rows.utility(runs, splits) == whole
+    assert 0 < whole["accuracy"] < 1
 
 
 # What is accounted --------------------------------------------------------------------

@@ -118,7 +118,7 @@ def dfil_extremes(card: Scorecard) -> Any:
         for rows in extremes(dfil, pictured)[::-1]:
             for axis, row in zip(next(lines), rows, strict=False):
                 common.image(axis, picture[at[row]])
-                text = f"{1 / dfil[row]:.3g}"
+                text = f"{1 / dfil[row]:.3g}" if dfil[row] else "inf"
                 axis.set_xlabel(text, fontsize=common.SMALL, labelpad=2)
     return figure
 
