@@ -135,13 +135,49 @@ def _run(words: list[str]) -> int:
     from audit.config.hydra_app import launch
 
     failures: list[int] = []
+    points: list[tuple[Scenario, str]] = []
+    launcher = any(word.startswith("hydra/launcher=") for word in words)
+    sweep = bool({"-m", "--multirun"} & set(words)) and not launcher
 
     def job(scenario: Scenario, replay: str) -> None:
         compose.play(scenario)  # refuses what the game cannot be played with
-        failures.append(_audit(scenario, f"python -m audit run {replay}"))
+        if sweep and scenario.spec.engine == "ray" and not scenario.spec.plan:
+            points.append((scenario, replay))
+        else:
+            failures.append(_audit(scenario, f"python -m audit run {replay}"))
 
     launch(words, job)
+    if points:
+        failures.append(_on_a_cluster(points))
     return int(any(failures))
+
+
+def _on_a_cluster(points: list[tuple[Scenario, str]]) -> int:
+    """Make the points of a sweep side by side; return how many were not finished.
+
+    Raises:
+      UserError: if two of them have one folder.
+    """
+    from audit.config import hydra_app, workspace
+    from audit.engine import trials
+    from audit.report import terminal
+    from audit.scorecard import card as cards
+
+    here: dict[str, tuple[trials.RemoteRun, Path]] = {}
+    for scenario, replay in points:
+        folder, _ = workspace.open_folder(scenario, RUNS)
+        if folder in (other for _, other in here.values()):
+            raise UserError(f"{folder}: two points of the sweep would write into it")
+        command = f"python -m audit run {hydra_app.on_one_machine(replay)}"
+        here[command] = trials.remote(command, scenario.lanes), folder
+    failed = 0
+    for i, ended in enumerate(trials.compute([run for run, _ in here.values()]), 1):
+        print(f"{i} of {len(here)}: {ended.words}", flush=True)
+        failed += ended.code != 0
+        if ended.code in (0, 1):  # 1: some trial failed, and the card says which
+            card = cards.load(here[ended.command][1])
+            print(f"{terminal.page(card, terminal.width())}\n", flush=True)
+    return failed
 
 
 def _audit(scenario: Scenario, command: str, until: float | None = None) -> int:

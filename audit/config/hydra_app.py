@@ -218,6 +218,13 @@ def _replay(config_dir: str | None) -> list[str]:
     return words + [w for f in plugins.named_folders() for w in ("--plugins", f)]
 
 
+def on_one_machine(replay: str) -> str:
+    """Return the words that replay a run on a cluster without one."""
+    words = shlex.split(replay)
+    kept = [word for word in words if word != "engine=ray"]
+    return quoted(kept if kept != words else [*words, "engine=local"])
+
+
 def quoted(words: list[str]) -> str:
     """Return words as a shell reads them."""
     plain = re.compile(r"[\w@%+=:,./\[\]-]+")  # lists of plain words need no quotes

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from audit.engine import cluster
 from audit.errors import UserError
+from audit.types import Lanes
 
 KEPT = ("AUDIT_DATA", "AUDIT_CACHE")  # of the caller's environment
 GRACE = 60  # seconds in which a command that is told to end saves its state
@@ -36,12 +37,24 @@ class RemoteRun(NamedTuple):
     memory: int  # bytes
 
 
+def remote(command: str, lanes: Lanes) -> RemoteRun:
+    """Return the run of a command whose tiles take the memory of `lanes`."""
+    return RemoteRun(command, int(lanes.memory_gib * 2**30))
+
+
 class Ended(NamedTuple):
     """How a run ended."""
 
     command: str
     code: int | None  # exit code; None = there was no time left
     last: str  # line that it printed
+
+    @property
+    def words(self) -> str:
+        """Say how, and which."""
+        how = {None: "no time left", 0: "finished"}
+        word = how.get(self.code, f"exit code {self.code}: {self.last}")
+        return f"{word}: {self.command}"
 
 
 def compute(trials: Sequence[RemoteRun], until: float | None = None) -> Iterator[Ended]:

@@ -188,6 +188,7 @@ def in_turn(
     readings, squared = _readings(learner, read), columns is None
     some = take(fixed, accounted)
     guarantees = of_readings(learner, readings, table, some, n, squared=squared)
+    error: float | None
     if released and runs == 1:
         error = reading.probed["probe_se"]
     else:

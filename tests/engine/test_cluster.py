@@ -165,14 +165,16 @@ def same_but_for_time(first, second):
 
 @pytest.mark.slow
 def test_a_sweep_of_the_command_line_on_ray(ray, capsys, monkeypatch, tmp_path):
-    sweeps, real = [], cluster._pickled
-    monkeypatch.setattr(cluster, "_pickled", lambda w: sweeps.append(w) or real(w))
+    """Its points are whole runs, side by side; one that fails costs no other."""
     monkeypatch.chdir(tmp_path)
-    printed(capsys, *SMALL, "engine=ray", "-m", "seed=0,1")
+    text = printed(capsys, *SMALL, "engine=ray", "-m", "seed=0,1")
+    assert "2 of 2: finished: python -m audit run scenario=calibration" in text
+    assert text.count("sum_inversion") >= 2  # of each point, its page
     there = sorted(path for path in tmp_path.glob("results/runs/*-digits-*"))
     (tmp_path / "results").rename(tmp_path / "ray")
     printed(capsys, *SMALL, "-m", "seed=0,1")
     assert len(there) == 2
-    assert len(sweeps) >= 2
     for folder in there:
         same_but_for_time(tmp_path / "ray" / "runs" / folder.name, folder)
+    words = *SMALL, "engine=ray", "out=one", "-m", "seed=0,1"
+    assert "two points of the sweep" in refused(capsys, *words)

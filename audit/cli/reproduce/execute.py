@@ -91,15 +91,10 @@ def on_a_cluster(
                 pending[job.command] = job
     jobs = [j for j in pending.values() if allowance.no_data(j.scenario) is None]
     say(f"{len(jobs)} runs on the cluster")
-    work = [
-        trials.RemoteRun(j.command, int(j.scenario.lanes.memory_gib * 2**30))
-        for j in jobs
-    ]
+    work = [trials.remote(j.command, j.scenario.lanes) for j in jobs]
     deadline = None if until is None else time.time() + until - time.monotonic()
     for i, ended in enumerate(trials.compute(work, deadline), 1):
-        how = {None: "no time left", 0: "finished"}
-        word = how.get(ended.code, f"exit code {ended.code}: {ended.last}")
-        say(f"{i} of {len(jobs)}: {word}: {ended.command}")
+        say(f"{i} of {len(jobs)}: {ended.words}")
 
 
 def kept(plan: Plan, run: str, earlier: Page | None) -> Outcome | None:
