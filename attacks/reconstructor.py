@@ -112,7 +112,7 @@ def reconstructor(
         first, *further = shadow_models.shards(
             stream(key, "shadow"), knowledge, pool, repeats
         )
-        left_out = hold_out(stream(key, "held"), source, held_out)
+        left_out = hold_out(source, held_out)
         # the mean of augmented copies is a blurred, worse guess
         original = (source == np.arange(len(source))) & ~left_out
         group = np.asarray(pool.y) if label else np.zeros(len(source), int)

@@ -75,7 +75,7 @@ def ridge(
         releases, rows = shadow_models.releases(
             stream(key, "shadow"), knowledge, pool, repeats
         )
-        left_out = hold_out(stream(key, "held"), source, held_out)[rows]
+        left_out = hold_out(source, held_out)[rows]
         original = (source == np.arange(len(source)))[rows]
         labels = np.asarray(pool.y)[rows]
         images = np.asarray(pool.x, np.float64).reshape(len(source), -1)[rows]
@@ -119,7 +119,7 @@ def ridge(
 
 
 class _Line(NamedTuple):
-    """The regression of one class at every penalty, by one singular decomposition."""
+    """The regression of one class at every penalty, by one decomposition."""
 
     centre: np.ndarray  # [p] mean standardised release of originals
     mean: np.ndarray  # [d] mean image of originals: that of augmented copies is blurred
@@ -130,11 +130,11 @@ class _Line(NamedTuple):
     @staticmethod
     def through(features: np.ndarray, images: np.ndarray, original: Any) -> _Line:
         """Return the regression of images [m, d] on features [m, p]."""
-        left, roots, axes = np.linalg.svd(features - features.mean(0), False)
-        products = roots[:, None] * (left.T @ (images - images.mean(0)))
+        away, m = features - features.mean(0), len(features)
+        values, vectors = np.linalg.eigh(away.T @ away / m)
+        products = vectors.T @ (away.T @ (images - images.mean(0)))
         centre, mean = features[original].mean(0), images[original].mean(0)
-        m = len(features)
-        return _Line(centre, mean, axes, roots**2 / m, products / m)
+        return _Line(centre, mean, vectors.T, np.maximum(values, 0), products / m)
 
     def slope(self, penalty: float) -> np.ndarray:
         """Return what a standardised weight adds to the image [p, d]."""

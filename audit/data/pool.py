@@ -32,13 +32,15 @@ def class_norms(knowledge: Knowledge, classes: int) -> Array:
     return jnp.stack([norms[y == label].mean() for label in range(classes)])
 
 
-def hold_out(key: Array, source: Any, share: float) -> np.ndarray:
+def hold_out(source: Any, share: float) -> np.ndarray:
     """Choose a share of the images to hold out; return which rows those are [m].
 
-    `source` [m] is the image of each row: copies of one image go together.
+    `source` [m] is the image of each row: copies of one image go together. They are the
+    same whatever the defense and the attack, so that programs of one shape are compiled
+    once.
     """
     images = np.unique(np.asarray(source))
-    order = np.asarray(jax.random.permutation(key, len(images)))
+    order = np.asarray(jax.random.permutation(jax.random.key(0), len(images)))
     return np.isin(source, images[order[: max(1, int(share * len(images)))]])
 
 

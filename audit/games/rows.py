@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -53,11 +54,11 @@ def utility(runs: Runs, splits: Splits) -> dict[str, Any] | None:
     if learner.defense.predict is None:
         return None
     models = len(jax.tree.leaves(runs.releases)[0])
-    some = min(models, TOGETHER)
+    some = -(-models // -(-models // TOGETHER))  # parts of one size, or nearly
     parts = [take(runs.releases, slice(i, i + some)) for i in range(0, models, some)]
 
     def each(measure: Callable) -> np.ndarray:
-        many = jax.jit(jax.vmap(measure, (None, 0, None, None)))
+        many = _of_each(measure)
         return np.concatenate([many(learner.side, part, x, y) for part in parts])
 
     name, score = ("accuracy" if learner.task.classes else "r2"), quality(learner, some)
@@ -81,7 +82,13 @@ def quality(learner: Learner, models: int = 1) -> Callable:
 
     So many `models` are vmapped over.
     """
-    predict = _predict(learner, models)
+    predict: Any = learner.defense.predict
+    return _quality(predict, _block(learner, models), bool(learner.task.classes))
+
+
+@functools.lru_cache(maxsize=16)  # one program for all defenses that predict alike
+def _quality(plain: Callable, block: int, classes: bool) -> Callable:
+    predict = _in_blocks(plain, block)
 
     def accuracy(side: Any, release: Release, x: Any, y: Any) -> Array:
         return (predict(side, release, x).argmax(-1) == y).mean()
@@ -90,12 +97,23 @@ def quality(learner: Learner, models: int = 1) -> Callable:
         error = predict(side, release, x)[:, 0] - y
         return 1 - (error**2).mean() / y.var()
 
-    return accuracy if learner.task.classes else r2
+    return accuracy if classes else r2
+
+
+@functools.lru_cache(maxsize=16)
+def _of_each(measure: Callable) -> Callable:
+    return jax.jit(jax.vmap(measure, (None, 0, None, None)))
 
 
 def top10(learner: Learner, models: int = 1) -> Callable:
     """Return (side, Release, x [m], y [m]) -> share with their class among 10."""
-    predict = _predict(learner, models)
+    predict: Any = learner.defense.predict
+    return _top10(predict, _block(learner, models))
+
+
+@functools.lru_cache(maxsize=16)
+def _top10(plain: Callable, block: int) -> Callable:
+    predict = _in_blocks(plain, block)
 
     def share(side: Any, release: Release, x: Any, y: Any) -> Array:
         best = jax.lax.top_k(predict(side, release, x), 10)[1]
@@ -104,18 +122,21 @@ def top10(learner: Learner, models: int = 1) -> Callable:
     return share
 
 
-def _predict(learner: Learner, models: int) -> Callable:
-    """Return the defense's `predict` of any number of records, some of them at a time.
+def _block(learner: Learner, models: int) -> int:
+    """Return how many records so many models are scored by at a time.
 
     What a convolution takes in is many times as large as the record.
     """
-    task, predict = learner.task, learner.defense.predict
-    assert predict is not None
+    task = learner.task
     numbers = math.prod(task.features)
     if task.dense is not None and task.dense.convolutional:
         params = jax.eval_shape(task.init, jax.random.key(0))
         numbers = dense.patches(task.dense, params)
-    block = max(1, HELD // (numbers * models))
+    return max(1, HELD // (numbers * models))
+
+
+def _in_blocks(predict: Callable, block: int) -> Callable:
+    """Return `predict` of any number of records, a block of them at a time."""
 
     def in_blocks(side: Any, release: Release, x: Array) -> Array:
         if len(x) <= block:

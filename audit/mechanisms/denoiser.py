@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -67,22 +68,25 @@ def fit(
     """
     classes, count = prior.kernels.shape[0], prior.kernels.shape[2]
     readings = jax.vmap(kernel_prior.reading)(prior, jnp.asarray(information))
-    init, draws = jax.random.split(key)
-    sizes = [count + 1, width, width, count]
-    layers = jax.vmap(lambda k: regressor.init(k, sizes, jnp.zeros(count)))(
-        jax.random.split(init, classes)
-    )
-    keys = jax.random.split(draws, (classes, steps))
+    init, later = jax.random.split(key)
+    sizes, zeros = (count + 1, width, width, count), jnp.zeros(count)
+    each = jax.vmap(lambda k: regressor.init(k, sizes, zeros))
+    layers = each(jax.random.split(init, classes))
+    keys = jax.random.split(later, (classes, steps))
     within = jnp.broadcast_to(jnp.array(amounts), (classes, 2))
     if float(readings.values.max()) * max(amounts) >= TOLD:
-        start = layers, keys, (prior, readings, within)
+        # in NumPy, where to take one class's part compiles nothing
+        draws = jax.random.key_data(keys)
+        start = jax.device_get((layers, draws, (prior, readings, within)))
 
         def of_class(c: int) -> Any:
-            mine = jax.tree.map(lambda a: a[c], start)
+            layers, draws, data = jax.tree.map(lambda a: a[c], start)
+            mine = layers, jax.random.wrap_key_data(draws), data
             return jax.block_until_ready(_trained(batch_size, learning_rate, *mine))
 
-        each = side_by_side(of_class, range(classes))
-        layers = jax.tree.map(lambda *a: jnp.stack(a), *each)
+        trained = side_by_side(of_class, range(classes))
+        stacked = jax.tree.map(lambda *a: np.stack(a), *jax.device_get(trained))
+        layers = jax.tree.map(jnp.asarray, stacked)
     network = Regressor(layers, jnp.ones(classes))
     return Denoiser(network, readings.values.sum(1), within)
 

@@ -75,7 +75,7 @@ def _of_arrays(
 ) -> tuple[KernelPrior, np.ndarray]:
     images, labels, sources = pool.arrays
     source, y = np.asarray(sources), np.asarray(labels)
-    left_out = hold_out(jax.random.key(0), source, held_out)
+    left_out = hold_out(source, held_out)
     original = source == np.arange(len(source))
     x = np.asarray(images, np.float32).reshape(len(y), -1)
     rows = [(y == label) & ~left_out for label in range(classes)]
@@ -172,12 +172,15 @@ def blend(prior: KernelPrior, means: Any, images: Any) -> tuple[np.ndarray, floa
         return np.eye(means.shape[1], dtype=np.float32)[0], float("nan")
     truth = np.asarray(images, float) - np.asarray(prior.mean + prior.blur)
     s, means = truth @ np.asarray(prior.basis, float).T, np.asarray(means, float)
-    flat = means.transpose(0, 2, 1).reshape(-1, means.shape[1])
-    # what lies outside V is no matter, and R of the rows' QR has their least squares
-    rows: Any = np.linalg.qr(np.column_stack([flat, s.reshape(-1)]), mode="r")
-    weights = optimize.nnls(rows[:, :-1], rows[:, -1])[0]
-    guess = np.einsum("w,mwk->mk", weights, means) @ np.asarray(prior.basis, float)
-    return weights.astype(np.float32), float(((guess - truth) ** 2).mean())
+    # what lies outside V is no matter, and a root of the products replaces the rows
+    columns = np.vstack(
+        [means.transpose(1, 0, 2).reshape(means.shape[1], -1), s.ravel()]
+    )
+    values, vectors = np.linalg.eigh(columns @ columns.T)
+    rows = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+    weights, left = optimize.nnls(rows[:, :-1], rows[:, -1])
+    outside = (truth**2).sum() - (s**2).sum()  # V is orthonormal
+    return weights.astype(np.float32), float((outside + left**2) / truth.size)
 
 
 def image(prior: KernelPrior, weights: Any, means: Any) -> Array:

