@@ -55,7 +55,7 @@ def ridge(
     Without noise a release determines most of the image, and does so nearly linearly:
     a linear map that is solved for exactly then beats a network that is trained. With
     noise the penalty that is best on held-out images shrinks the map; `matched_filter`
-    is stronger there.
+    is stronger there. With that penalty the map is solved for again, on all images.
 
     Args:
       task: what was learnt; gives the image shape and the classes.
@@ -94,8 +94,9 @@ def ridge(
                 for penalty in PENALTIES
             ]
             best = int(np.argmin(errors))
-            slope = line.slope(PENALTIES[best])
-            return line.centre, line.mean, slope, float(PENALTIES[best]), errors[best]
+            whole = _Line.through(features[mine], images[mine], original[mine])
+            slope = whole.slope(PENALTIES[best])
+            return whole.centre, whole.mean, slope, float(PENALTIES[best]), errors[best]
 
         *fits, penalties, errors = zip(
             *side_by_side(of_class, range(task.classes)), strict=True

@@ -15,6 +15,6 @@ def double(tree: Any) -> Any:
 
     def cast(a: Any) -> np.ndarray:
         a = np.asarray(a)
-        return a.astype(kind) if a.dtype.kind == "f" else a
+        return a.astype(kind, copy=False) if a.dtype.kind == "f" else a
 
     return jax.tree.map(cast, tree)
