@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -139,14 +140,24 @@ def _run(words: list[str]) -> int:
     launcher = any(word.startswith("hydra/launcher=") for word in words)
     sweep = bool({"-m", "--multirun"} & set(words)) and not launcher
 
-    def job(scenario: Scenario, replay: str) -> None:
-        compose.play(scenario)  # refuses what the game cannot be played with
-        if sweep and scenario.spec.engine == "ray" and not scenario.spec.plan:
-            points.append((scenario, replay))
-        else:
-            failures.append(_audit(scenario, f"python -m audit run {replay}"))
+    with contextlib.ExitStack() as stack:
+        shared = None
+        if launcher:  # its processes do not share a list with this one
+            RUNS.mkdir(parents=True, exist_ok=True)
+            shared = stack.enter_context(tempfile.TemporaryDirectory(dir=RUNS))
 
-    launch(words, job)
+        def job(scenario: Scenario, replay: str) -> None:
+            compose.play(scenario)  # refuses what the game cannot be played with
+            if sweep and scenario.spec.engine == "ray" and not scenario.spec.plan:
+                points.append((scenario, replay))
+                return
+            failures.append(_audit(scenario, f"python -m audit run {replay}"))
+            if shared is not None and failures[-1]:
+                tempfile.mkstemp(dir=shared)
+
+        launch(words, job)
+        if shared is not None and any(Path(shared).iterdir()):
+            failures.append(1)
     if points:
         failures.append(_on_a_cluster(points))
     return int(any(failures))

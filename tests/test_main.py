@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import CellType, FunctionType, SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -274,3 +274,22 @@ def test_unwritable_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_audit", opens)
     line = refused(capsys, *RUN, f"out={blocked}/below")
     assert f"cannot write out={blocked}/below" in line
+
+
+def test_failed_trials_of_other_processes_are_counted(monkeypatch, tmp_path):
+    """A launcher's jobs are copies: what they append to a list is not seen here."""
+
+    def launch(words, job):
+        inside = [cell.cell_contents for cell in job.__closure__]
+        cells = [CellType(v[:] if isinstance(v, list) else v) for v in inside]
+        copied = FunctionType(job.__code__, job.__globals__, closure=tuple(cells))
+        copied(words[-1], "")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hydra_app, "launch", launch)
+    monkeypatch.setattr(compose, "play", lambda scenario: None)
+    monkeypatch.setattr(cli, "_audit", lambda scenario, command: int(scenario))
+    words = "run", "scenario=calibration", "-m", "hydra/launcher=joblib"
+    assert call(*words, "1") == 1
+    assert call(*words, "0") == 0
+    assert not list((tmp_path / "results/runs").iterdir())
