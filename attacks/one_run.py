@@ -1,4 +1,4 @@
-"""Many canaries in one run: losses of members have fallen (Steinke et al. 2023)."""
+"""Canaries' losses under released parameters: members' fall (Steinke et al. 2023)."""
 
 from __future__ import annotations
 

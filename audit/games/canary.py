@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -57,10 +58,19 @@ POINTS = 200  # of a stored ROC
 class Canaries(Section):
     """What is planted; see `mechanisms.canaries.plant`."""
 
-    kind: Literal["gradient", "input"] = "gradient"
+    kind: Literal["gradient", "input", "blank"] = "gradient"
     count: Count = 1  # in one run
     norm: Positive = 1000.0  # of a gradient canary's gradient, before the clip
     audits: Count = 1  # independent repetitions; the first is the row
+
+
+class Worlds(NamedTuple):
+    """Runs of both worlds, made for the attacks that are shown them."""
+
+    canary: Examples  # [1, ...]
+    shape: tuple[int, int, int]  # audits, 2, runs; with the canary first
+    ratios: Callable[[], np.ndarray]  # log-likelihood ratios of `shape`
+    parameters: Callable[[], Any]  # released ones, leading axis all runs in this order
 
 
 class Bits(NamedTuple):
@@ -181,14 +191,11 @@ def fits(canaries: Canaries, learner: Learner, table: Table) -> None:
 
 def two_worlds(
     canaries: Canaries, key: Array, learner: Learner, table: Table
-) -> Runs[np.ndarray | None]:
-    """Make `runs` transcripts of each world, for every audit; keep what they say.
+) -> Runs[Worlds]:
+    """Make models for the utility, and `runs` runs of each world for every audit.
 
-    The ratio of every run is folded step by step inside the run: no transcript exists.
-
-    Returns:
-      Models for the utility, and log-likelihood ratios [audits, 2, runs], the world
-      with the canary first; None where noise has no density.
+    Of attackers who see transcripts the ratio of every run is folded step by step
+    inside the run: no transcript exists.
     """
     canary, audits = planted(canaries, table.problem), canaries.audits
     fixed, engine = table.problem.splits.fixed, table.engine
@@ -200,34 +207,59 @@ def two_worlds(
 
     some, few = records(np.ones(MODELS, bool)), base.few(engine, MODELS)
     releases = base.train("models", key, learner, some, engine=few)
-    if learner.defense.log_likelihood is None:
-        return Runs(learner, releases, None)
-    key, what = stream(key, "transcripts"), f"{learner.label}: transcripts"
     together = min(audits, max(1, TOGETHER // (2 * table.runs)))
-    engine.report(what, 0, audits)
-    ratios, quiet = [], engine._replace(report=base.silent)
-    for start in range(0, audits, together):
-        number = min(together, audits - start)
-        both = records(np.tile(np.repeat([True, False], table.runs), number))
-        run_key = jax.random.fold_in(key, start)
-        each = sweep("log_likelihood", learner, run_key, both, canary, engine=quiet)
-        ratios.append(each[:, 0].reshape(number, 2, table.runs))
-        engine.report(what, start + number, audits)
-    return Runs(learner, releases, np.concatenate(ratios))
+    quiet = engine._replace(report=base.silent)
+
+    def each(method: str, name: str, *more: Any) -> list[Any]:
+        """Return what a method gives of all runs, of some audits at a time."""
+        root, what = stream(key, name), f"{learner.label}: {name}"
+        engine.report(what, 0, audits)
+        parts = []
+        for start in range(0, audits, together):
+            number = min(together, audits - start)
+            both = records(np.tile(np.repeat([True, False], table.runs), number))
+            run_key = jax.random.fold_in(root, start)
+            parts.append(sweep(method, learner, run_key, both, *more, engine=quiet))
+            engine.report(what, start + number, audits)
+        return parts
+
+    shape = audits, 2, table.runs
+
+    def ratios() -> np.ndarray:
+        parts = each("log_likelihood", "transcripts", canary)
+        return np.concatenate(parts)[:, 0].reshape(shape)
+
+    def parameters() -> Any:
+        parts = each("train", "released models")
+        return jax.tree.map(lambda *a: np.concatenate(a), *parts).params
+
+    worlds = Worlds(canary, shape, functools.cache(ratios), functools.cache(parameters))
+    return Runs(learner, releases, worlds)
 
 
 def tell_apart(
-    key: Array, attack: Attack, runs: Runs, limits: Guarantees, table: Table
+    key: Array, attack: Attack, runs: Runs[Worlds], limits: Guarantees, table: Table
 ) -> Result:
     """Let one attack score every run of both worlds; return what that proves."""
-    ratios, model = runs.evidence, attack.threat_model
-    assert ratios is not None, "an attack on transcripts assumes noise with a density"
+    worlds, model = runs.evidence, attack.threat_model
     state, diagnostics = base.fitted(key, attack, runs.learner, table)
-    keys = jax.random.split(stream(key, "guess"), ratios.size)
-    guess = jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
-    scores = guess(state, keys, base.observe(model, ratios=ratios.reshape(-1)))
-    scores = np.asarray(scores, float).reshape(ratios.shape)
-    return proved_by_worlds(scores, claim(runs, limits, table, 1), diagnostics)
+    keys = jax.random.split(stream(key, "guess"), math.prod(worlds.shape))
+    shown: dict[str, Any] = {}
+    if ratio := base.shown(model, "ratios"):
+        shown["ratios"] = worlds.ratios().reshape(-1)
+    if base.shown(model, "params"):
+        shown["params"] = worlds.parameters()
+
+    def one(key: Array, shown: dict[str, Any]) -> Array:
+        candidates = worlds.canary if base.shown(model, "params") else None
+        observation = base.observe(model, candidates=candidates, **shown)
+        return jnp.reshape(attack.guess(state, key, observation), ())
+
+    scores = np.asarray(jax.jit(jax.vmap(one))(keys, shown), float)
+    allowed = claim(runs, limits, table, 1)
+    return proved_by_worlds(
+        scores.reshape(worlds.shape), allowed, diagnostics, ratio=ratio
+    )
 
 
 # One run ------------------------------------------------------------------------------
@@ -306,7 +338,11 @@ def claim(runs: Runs, limits: Guarantees, table: Table, canaries: int) -> Epsilo
 
 
 def proved_by_worlds(
-    scores: np.ndarray, claim: EpsilonClaim, diagnostics: dict[str, Any] | None = None
+    scores: np.ndarray,
+    claim: EpsilonClaim,
+    diagnostics: dict[str, Any] | None = None,
+    *,
+    ratio: bool = True,
 ) -> Result:
     """Return what the scores of both worlds prove, and arrays for the figure.
 
@@ -315,7 +351,11 @@ def proved_by_worlds(
         of them count how often a lower end exceeds the upper one.
       claim: of the accountants.
       diagnostics: of the attack's fit.
+      ratio: whether scores are log-likelihood ratios, which have a threshold that is
+        known in advance.
     """
+    chosen = SELECTION if ratio else dict.fromkeys(SELECTION, "bonferroni")
+    known = epsilon_lower.SELECTIONS if ratio else epsilon_lower.SELECTIONS[1:]
     methods = [m for m in epsilon_lower.METHODS if m != "gdp" or claim.gaussian]
     main: Any = "gdp" if claim.gaussian else "clopper_pearson"
     members, nonmembers = scores[0]
@@ -324,7 +364,7 @@ def proved_by_worlds(
         both: Any, method: Any, selection: Any = None, confidence: Any = CONFIDENCE
     ) -> epsilon_lower.Lower:
         """Return a lower end; by default the one that the row of the table prints."""
-        selection = selection or SELECTION[method]
+        selection = selection or chosen[method]
         return epsilon_lower.lower(
             *both,
             delta=claim.delta,
@@ -334,10 +374,7 @@ def proved_by_worlds(
             confidence=confidence,
         )
 
-    proofs = {
-        m: {s: lower(scores[0], m, s) for s in epsilon_lower.SELECTIONS}
-        for m in methods
-    }
+    proofs = {m: {s: lower(scores[0], m, s) for s in known} for m in methods}
     above = {  # the posterior promises no confidence
         m: sum(lower(both, m).epsilon > claim.upper for both in scores)
         for m in methods
@@ -353,8 +390,11 @@ def proved_by_worlds(
         ],
         "runs": members.size,
         **_proved(proofs, main, claim),
-        "selection": SELECTION,
-        "epsilon_lower": proofs[main][SELECTION[main]].epsilon,
+        "selection": chosen,
+        "epsilon_lower": proofs[main][chosen[main]].epsilon,
+        "largest": epsilon_lower.largest(members, nonmembers, delta=claim.delta).epsilon
+        if claim.gaussian
+        else None,
         "audits": len(scores),
         "above_upper": above,
         "in_band": _in_band(members, nonmembers, claim),
@@ -555,20 +595,27 @@ def _auc(result: AttackResult) -> str:
 
 def _tables(card: Scorecard) -> list[str]:
     """Return every estimator and every way to pay for its threshold, and the rates."""
-    lowers, rates = [], []
+    lowers, rates, largest = [], [], []
     for trial in card.trials:
         if trial.result is None:
             continue
         who = f"| {trial.defense} | {trial.attack} |"
         for method, by in trial.result["lower"].items():
-            cells = [_counted(one) for one in by.values()]
+            every = (by.get(how) for how in epsilon_lower.SELECTIONS)
+            cells = ["-" if one is None else _counted(one) for one in every]
             lowers.append(f"{who} {NAMES[method]} | {' | '.join(cells)} |")
+        if trial.result.get("largest") is not None:
+            largest.append(f"{who} {_printed(trial.result['largest'])} |")
         rates += [f"{who} {_rate(o)} |" for o in trial.result.get("operating", [])]
     if not lowers:
         return []
     header = "| defense | attack | estimator | fixed | split | Bonferroni |"
     parts = ["### Lower ends of epsilon"]
     parts.append("\n".join([f"{header} many splits |", "|---" * 7 + "|", *lowers]))
+    if largest:
+        parts.append("### As audits of final models print it, and no bound")
+        header = "| defense | attack | largest GDP ε over all thresholds |"
+        parts.append("\n".join([header, "|---" * 3 + "|", *largest]))
     if rates:
         header = "| defense | attack | FPR | realised | TPR, 95% |"
         parts.append("### Rates, threshold chosen on targets")
@@ -634,8 +681,9 @@ TWO_WORLDS = _view(
         "above": _above,
     },
     "ε upper, lower: of the add-or-remove game at the card's delta; lower ends hold "
-    "with 95% each: GDP's threshold is fixed in advance, CP's and Bayes' paid for by "
-    "Bonferroni; above: audits whose lower end exceeds the upper one",
+    "with 95% each: GDP's threshold is fixed in advance where scores are likelihood "
+    "ratios, all others are paid for by Bonferroni; above: audits whose lower end "
+    "exceeds the upper one",
 )
 ONE_RUN = _view(
     {

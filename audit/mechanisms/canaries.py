@@ -2,8 +2,9 @@
 
 A *gradient canary* is the worst case: a record whose gradient is long and moves one
 parameter that nothing else moves (the Dirac canary of Nasr et al. 2023). An *input
-canary* is an ordinary record with a wrong label. A record whose slot is empty has no
-gradient: in or out then differ by exactly one contribution, and n is public.
+canary* is an ordinary record with a wrong label, a *blank* one has zeros for features
+and the last label (Annamalai and De Cristofaro 2024). A record whose slot is empty has
+no gradient: in or out then differ by exactly one contribution, and n is public.
 
 The label of a record says what it is: below 0 an empty slot, from `classes` on the
 gradient canary of that number, else an ordinary record. Training, clipping and noise
@@ -20,7 +21,7 @@ import numpy as np
 
 from audit.types import Examples, Task
 
-Kind = Literal["gradient", "input"]
+Kind = Literal["gradient", "input", "blank"]
 EMPTY = -1  # label of a slot with nobody in it
 
 
@@ -67,6 +68,9 @@ def records(kind: Kind, count: int, task: Task, pool: Examples) -> Examples:
     if kind == "gradient":
         x = np.zeros((count, *task.features), np.float32)
         return Examples(x, np.arange(count, dtype=np.int32) + task.classes)
+    if kind == "blank":
+        x = np.zeros((count, *task.features), np.float32)
+        return Examples(x, np.full(count, task.classes - 1, np.int32))
     if len(pool.y) < count:
         raise ValueError(f"{count} input canaries from a pool of {len(pool.y)} records")
     y = (np.asarray(pool.y[:count]) + 1) % task.classes

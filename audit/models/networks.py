@@ -84,6 +84,18 @@ class _CnnTanhDeep(nn.Module):
         return _dense(self.outputs, "head")(x)
 
 
+class _CnnMaxPool(nn.Module):
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for i, (width, size) in enumerate(((16, 5), (32, 4))):
+            x = nn.tanh(_dense(width, f"conv_{i}")(windows(x, size, 1)))
+            x = max_of_squares(x)
+        x = nn.tanh(_dense(32, "hidden")(x.reshape(-1)))
+        return _dense(self.outputs, "head")(x)
+
+
 class _Lenet(nn.Module):
     outputs: int
     kind: str
@@ -171,6 +183,12 @@ def mean_of_four(x: jax.Array) -> jax.Array:
 def mean_of_squares(x: jax.Array) -> jax.Array:
     """Average 2x2 neighbours, stride 2."""
     return windows(x, 2, 2).reshape(x.shape[0] // 2, x.shape[1] // 2, 4, -1).mean(2)
+
+
+def max_of_squares(x: jax.Array) -> jax.Array:
+    """Return the largest of 2x2 neighbours, stride 2; an odd last row is left out."""
+    h, w = x.shape[0] // 2, x.shape[1] // 2
+    return x[: 2 * h, : 2 * w].reshape(h, 2, w, 2, -1).max((1, 3))
 
 
 def _dense(width: int, name: str) -> nn.Dense:
@@ -329,3 +347,16 @@ def cnn_tanh_deep(features: tuple[int, ...], classes: int) -> Task:
     _check_image("cnn_tanh_deep", features)
     module = _CnnTanhDeep(classes)
     return _task("cnn_tanh_deep", module, features, classes, layered=True)
+
+
+def cnn_max_pool(features: tuple[int, ...], classes: int) -> Task:
+    """The MNIST network of audits of final models (Annamalai and De Cristofaro 2024).
+
+    Convolutions of 16 5x5 and 32 4x4 filters, tanh, each with 2x2 maxima, then 32
+    hidden units: 25,386 parameters. Maxima jump, so that there is no Fisher
+    information. Images of fewer than 16 pixels per side are a ValueError.
+    """
+    _check_image("cnn_max_pool", features)
+    module = _CnnMaxPool(classes)
+    task = _task("cnn_max_pool", module, features, classes, layered=True)
+    return task._replace(smooth=False)

@@ -215,6 +215,28 @@ def lower(
     return sorted(every, key=lambda one: one.epsilon)[SPLITS // 2]
 
 
+def largest(
+    members: Any, nonmembers: Any, *, delta: float, alpha: float = 0.05
+) -> Lower:
+    """Return what audits of final models print, and what is no bound: `gdp`'s largest.
+
+    Every score is a threshold, both rates have a limit that errs with `alpha`, and the
+    largest epsilon over all thresholds is taken on the scores that it is rated on
+    (Annamalai and De Cristofaro 2024, released code). At epsilon 10 it lies above the
+    truth of a Gaussian mechanism in 7% of audits of 100 runs a side, and more often at
+    smaller epsilons and with more runs. It is there to be compared with published
+    numbers.
+    """
+    data = roc.scores(members, nonmembers)
+    p, n = (a.size for a in data)
+    cuts = np.unique(np.concatenate(data))[:-1]  # none above the largest score
+    tp, fp = (a.size - np.searchsorted(np.sort(a), cuts, side="right") for a in data)
+    values, mus = _epsilons("gdp", tp, p, fp, n, delta, 2 * alpha)
+    best = int(np.argmax(values))
+    counts = int(tp[best]), p, int(fp[best]), n
+    return Lower(float(values[best]), *counts, float(cuts[best]), mus[best])
+
+
 def check_words(
     method: str, methods: tuple, selection: str, **choice: float | None
 ) -> None:

@@ -95,7 +95,7 @@ def flags(scores, mu):
 def test_the_ratio_has_the_law_of_the_closed_form(two_worlds):
     """N(-mu^2 / 2, mu^2) without the canary, N(mu^2 / 2, mu^2) with it."""
     mu = math.sqrt(STEPS) / 2.0
-    for ratios, sign in zip(two_worlds.runs.evidence[0], (1, -1), strict=True):
+    for ratios, sign in zip(two_worlds.runs.evidence.ratios()[0], (1, -1), strict=True):
         law = stats.norm(sign * mu**2 / 2, mu)
         assert stats.kstest(ratios, law.cdf).pvalue > 1e-3
 
@@ -163,6 +163,29 @@ def test_a_sampled_batch_is_not_shown(sampling):
     defense = dpsgd(task, sampling=sampling, batch_size=3).defense
     reason = base.mismatch(gradient_llr(task).threat_model, defense, game)
     assert "not full_batch" in reason
+
+
+def test_final_parameters_tell_of_a_gradient_canary_what_transcripts_do():
+    """Its own weight moves by what the steps add up to, which has the ratio's ROC."""
+    numbers, mu = play(canary.canary, one_run, RUNS).numbers, math.sqrt(STEPS) / 2
+    auc, want = numbers["auc"], stats.norm.cdf(mu / math.sqrt(2))
+    standard_error = 1 / math.sqrt(6 * RUNS)  # of an AUC of scores that tell nothing
+    assert abs(auc["value"] - want) < 4 * standard_error
+    assert not any(numbers["in_band"].values())
+    assert set(numbers["selection"].values()) == {"bonferroni"}
+    assert "fixed" not in numbers["lower"]["gdp"]
+    assert 0 < numbers["epsilon_lower"] < numbers["upper"]
+    assert numbers["epsilon_lower"] < numbers["largest"]
+
+
+def test_a_blank_canary_has_zeros_and_the_last_label():
+    task = canaries.plant(PLAIN, 1, 1.0)
+    blank = canaries.records("blank", 1, task, POOL)
+    assert not blank.x.any()
+    np.testing.assert_array_equal(blank.y, [1])
+    played = play(canary.canary, one_run, 40, kind="blank")
+    assert played.numbers["epsilon_lower"] <= played.numbers["upper"]
+    assert played.runs.evidence.parameters()["canaries"].shape == (80, 1)
 
 
 def test_an_input_canary_leaks_no_more_than_is_claimed():

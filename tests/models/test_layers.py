@@ -26,6 +26,7 @@ NETWORKS = {
         features, classes, kind="lenet5"
     ),
     "cnn_tanh_deep": networks.cnn_tanh_deep,
+    "cnn_max_pool": networks.cnn_max_pool,
 }
 EACH = [
     n if n == "cnn_tanh" else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS
@@ -65,16 +66,17 @@ def test_sums_scores_and_motions_are_those_of_per_example_gradients(x64, name, e
     [
         ("cnn_tanh", (28, 28, 1), 26_010, (196, 25, 1, 1)),
         ("cnn_tanh_deep", (32, 32, 3), 550_570, (1024, 1024, 256, 256, 64, 64, 1, 1)),
+        ("cnn_max_pool", (28, 28, 1), 25_386, (576, 81, 1, 1)),
     ],
 )
-def test_the_networks_of_guo_have_the_parameters_they_print(
+def test_the_networks_of_the_sources_have_the_parameters_they_print(
     name, shape, count, positions
 ):
     task = NETWORKS[name](shape, 10)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
     assert task.dense.positions == positions
-    assert task.smooth
+    assert task.smooth == (name != "cnn_max_pool")
 
 
 def test_norms_are_made_in_the_way_that_takes_less_memory():
