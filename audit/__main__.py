@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,24 +140,22 @@ def _run(words: list[str]) -> int:
     launcher = any(word.startswith("hydra/launcher=") for word in words)
     sweep = bool({"-m", "--multirun"} & set(words)) and not launcher
 
-    with contextlib.ExitStack() as stack:
-        shared = None
-        if launcher:  # its processes do not share a list with this one
-            RUNS.mkdir(parents=True, exist_ok=True)
-            shared = stack.enter_context(tempfile.TemporaryDirectory(dir=RUNS))
+    # the processes of a launcher do not share a list with this one
+    shared = RUNS / f"failed-{uuid.uuid4().hex}"
 
-        def job(scenario: Scenario, replay: str) -> None:
-            compose.play(scenario)  # refuses what the game cannot be played with
-            if sweep and scenario.spec.engine == "ray" and not scenario.spec.plan:
-                points.append((scenario, replay))
-                return
-            failures.append(_audit(scenario, f"python -m audit run {replay}"))
-            if shared is not None and failures[-1]:
-                tempfile.mkstemp(dir=shared)
+    def job(scenario: Scenario, replay: str) -> None:
+        compose.play(scenario)  # refuses what the game cannot be played with
+        if sweep and scenario.spec.engine == "ray" and not scenario.spec.plan:
+            points.append((scenario, replay))
+            return
+        failures.append(_audit(scenario, f"python -m audit run {replay}"))
+        if launcher and failures[-1]:
+            shared.mkdir(parents=True, exist_ok=True)
 
-        launch(words, job)
-        if shared is not None and any(Path(shared).iterdir()):
-            failures.append(1)
+    launch(words, job)
+    if shared.exists():
+        failures.append(1)
+        shared.rmdir()
     if points:
         failures.append(_on_a_cluster(points))
     return int(any(failures))

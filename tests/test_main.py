@@ -293,3 +293,4 @@ def test_failed_trials_of_other_processes_are_counted(monkeypatch, tmp_path):
     assert call(*words, "1") == 1
     assert call(*words, "0") == 0
     assert not list((tmp_path / "results/runs").iterdir())
+    assert call(*words, "0") == 0

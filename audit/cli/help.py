@@ -84,7 +84,7 @@ PAGES = {
         "Set a paper's numbers beside ours, each with a verdict and its reason. Exit "
         "code 1: a number claimed as reproduced is not.",
         (
-            ("SOURCE", "thesis, hannun, guo, balle, dirdp, rero, or all"),
+            ("SOURCE", "thesis, hannun, guo, balle, dirdp, rero, annamalai, or all"),
             ("budget=full|smoke", "smoke only proves that the path works"),
             ("hours=H", "stop after so long; first what gives most numbers per hour"),
             ("engine=ray", "runs side by side, on a Ray cluster (extra `ray`)"),
