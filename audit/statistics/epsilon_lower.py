@@ -229,7 +229,7 @@ def largest(
     """
     data = roc.scores(members, nonmembers)
     p, n = (a.size for a in data)
-    cuts = np.unique(np.concatenate(data))[:-1]  # none above the largest score
+    cuts = np.unique(np.concatenate(data))
     tp, fp = (a.size - np.searchsorted(np.sort(a), cuts, side="right") for a in data)
     values, mus = _epsilons("gdp", tp, p, fp, n, delta, 2 * alpha)
     best = int(np.argmax(values))

@@ -40,6 +40,8 @@ def test_the_largest_over_thresholds_has_a_ceiling(runs, mu, epsilon):
     assert got.mu == pytest.approx(mu, abs=5e-4)
     assert got.epsilon == pytest.approx(epsilon, abs=5e-3)
     assert (got.tp, got.p, got.fp, got.n) == (runs, runs, 0, runs)
+    same = epsilon_lower.largest(np.zeros(runs), np.zeros(runs), delta=DELTA)
+    assert same.epsilon == 0
 
 
 def test_the_largest_over_thresholds_is_often_above_the_truth():
