@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,8 +181,9 @@ def _on_a_cluster(points: list[tuple[Scenario, str]]) -> int:
         command = f"python -m audit run {hydra_app.on_one_machine(replay)}"
         here[command] = trials.remote(command, scenario.lanes), folder
     failed = 0
-    for i, ended in enumerate(trials.compute([run for run, _ in here.values()]), 1):
-        print(f"{i} of {len(here)}: {ended.words}", flush=True)
+    for ended in trials.compute(
+        [run for run, _ in here.values()], say=partial(print, flush=True)
+    ):
         failed += ended.code != 0
         if ended.code in (0, 1):  # 1: some trial failed, and the card says which
             card = cards.load(here[ended.command][1])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import signal
 import sys
@@ -116,7 +117,7 @@ def compute(work: Tiles, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray
     ray = connect()
     task = ray.remote(**_resources(ray, work))(_tile)
     arrays = ray.put(_arrays(work))
-    code = ray.put(_pickled(work))
+    program = _put(ray, work)
     given = settings()
     waiting, running = list(tiles), dict[Any, int]()
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -124,7 +125,7 @@ def compute(work: Tiles, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray
         while waiting or running:
             while waiting and len(running) < most:
                 tile = waiting.pop(0)
-                running[task.remote(code, arrays, given, tile)] = tile
+                running[task.remote(program, arrays, given, tile)] = tile
             (done,), _ = ray.wait(list(running), num_returns=1)
             yield {running.pop(done): _result(ray, done)}
     finally:
@@ -173,17 +174,23 @@ def largest_memory(ray: Any) -> int:
     return int(max(offers, default=0))
 
 
-def _pickled(work: Tiles) -> bytes:
-    """Return the program as bytes; what no worker can import goes with them."""
+def _put(ray: Any, work: Tiles) -> tuple[str, list[Any]]:
+    """Give the cluster the program; what no worker can import goes with it.
+
+    Returns:
+      What tells the program from others, and where it is: in a list, for Ray would
+      otherwise fetch it for every tile.
+    """
     from ray import cloudpickle
 
-    parts = (work.recipe.factory, work.then, *work.recipe.task)
-    names = {getattr(part, "__module__", None) or "audit" for part in parts}
+    made_of = (work.recipe.factory, work.then, *work.recipe.task)
+    names = {getattr(part, "__module__", None) or "audit" for part in made_of}
     foreign = [sys.modules[n] for n in names if n in sys.modules and not _findable(n)]
     for module in foreign:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps((work.method, work.recipe, work.then, work.steps))
+        parts = work.method, work.recipe, work.then, work.steps
+        return hashlib.sha256(cloudpickle.dumps(parts)).hexdigest(), [ray.put(parts)]
     finally:
         for module in foreign:
             cloudpickle.unregister_pickle_by_value(module)
@@ -215,7 +222,7 @@ def settings() -> Settings:
 
 
 def _tile(
-    code: bytes, arrays: tuple, settings: Settings, tile: int
+    program: tuple[str, list[Any]], arrays: tuple, settings: Settings, tile: int
 ) -> list[np.ndarray]:
     """Compute one tile."""
     from threadpoolctl import threadpool_limits
@@ -230,7 +237,7 @@ def _tile(
         jax.threefry_partitionable(settings.partitionable),
     ):
         try:
-            outputs = _program(code)(shared, key, lanes, rows)
+            outputs = _compiled(*program)(shared, key, lanes, rows)
             return jax.device_get(jax.tree.leaves(outputs))
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
@@ -282,13 +289,17 @@ def own_core() -> Any:
     return None
 
 
-@functools.lru_cache(maxsize=64)
-def _program(code: bytes) -> Any:
-    """Return a program, compiled once in every worker."""
-    from ray import cloudpickle
+COMPILED: dict[str, Any] = {}  # programs of a worker
 
-    # written by `_pickled` of the caller, who may run any code on the cluster anyway
-    method, recipe, then, steps = cloudpickle.loads(code)
-    if steps is not None:
-        return program_in_parts(method, recipe, then, steps)
-    return program(method, recipe, 1, then)
+
+def _compiled(name: str, where: list[Any]) -> Any:
+    """Return a program, compiled once in every worker."""
+    import ray
+
+    if name not in COMPILED:
+        method, recipe, then, steps = ray.get(where[0])
+        if steps is not None:
+            COMPILED[name] = program_in_parts(method, recipe, then, steps)
+        else:
+            COMPILED[name] = program(method, recipe, 1, then)
+    return COMPILED[name]

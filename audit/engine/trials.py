@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,20 +49,18 @@ class Ended(NamedTuple):
     code: int | None  # exit code; None = there was no time left
     last: str  # line that it printed
 
-    @property
-    def words(self) -> str:
-        """Say how, and which."""
-        how = {None: "no time left", 0: "finished"}
-        word = how.get(self.code, f"exit code {self.code}: {self.last}")
-        return f"{word}: {self.command}"
 
-
-def compute(trials: Sequence[RemoteRun], until: float | None = None) -> Iterator[Ended]:
+def compute(
+    trials: Sequence[RemoteRun],
+    until: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[Ended]:
     """Run commands side by side, in this order; yield each as it ends.
 
     Args:
       trials: what to run.
       until: when runs are told to end, in seconds since 1970; None = never.
+      say: prints how each ended, before it is yielded.
 
     Raises:
       UserError: if Ray is not installed, there is no such cluster, or a run's workers
@@ -84,10 +82,14 @@ def compute(trials: Sequence[RemoteRun], until: float | None = None) -> Iterator
             (done,), _ = ray.wait(list(running), num_returns=1)
             command = running.pop(done)
             try:
-                yield Ended(command, *ray.get(done))
+                ended = Ended(command, *ray.get(done))
             except ray.exceptions.RayError as error:
                 why = str(error).strip().split("\n")[0]
                 raise UserError(f"engine=ray: {command}: {why}") from None
+            how = {None: "no time left", 0: "finished"}
+            word = how.get(ended.code, f"exit code {ended.code}: {ended.last}")
+            say(f"{len(trials) - len(running)} of {len(trials)}: {word}: {command}")
+            yield ended
     finally:
         for left in running:
             ray.cancel(left, force=True)

@@ -251,8 +251,7 @@ def tell_apart(
         shown["params"] = worlds.parameters()
 
     def one(key: Array, shown: dict[str, Any]) -> Array:
-        candidates = worlds.canary if base.shown(model, "params") else None
-        observation = base.observe(model, candidates=candidates, **shown)
+        observation = base.observe(model, candidates=worlds.canary, **shown)
         return jnp.reshape(attack.guess(state, key, observation), ())
 
     scores = np.asarray(jax.jit(jax.vmap(one))(keys, shown), float)
@@ -354,8 +353,8 @@ def proved_by_worlds(
       ratio: whether scores are log-likelihood ratios, which have a threshold that is
         known in advance.
     """
-    chosen = SELECTION if ratio else dict.fromkeys(SELECTION, "bonferroni")
-    known = epsilon_lower.SELECTIONS if ratio else epsilon_lower.SELECTIONS[1:]
+    defaults = SELECTION if ratio else dict.fromkeys(SELECTION, "bonferroni")
+    selections = epsilon_lower.SELECTIONS if ratio else epsilon_lower.SELECTIONS[1:]
     methods = [m for m in epsilon_lower.METHODS if m != "gdp" or claim.gaussian]
     main: Any = "gdp" if claim.gaussian else "clopper_pearson"
     members, nonmembers = scores[0]
@@ -364,7 +363,7 @@ def proved_by_worlds(
         both: Any, method: Any, selection: Any = None, confidence: Any = CONFIDENCE
     ) -> epsilon_lower.Lower:
         """Return a lower end; by default the one that the row of the table prints."""
-        selection = selection or chosen[method]
+        selection = selection or defaults[method]
         return epsilon_lower.lower(
             *both,
             delta=claim.delta,
@@ -374,7 +373,7 @@ def proved_by_worlds(
             confidence=confidence,
         )
 
-    proofs = {m: {s: lower(scores[0], m, s) for s in known} for m in methods}
+    proofs = {m: {s: lower(scores[0], m, s) for s in selections} for m in methods}
     above = {  # the posterior promises no confidence
         m: sum(lower(both, m).epsilon > claim.upper for both in scores)
         for m in methods
@@ -390,8 +389,8 @@ def proved_by_worlds(
         ],
         "runs": members.size,
         **_proved(proofs, main, claim),
-        "selection": chosen,
-        "epsilon_lower": proofs[main][chosen[main]].epsilon,
+        "selection": defaults,
+        "epsilon_lower": proofs[main][defaults[main]].epsilon,
         "largest": epsilon_lower.largest(members, nonmembers, delta=claim.delta).epsilon
         if claim.gaussian
         else None,

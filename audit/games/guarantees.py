@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -170,8 +169,8 @@ def in_turn(
         accounted = np.sort(rng.choice(n, drawn, replace=False))
     pilot = records, accounted[:: -(-len(accounted) // SAMPLE)]
     once: dict[str, Any] = {"engine": engine, "runs": 1}
-    reading = TraceReading.planned(key, learner, table.fisher, *pilot, **once)
-    reading.keep_releases(released)
+    asked = key, learner, table.fisher
+    reading = TraceReading.planned(*asked, *pilot, released=released, **once)
 
     def read(method: str) -> Any:
         """Return one reading of every record: [records, trajectories] each."""
@@ -231,17 +230,22 @@ class TraceReading:
     `probed` says of it what the card shows: the number of `probes`, their part in the
     relative standard error of the median record's dFIL (`probe_se`), of how many steps
     one was accounted for (`every`), and the products for a step's spectral norm, if it
-    is read (`lanczos`). Empty where the defaults are used.
+    is read (`lanczos`). Empty where the defaults are used. `releases` are those of the
+    runs that were read last, if they are asked for.
     """
 
     def __init__(
-        self, learner: Learner, wanted: FisherReading, probes: int | None
+        self,
+        learner: Learner,
+        wanted: FisherReading,
+        probes: int | None,
+        released: bool = False,
     ) -> None:
         self.learner, self.wanted, self.how = learner, wanted, None
         self.probed: dict[str, float] = {}
         self.releases: Release | None = None
         if probes is not None:
-            more = wanted.every, wanted.lanczos
+            more = wanted.every, wanted.lanczos, released
             self.how = Probing(wanted.estimator, probes, *more)
             self.probed = {"probes": float(probes), "every": float(wanted.every)}
             if wanted.lanczos:
@@ -254,17 +258,19 @@ class TraceReading:
         wanted: FisherReading,
         data: TrainingSet,
         rows: np.ndarray,
+        released: bool = False,
         **more: Any,
     ) -> TraceReading:
         """Return the reading with its number of probes, `auto` of one pilot run.
 
         `data` and `rows` are those of the pilot, `more` is as in `engine.shadow.sweep`.
+        By the defaults of `fisher` no release is kept.
         """
         steps = isinstance(learner.defense.mechanism, Iterative)
         if wanted == FisherReading() or not steps or learner.defense.fisher is None:
             return TraceReading(learner, wanted, None)
         if wanted.probes != "auto":
-            return TraceReading(learner, wanted, wanted.probes)
+            return TraceReading(learner, wanted, wanted.probes, released)
         if wanted.estimator in ("exact", "hutch++"):
             raise UserError(
                 f"fisher.probes=auto: the error of {wanted.estimator} does not follow "
@@ -273,18 +279,7 @@ class TraceReading:
         pilot = TraceReading(learner, wanted, PILOT)
         pilot("fisher", stream(key, "pilot of probes"), data, rows, **more)
         needed = MARGIN * PILOT * (pilot.probed["probe_se"] / wanted.error) ** 2
-        return TraceReading(learner, wanted, max(2, math.ceil(needed)))
-
-    def keep_releases(self, wanted: bool) -> None:
-        """Ask for the releases of the runs that are read from now on, or do not.
-
-        Raises:
-          UserError: with the defaults of `fisher`, of readings that are not estimated.
-        """
-        if self.how is not None:
-            self.how = replace(self.how, released=wanted)
-        elif wanted:
-            raise UserError("fisher: by its defaults no release is kept; set probes")
+        return TraceReading(learner, wanted, max(2, math.ceil(needed)), released)
 
     def __call__(
         self, method: str, key: Array, data: TrainingSet, *rows: Any, **more: Any

@@ -48,7 +48,7 @@ def leave_one_out(*, trajectories: Literal["fresh", "released"] = "fresh") -> Ga
     Args:
       trajectories: along which dFIL is read: those of runs drawn anew, from the law of
         the releases, or those of the releases themselves, trained and accounted for at
-        once. Long runs cost half as much by the latter.
+        once, so that a long run is made once.
     """
     accounted = trajectories == "released"
     return Game(
@@ -105,7 +105,8 @@ def release_accounted(key: Array, learner: Learner, table: Table) -> Runs:
     if not steps or learner.defense.fisher is None:
         return release(key, learner, table)
     limits = guarantees.in_turn(key, learner, table, released=True)
-    return Runs(learner, limits.releases, limits, alike=table.runs)
+    accounted = limits._replace(releases=None)  # the runs hold them
+    return Runs(learner, limits.releases, accounted, alike=table.runs)
 
 
 def release(key: Array, learner: Learner, table: Table) -> Runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from audit.models import dense
 from audit.scorecard import flags
 from audit.scorecard.flags import Measured
 from audit.statistics import metrics
-from audit.types import Bound, Release, Splits
+from audit.types import Bound, Release, Splits, Task
 
 TOGETHER = 256  # releases, at most, that are scored at once
 HELD = 2**26  # numbers that layers take in, of all records scored at once: 256 MiB
@@ -51,17 +52,18 @@ def utility(runs: Runs, splits: Splits) -> dict[str, Any] | None:
     Accuracy, or R^2 where labels are numbers.
     """
     learner, (x, y) = runs.learner, splits.test
-    if learner.defense.predict is None:
+    predict: Any = learner.defense.predict
+    if predict is None:
         return None
     models = len(jax.tree.leaves(runs.releases)[0])
     some = -(-models // -(-models // TOGETHER))  # parts of one size, or nearly
     parts = [take(runs.releases, slice(i, i + some)) for i in range(0, models, some)]
 
     def each(measure: Callable) -> np.ndarray:
-        many = _of_each(measure)
+        many = _of_each(measure, predict, _block(learner.task, some))
         return np.concatenate([many(learner.side, part, x, y) for part in parts])
 
-    name, score = ("accuracy" if learner.task.classes else "r2"), quality(learner, some)
+    name, score = ("accuracy", _accuracy) if learner.task.classes else ("r2", _r2)
     scores = each(score)
     measured = {
         name: float(scores.mean()),
@@ -70,68 +72,50 @@ def utility(runs: Runs, splits: Splits) -> dict[str, Any] | None:
         "test": len(y),
     }
     if learner.task.classes >= MANY_CLASSES:
-        measured["top10"] = float(each(top10(learner, some)).mean())
+        measured["top10"] = float(each(top10).mean())
     if runs.noiseless is not None:
-        plain = jax.jit(score)(learner.side, runs.noiseless, x, y)
+        plain = jax.jit(quality(learner))(learner.side, runs.noiseless, x, y)
         measured["noiseless"] = float(plain)
     return measured
 
 
-def quality(learner: Learner, models: int = 1) -> Callable:
-    """Return (side, Release, x [m], y [m]) -> accuracy, or R^2 of numbers.
-
-    So many `models` are vmapped over.
-    """
+def quality(learner: Learner) -> Callable:
+    """Return (side, Release, x [m], y [m]) -> accuracy, or R^2 of numbers."""
     predict: Any = learner.defense.predict
-    return _quality(predict, _block(learner, models), bool(learner.task.classes))
+    score = _accuracy if learner.task.classes else _r2
+    return partial(score, _in_blocks(predict, _block(learner.task, 1)))
+
+
+def _accuracy(predict: Callable, side: Any, release: Release, x: Any, y: Any) -> Array:
+    return (predict(side, release, x).argmax(-1) == y).mean()
+
+
+def _r2(predict: Callable, side: Any, release: Release, x: Any, y: Any) -> Array:
+    error = predict(side, release, x)[:, 0] - y
+    return 1 - (error**2).mean() / y.var()
+
+
+def top10(predict: Callable, side: Any, release: Release, x: Any, y: Any) -> Array:
+    """Return the share of records with their class among the likeliest 10."""
+    best = jax.lax.top_k(predict(side, release, x), 10)[1]
+    return (best == y[:, None]).any(1).mean()
 
 
 @functools.lru_cache(maxsize=16)  # one program for all defenses that predict alike
-def _quality(plain: Callable, block: int, classes: bool) -> Callable:
-    predict = _in_blocks(plain, block)
-
-    def accuracy(side: Any, release: Release, x: Any, y: Any) -> Array:
-        return (predict(side, release, x).argmax(-1) == y).mean()
-
-    def r2(side: Any, release: Release, x: Any, y: Any) -> Array:
-        error = predict(side, release, x)[:, 0] - y
-        return 1 - (error**2).mean() / y.var()
-
-    return accuracy if classes else r2
+def _of_each(measure: Callable, predict: Callable, block: int) -> Callable:
+    """Return (side, releases, x, y) -> the measure of every release."""
+    one = partial(measure, _in_blocks(predict, block))
+    return jax.jit(jax.vmap(one, (None, 0, None, None)))
 
 
-@functools.lru_cache(maxsize=16)
-def _of_each(measure: Callable) -> Callable:
-    return jax.jit(jax.vmap(measure, (None, 0, None, None)))
-
-
-def top10(learner: Learner, models: int = 1) -> Callable:
-    """Return (side, Release, x [m], y [m]) -> share with their class among 10."""
-    predict: Any = learner.defense.predict
-    return _top10(predict, _block(learner, models))
-
-
-@functools.lru_cache(maxsize=16)
-def _top10(plain: Callable, block: int) -> Callable:
-    predict = _in_blocks(plain, block)
-
-    def share(side: Any, release: Release, x: Any, y: Any) -> Array:
-        best = jax.lax.top_k(predict(side, release, x), 10)[1]
-        return (best == y[:, None]).any(1).mean()
-
-    return share
-
-
-def _block(learner: Learner, models: int) -> int:
+def _block(task: Task, models: int) -> int:
     """Return how many records so many models are scored by at a time.
 
     What a convolution takes in is many times as large as the record.
     """
-    task = learner.task
     numbers = math.prod(task.features)
     if task.dense is not None and task.dense.convolutional:
-        params = jax.eval_shape(task.init, jax.random.key(0))
-        numbers = dense.patches(task.dense, params)
+        numbers = dense.patches(task)
     return max(1, HELD // (numbers * models))
 
 

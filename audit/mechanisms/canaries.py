@@ -65,12 +65,11 @@ def records(kind: Kind, count: int, task: Task, pool: Examples) -> Examples:
     Raises:
       ValueError: if the pool has fewer.
     """
-    if kind == "gradient":
+    if kind != "input":
         x = np.zeros((count, *task.features), np.float32)
-        return Examples(x, np.arange(count, dtype=np.int32) + task.classes)
-    if kind == "blank":
-        x = np.zeros((count, *task.features), np.float32)
-        return Examples(x, np.full(count, task.classes - 1, np.int32))
+        labels = np.arange(count) + task.classes
+        labels = labels if kind == "gradient" else np.full(count, task.classes - 1)
+        return Examples(x, labels.astype(np.int32))
     if len(pool.y) < count:
         raise ValueError(f"{count} input canaries from a pool of {len(pool.y)} records")
     y = (np.asarray(pool.y[:count]) + 1) % task.classes

@@ -47,7 +47,7 @@ PART = 32  # records whose traces are estimated at a time
 FEW = 8  # the same where a number known only at run time is read: fewer are in vain
 
 
-@functools.cache  # one function, hence one program, for all defenses of a task
+@functools.lru_cache(maxsize=32)  # one program for all defenses of a task
 def predictor(task: Task) -> Callable:
     """Return `predict` of a defense that releases parameters of the task's model."""
 

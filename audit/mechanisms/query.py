@@ -150,5 +150,4 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
 
 def _part(task: Task) -> int:
     """Return how many records a convolutional network's sum takes at a time."""
-    numbers = dense.patches(task.dense, jax.eval_shape(task.init, jax.random.key(0)))
-    return min(PART, 2 ** int(math.log2(max(1, PATCHES // numbers))))
+    return min(PART, 2 ** int(math.log2(max(1, PATCHES // dense.patches(task)))))

@@ -35,7 +35,7 @@ from jax.flatten_util import ravel_pytree
 
 from audit.models import affine
 from audit.models.affine import Head, Treatment, masked
-from audit.types import Span
+from audit.types import Span, Task
 
 
 class Stack(NamedTuple):
@@ -84,8 +84,9 @@ def norms(stack: Stack, params: Any) -> str:
     return f"{text}; norms by the gradients of {', '.join(direct)}" if direct else text
 
 
-def patches(stack: Stack, params: Any) -> int:
+def patches(task: Task) -> int:
     """Return how many numbers the layers' inputs have for one example, at positions."""
+    stack, params = task.dense, jax.eval_shape(task.init, jax.random.key(0))
     return sum(
         t * math.prod(_at(params, name)["kernel"].shape[:-1])
         for name, t in zip(stack.layers, stack.positions, strict=True)

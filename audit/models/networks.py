@@ -91,7 +91,7 @@ class _CnnMaxPool(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         for i, (width, size) in enumerate(((16, 5), (32, 4))):
             x = nn.tanh(_dense(width, f"conv_{i}")(windows(x, size, 1)))
-            x = max_of_squares(x)
+            x = squares(x).max(2)
         x = nn.tanh(_dense(32, "hidden")(x.reshape(-1)))
         return _dense(self.outputs, "head")(x)
 
@@ -182,13 +182,12 @@ def mean_of_four(x: jax.Array) -> jax.Array:
 
 def mean_of_squares(x: jax.Array) -> jax.Array:
     """Average 2x2 neighbours, stride 2."""
-    return windows(x, 2, 2).reshape(x.shape[0] // 2, x.shape[1] // 2, 4, -1).mean(2)
+    return squares(x).mean(2)
 
 
-def max_of_squares(x: jax.Array) -> jax.Array:
-    """Return the largest of 2x2 neighbours, stride 2; an odd last row is left out."""
-    h, w = x.shape[0] // 2, x.shape[1] // 2
-    return x[: 2 * h, : 2 * w].reshape(h, 2, w, 2, -1).max((1, 3))
+def squares(x: jax.Array) -> jax.Array:
+    """Return 2x2 neighbours, stride 2: [h // 2, w // 2, 4, c]; an odd end is cut."""
+    return windows(x, 2, 2).reshape(x.shape[0] // 2, x.shape[1] // 2, 4, -1)
 
 
 def _dense(width: int, name: str) -> nn.Dense:

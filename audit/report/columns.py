@@ -37,6 +37,15 @@ ANYBODY = ("finite_prior", "closed_world")  # bounds on any attacker's error
 TOP = 100  # records with the largest eta, compared between defenses
 
 
+def probed_alone(card: Scorecard) -> list[str]:
+    """Return the defenses whose dFIL is of one released run: probes are its error."""
+    read = {label: d.dfil or {} for label, d in card.defenses.items()}
+    both = {k: (v.get("relative_se"), v.get("probe_se")) for k, v in read.items()}
+    return [
+        label for label, (whole, probes) in both.items() if probes and whole == probes
+    ]
+
+
 def view(card: Scorecard) -> View:
     """Return how the numbers of a card's game print; plainly, if it is not here."""
     settings = plain(card.scenario.model_extra or {})

@@ -55,6 +55,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
             self_checks=_self_checks(card),
             bounds=_bounds(card),
             dfil=_dfil(card),
+            probed=cells.probed_alone(card),
             eta=_eta(card),
             top=TOP,
             shared=shared,

@@ -178,9 +178,11 @@ def _dfil_errors(card: Scorecard) -> list[str]:
         for label, d in card.defenses.items()
     }
     text = ", ".join(f"{label} {float(se):.1%}" for label, se in each.items() if se)
-    return (
-        [f"standard error of a record's dFIL, over that dFIL: {text}"] if text else []
-    )
+    if not text:
+        return []
+    alone = ", ".join(columns.probed_alone(card))
+    alone = f"; of {alone}, of the probes of one released run alone" if alone else ""
+    return [f"standard error of a record's dFIL, over that dFIL: {text}{alone}"]
 
 
 def _claims(label: str, defense: DefenseRow) -> list[str]:

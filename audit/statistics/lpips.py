@@ -128,7 +128,7 @@ def _features_of(part: _Part) -> list[jax.Array]:
     return _resized_features(part.weights, part.images)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=128)
 def _distances(guesses: _Part, targets: _Part) -> np.ndarray:
     features = _resized_features(guesses.weights, guesses.images)
     return np.asarray(_apart(guesses.weights, features, _features_of(targets)))

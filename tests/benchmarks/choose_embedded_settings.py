@@ -16,6 +16,7 @@ from audit.config import compose, hydra_app
 from audit.engine import shadow
 from audit.games import base
 from audit.games.base import Table
+from audit.types import TrainingSet
 
 CHANGES = (
     {},
@@ -26,6 +27,7 @@ CHANGES = (
     {"width": 1024, "width_last": 512},
     {"batch_size": 32},
 )
+COLUMNS = ("sgd", "dpsgd", "prune")  # defenses
 FITS = 3
 
 
@@ -42,16 +44,16 @@ def held_out_error(change, learner, problem, shadows):
 
 
 def main():
-    """Print one line a change: sgd, dpsgd, prune."""
+    """Print one line per change, with the errors of `COLUMNS`."""
     scenario, _ = hydra_app.composed(["scenario=binary_mnist", "data=mnist5k"])
     problem = pipeline.load(scenario, compose.play(scenario))
     public = pipeline.begin(jax.random.key(0), scenario, problem)
     lines = {i: [] for i in range(len(CHANGES))}
     for entry in scenario.defenses:
-        if entry.label == "dpsgd_strong":
+        if entry.label not in COLUMNS:
             continue
         learner = pipeline.build(jax.random.key(0), entry, problem, public)
-        data = pipeline.TrainingSet(problem.splits.fixed, problem.splits.pool)
+        data = TrainingSet(problem.splits.fixed, problem.splits.pool)
         engine, key = shadow.Engine(), jax.random.key(100)
         shadows = shadow.sweep("train", learner, key, data, engine=engine)
         for i, change in enumerate(CHANGES):

@@ -186,9 +186,8 @@ def test_test_records_are_scored_in_blocks_that_memory_holds(monkeypatch):
     releases = jax.tree.map(lambda a: np.repeat(a, 3, 0), runs.releases)
     runs, splits = runs._replace(releases=releases), table.problem.splits
     whole = rows.utility(runs, splits)
-    numbers = dense.patches(task.dense, jax.eval_shape(task.init, KEY))
     monkeypatch.setattr(rows, "TOGETHER", 2)
-    monkeypatch.setattr(rows, "HELD", 2 * 7 * numbers)
+    monkeypatch.setattr(rows, "HELD", 2 * 7 * dense.patches(task))
     assert rows.utility(runs, splits) == whole
     assert 0 < whole["accuracy"] < 1
 

@@ -80,5 +80,8 @@ def test_an_estimated_dfil_says_how_far_it_may_be_off():
     text = "standard error of a record's dFIL, over that dFIL: dpsgd 3.1%"
     assert text in terminal.notes(pages.card(data)).split("\n")
     assert text not in terminal.notes(pages.card(data), {"defense"})
+    data["defenses"]["dpsgd"]["dfil"]["probe_se"] = 0.0312
+    alone = "of dpsgd, of the probes of one released run alone"
+    assert f"{text}; {alone}" in terminal.notes(pages.card(data)).split("\n")
     data["defenses"]["dpsgd"]["dfil"]["relative_se"] = 0.0
     assert "standard error of a record" not in terminal.notes(pages.card(data))

@@ -93,8 +93,8 @@ def on_a_cluster(
     say(f"{len(jobs)} runs on the cluster")
     work = [trials.remote(j.command, j.scenario.lanes) for j in jobs]
     deadline = None if until is None else time.time() + until - time.monotonic()
-    for i, ended in enumerate(trials.compute(work, deadline), 1):
-        say(f"{i} of {len(jobs)}: {ended.words}")
+    for _ in trials.compute(work, deadline, say):
+        pass  # `carry_out` finds what was made
 
 
 def kept(plan: Plan, run: str, earlier: Page | None) -> Outcome | None:
