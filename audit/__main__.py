@@ -181,9 +181,8 @@ def _on_a_cluster(points: list[tuple[Scenario, str]]) -> int:
         command = f"python -m audit run {hydra_app.on_one_machine(replay)}"
         here[command] = trials.remote(command, scenario.lanes), folder
     failed = 0
-    for ended in trials.compute(
-        [run for run, _ in here.values()], say=partial(print, flush=True)
-    ):
+    say = partial(print, flush=True)
+    for ended in trials.told([run for run, _ in here.values()], None, say):
         failed += ended.code != 0
         if ended.code in (0, 1):  # 1: some trial failed, and the card says which
             card = cards.load(here[ended.command][1])

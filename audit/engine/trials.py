@@ -50,17 +50,23 @@ class Ended(NamedTuple):
     last: str  # line that it printed
 
 
-def compute(
-    trials: Sequence[RemoteRun],
-    until: float | None = None,
-    say: Callable[[str], None] = lambda text: None,
+def told(
+    trials: Sequence[RemoteRun], until: float | None, say: Callable[[str], None]
 ) -> Iterator[Ended]:
+    """Do what `compute` does, and say of each run how it ended."""
+    how = {None: "no time left", 0: "finished"}
+    for i, ended in enumerate(compute(trials, until), 1):
+        words = how.get(ended.code, f"exit code {ended.code}: {ended.last}")
+        say(f"{i} of {len(trials)}: {words}: {ended.command}")
+        yield ended
+
+
+def compute(trials: Sequence[RemoteRun], until: float | None = None) -> Iterator[Ended]:
     """Run commands side by side, in this order; yield each as it ends.
 
     Args:
       trials: what to run.
       until: when runs are told to end, in seconds since 1970; None = never.
-      say: prints how each ended, before it is yielded.
 
     Raises:
       UserError: if Ray is not installed, there is no such cluster, or a run's workers
@@ -82,14 +88,10 @@ def compute(
             (done,), _ = ray.wait(list(running), num_returns=1)
             command = running.pop(done)
             try:
-                ended = Ended(command, *ray.get(done))
+                yield Ended(command, *ray.get(done))
             except ray.exceptions.RayError as error:
                 why = str(error).strip().split("\n")[0]
                 raise UserError(f"engine=ray: {command}: {why}") from None
-            how = {None: "no time left", 0: "finished"}
-            word = how.get(ended.code, f"exit code {ended.code}: {ended.last}")
-            say(f"{len(trials) - len(running)} of {len(trials)}: {word}: {command}")
-            yield ended
     finally:
         for left in running:
             ray.cancel(left, force=True)
