@@ -42,6 +42,7 @@ from audit.types import (
     Attack,
     Bound,
     Defense,
+    Fitting,
     Iterative,
     Minimiser,
     Public,
@@ -274,7 +275,7 @@ def workload(
     Of `params`, what one run releases, the shapes alone count.
     """
     splits, mechanism = table.problem.splits, defense.mechanism
-    targets, steps = len(splits.targets.y), 1
+    targets, steps, fitting = len(splits.targets.y), 1, Fitting()
     each = max(targets, 1)
     trainings = base.Trainings({"target": table.runs * each}, {})
     if game.trainings is not None:
@@ -288,6 +289,8 @@ def workload(
     if isinstance(mechanism, Iterative):
         records = min(records, float(mechanism.sampler.denominator(int(records))))
         steps = mechanism.steps
+        fitting = mechanism.fitting or fitting
+    public = len(splits.public.y)
     return budget.Workload(
         f"defense.{label}",
         held=held,
@@ -298,6 +301,8 @@ def workload(
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
         shard=shadow_models.held(shadows, len(splits.pool.y)),
+        fitted=public * fitting.refreshed,
+        prepared=public * fitting.prepared,
     )
 
 

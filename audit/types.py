@@ -413,6 +413,13 @@ class Alignment(NamedTuple):
     ratio: AnyArray  # [M] log p(transcript | candidate), less what all share
 
 
+class Fitting(NamedTuple):
+    """How often a defense goes through all public records to fit what it learns."""
+
+    prepared: float = 0.0  # passes once, for all runs
+    refreshed: float = 0.0  # passes in each run
+
+
 class Iterative(NamedTuple):
     """A mechanism that takes noised steps: what `noisy_sgd` made a defense of."""
 
@@ -423,6 +430,7 @@ class Iterative(NamedTuple):
     step: TakeStep
     steps: int  # how many `train` takes
     refresh: Refresh | None = None  # None = the side stays as it was prepared
+    fitting: Fitting | None = None  # None = nothing is fitted
 
 
 class Objective(NamedTuple):

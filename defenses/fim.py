@@ -157,6 +157,7 @@ def fim(
             steps=steps,
             prepare=prepare,
             refresh=refresh,
+            fitting=schedule.passes(steps, share_steps),
         )
 
     return built(pick if share_steps else refresher(fitter, schedule))

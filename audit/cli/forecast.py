@@ -56,6 +56,7 @@ TIMED = 2e9  # operations of the gradients that are timed
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
+FIT = 20.0  # a public record that a fit goes through, in gradients that are taken
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
 LARGE = 0.2 * budget.GIB  # what programs of an attack that learns or searches add
@@ -269,8 +270,10 @@ def _operations(
     lanes = _lanes(work)
     if not shadows:
         lanes.pop("shadow", None)
+    runs = sum(lanes.values())
     read = (reading - 1) * lanes.get("accounting", 0)
-    return (sum(lanes.values()) + read) * work.steps * work.records * each
+    fitted = FIT * (work.prepared + runs * work.fitted)
+    return ((runs + read) * work.steps * work.records + fitted) * each
 
 
 def _memory(

@@ -33,6 +33,8 @@ class Workload(NamedTuple):
     records: float  # that take part in a step
     devices: int = 0  # accelerators; 0 = the processor's cores
     shard: int | None = None  # an attacker's shadow models that are held; None = all
+    fitted: float = 0.0  # public records that fits in one run go through, repeats too
+    prepared: float = 0.0  # the same before all runs
 
     @property
     def in_memory(self) -> int:
@@ -52,7 +54,7 @@ def check(work: Workload) -> None:
     Raises:
       UserError: with the estimate, and the word that runs it all the same.
     """
-    where, held, folded, tile, parameters, steps, records, devices, _ = work
+    where, held, folded, tile, parameters, steps, records, devices, *_ = work
     need = 4 * parameters * (work.in_memory + 2 * tile) / GIB
     there = memory() / GIB
     lanes = max(work.runs, tile)

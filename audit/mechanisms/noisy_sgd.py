@@ -28,6 +28,7 @@ from audit.types import (
     Batch,
     Defense,
     Examples,
+    Fitting,
     Iterative,
     Noise,
     Prepare,
@@ -68,6 +69,7 @@ def noisy_sgd(
     steps: int,
     prepare: Prepare = start,
     refresh: Refresh | None = None,
+    fitting: Fitting | None = None,
 ) -> Defense:
     """Iterate: draw a batch, sum the query over it, add noise, take an optimizer step.
 
@@ -85,6 +87,7 @@ def noisy_sgd(
       prepare: makes the side; default: the common starting point.
       refresh: makes the side of every step from what is public by then: parameters are
         post-processing of earlier releases. None = the side stays as it was prepared.
+      fitting: the passes over public records that `prepare` and `refresh` make.
 
     Without noise there are no readings; `fisher` needs a smooth query, too.
     """
@@ -115,7 +118,7 @@ def noisy_sgd(
     def pld(n: int, adjacency: Adjacency) -> Any:
         return sampler.pld(noise, query, n, steps, adjacency)
 
-    mechanism = Iterative(query, sampler, noise, init, step, steps, refresh)
+    mechanism = Iterative(query, sampler, noise, init, step, steps, refresh, fitting)
     readable = noise.precision is not None
     gaussian = noise.stddev is not None  # `_log_likelihood` holds for no other law
     traits: dict[Trait, bool] = {

@@ -92,6 +92,29 @@ def test_operations_are_those_of_whole_tiles():
     assert forecast._operations(WORK, 8.0) == (8 + 10 * 3) * 5 * 20 * 8
 
 
+def test_fits_to_public_records_count_once_and_in_every_run():
+    """Two tiles of 4 targets and one of 3 accounted runs are 11 runs."""
+    fitting = WORK._replace(prepared=100.0, fitted=30.0)
+    added = forecast._operations(fitting, 8.0) - forecast._operations(WORK, 8.0)
+    assert added == forecast.FIT * (100 + 11 * 30) * 8
+
+
+@pytest.mark.parametrize(
+    ("shared", "passes"), [(0, (200, 320)), (6, (200 + 6 * 320, 0))]
+)
+def test_a_defense_says_how_often_it_goes_through_public_records(shared, passes):
+    """200 epochs before step 0; then 150, 100, 50, and never fewer than 20."""
+    words = (
+        "scenario=binary_mnist", "data=digits", "defenses=[fim]", "attacks=[class_mean]",
+        "training.steps=5", f"defense.fim.share_steps={shared}",
+    )  # fmt: skip
+    scenario = composed(*words)[0]
+    (work,) = forecast.forecast(scenario).works
+    assert (work.prepared, work.fitted) == tuple(
+        scenario.splits.public * p for p in passes
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [

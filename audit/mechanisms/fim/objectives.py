@@ -24,12 +24,14 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from audit.clipping import Clip
 from audit.mechanisms.fim.shifted_gradients import ShiftedNorms, clipped_trace
 from audit.models import optimizers
 from audit.models.pretrain import permuted
+from audit.types import Fitting
 
 Objective = Literal["replacement", "perturbation", "clipped", "snr", "snr_gradient"]
 LEAST = 1e-7  # added to a trace before it is divided, as in the published code
@@ -48,6 +50,17 @@ class Schedule(NamedTuple):
     penalty_decay: Any  # less with every step
     least_penalty: Any
     warm: bool = True  # phi starts where the last step left it
+
+    def due(self, t: Any) -> Any:
+        """Return the epochs before step `t` [], which may be traced, or steps."""
+        return jnp.maximum(self.least_epochs, self.epochs - self.epochs_decay * t)
+
+    def passes(self, steps: int, share_steps: int) -> Fitting:
+        """Return the passes over public records for runs of so many steps."""
+        later = float(self.due(np.arange(1, steps)).sum())
+        if share_steps:
+            return Fitting(self.epochs + share_steps * later)
+        return Fitting(self.epochs, later)
 
 
 class Learnt(NamedTuple):
@@ -87,8 +100,6 @@ def fit(
     size = min(schedule.batch_size, n)
     weight = schedule.penalty - schedule.penalty_decay * t
     weight = jnp.maximum(schedule.least_penalty, weight).astype(jnp.float32)
-    epochs = schedule.epochs - schedule.epochs_decay * t
-    epochs = jnp.maximum(schedule.least_epochs, epochs)
 
     def update(carry: tuple, rows: Any, key: jax.Array) -> tuple:
         phi, opt = carry
@@ -105,7 +116,7 @@ def fit(
         step = lambda c, part: (update(c, *part), None)  # noqa: E731
         return jax.lax.scan(step, carry, (batches, keys))[0]
 
-    return jax.lax.fori_loop(0, epochs, epoch, (phi, optimizer))
+    return jax.lax.fori_loop(0, schedule.due(t), epoch, (phi, optimizer))
 
 
 def adam_of(schedule: Schedule) -> optax.GradientTransformation:
