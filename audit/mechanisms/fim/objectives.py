@@ -24,7 +24,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from audit.clipping import Clip
@@ -51,13 +50,13 @@ class Schedule(NamedTuple):
     least_penalty: Any
     warm: bool = True  # phi starts where the last step left it
 
-    def due(self, t: Any) -> Any:
-        """Return the epochs before step `t` [], which may be traced, or steps."""
-        return jnp.maximum(self.least_epochs, self.epochs - self.epochs_decay * t)
+    def due(self, t: Any, larger: Callable = jnp.maximum) -> Any:
+        """Return the epochs before step `t`, which may be traced."""
+        return larger(self.least_epochs, self.epochs - self.epochs_decay * t)
 
     def passes(self, steps: int, share_steps: int) -> Fitting:
         """Return the passes over public records for runs of so many steps."""
-        later = float(self.due(np.arange(1, steps)).sum())
+        later = float(sum(self.due(t, max) for t in range(1, steps)))
         if share_steps:
             return Fitting(self.epochs + share_steps * later)
         return Fitting(self.epochs, later)
