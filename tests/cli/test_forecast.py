@@ -105,7 +105,8 @@ def test_fits_to_public_records_count_once_and_in_every_run():
 def test_a_defense_says_how_often_it_goes_through_public_records(shared, passes):
     """200 epochs before step 0; then 150, 100, 50, and never fewer than 20."""
     words = (
-        "scenario=binary_mnist", "data=digits", "defenses=[fim]", "attacks=[class_mean]",
+        "scenario=binary_mnist", "data=digits",
+        "defenses=[fim]", "attacks=[class_mean]",
         "training.steps=5", f"defense.fim.share_steps={shared}",
     )  # fmt: skip
     scenario = composed(*words)[0]
