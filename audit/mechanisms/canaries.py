@@ -19,17 +19,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from audit.models import dense
+from audit.models.dense import Stack
 from audit.types import Examples, Task
 
 Kind = Literal["gradient", "input", "blank"]
 EMPTY = -1  # label of a slot with nobody in it
+CANARIES = "canaries"  # the parameters that gradient canaries move
 
 
 def plant(task: Task, count: int, norm: float) -> Task:
     """Return the task with `count` more parameters, one per gradient canary.
 
-    The closed forms of the task do not cover canaries and are dropped. `norm` is that
-    of a canary's gradient before it is clipped.
+    Layered networks keep their closed forms; those of affine logits do not cover
+    canaries and are dropped. `norm` is that of a canary's gradient before it is
+    clipped.
 
     Raises:
       ValueError: if labels are numbers.
@@ -39,12 +43,13 @@ def plant(task: Task, count: int, norm: float) -> Task:
         raise ValueError("canaries need labels that are classes")
 
     def loss(params: Any, z: Examples) -> jax.Array:
-        canary = norm * params["canaries"][jnp.clip(z.y - k, 0, count - 1)]
+        canary = norm * params[CANARIES]["kernel"][jnp.clip(z.y - k, 0, count - 1), 0]
         plain = task.loss(params["model"], z._replace(y=jnp.clip(z.y, 0, k - 1)))
         return jnp.where(z.y < 0, 0.0, jnp.where(z.y >= k, canary, plain))
 
     def init(key: jax.Array) -> Any:
-        return {"model": task.init(key), "canaries": jnp.zeros(count)}
+        kernel = jnp.zeros((count, 1))
+        return {"model": task.init(key), CANARIES: {"kernel": kernel}}
 
     return task._replace(
         name=f"{task.name}, {count} canaries of norm {norm!r}",
@@ -53,7 +58,32 @@ def plant(task: Task, count: int, norm: float) -> Task:
         init=init,
         linear=None,
         smooth=True,
-        dense=None,
+        dense=task.dense and _layers(task, count, norm),
+    )
+
+
+def _layers(task: Task, count: int, norm: float) -> Stack:
+    """Return the layers of a network, and one that gradient canaries alone pass.
+
+    Such a canary enters that layer, which has no bias, as a unit vector, and its error
+    there is `norm`.
+    """
+    k, stack = task.classes, task.dense
+
+    def passes(params: Any, x: Any, y: Any) -> tuple[list, list]:
+        inputs, errors = dense.factors(stack, params["model"], x, y.clip(0, k - 1), k)
+        ordinary = (y >= 0) & (y < k)
+        errors = [jnp.einsum("i,i...->i...", ordinary, e) for e in errors]
+        canary = jax.nn.one_hot(y - k, count, dtype=x.dtype)
+        return [*inputs, canary], [*errors, norm * canary.sum(-1, keepdims=True)]
+
+    names = [("model", *dense.path(name)) for name in stack.layers]
+    unbiased = {("model", *dense.path(name)) for name in stack.unbiased}
+    return Stack(
+        (*names, CANARIES),
+        passes=passes,
+        unbiased=frozenset({*unbiased, CANARIES}),
+        positions=(*(stack.positions or [1] * len(names)), 1),
     )
 
 

@@ -62,7 +62,7 @@ class Stack(NamedTuple):
         return any(t > 1 for t in self.positions)
 
 
-class _Passes(NamedTuple):
+class Passes(NamedTuple):
     """The factors of one example's gradient, one entry per layer."""
 
     inputs: list[Any]  # [m, width before], or [m, positions, width before]
@@ -76,7 +76,7 @@ def norms(stack: Stack, params: Any) -> str:
     layers = zip(stack.layers, stack.positions, strict=True)
     kernels = [(name, t, _at(params, name)["kernel"].shape) for name, t in layers]
     direct = [
-        f"{'/'.join(map(str, _path(name)))} ({t} positions)"
+        f"{'/'.join(map(str, path(name)))} ({t} positions)"
         for name, t, (*inputs, outputs) in kernels
         if t > 1 and not is_ghost(t, math.prod(inputs), outputs)
     ]
@@ -108,12 +108,13 @@ def _flat(kernel: Any) -> Any:
     return kernel.reshape(-1, kernel.shape[-1])
 
 
-def _path(name: Any) -> tuple:
+def path(name: Any) -> tuple:
+    """Return where a layer of a `Stack` is, step by step."""
     return name if isinstance(name, tuple) else (name,)
 
 
 def _at(tree: Any, name: Any) -> Any:
-    for step in _path(name):
+    for step in path(name):
         tree = tree[step]
     return tree
 
@@ -126,7 +127,7 @@ def _tree(stack: Stack, heads: list[Head], like: Any) -> Any:
     tree: dict[Any, Any] = {}
     for name, head in zip(stack.layers, heads, strict=True):
         into = tree
-        for step in _path(name):
+        for step in path(name):
             into = into.setdefault(step, {})
         into["kernel"] = head.kernel.reshape(_at(like, name)["kernel"].shape)
         if head.bias is not None:
@@ -134,19 +135,24 @@ def _tree(stack: Stack, heads: list[Head], like: Any) -> Any:
     return tree
 
 
+def factors(stack: Stack, params: Any, x: Any, y: Any, classes: int) -> Passes:
+    """Return what every layer gets of every example, forward and backward."""
+    if stack.passes is not None:
+        return Passes(*stack.passes(params, x, y))
+    z = affine.affine(_heads(stack, params)[0], x)
+    later = _after(stack, params, z, y, classes)
+    return later._replace(inputs=[x, *later.inputs])
+
+
 def _both_ways(
     stack: Stack, params: Any, x: Any, y: Any, to: Treatment
-) -> tuple[_Passes, Any]:
+) -> tuple[Passes, Any]:
     """Return both passes of every example, and the masked offset."""
-    if stack.passes is not None:
-        return _Passes(*stack.passes(params, x, y)), masked(to.mask, to.offset)
-    z = affine.affine(_heads(stack, params)[0], x)
-    later = _after(stack, params, z, y, to.classes)
-    passes = later._replace(inputs=[x, *later.inputs])
+    passes = factors(stack, params, x, y, to.classes)
     return passes, masked(to.mask, to.offset)
 
 
-def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> _Passes:
+def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> Passes:
     """Return the passes from the output of the first layer [..., width] on."""
     _, *rest = _heads(stack, params)
     inputs, slopes = [], []
@@ -158,10 +164,10 @@ def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> _Passes:
     errors = [affine.residual(rest[-1], inputs[-1], y, classes)[0]]
     for layer, slope in zip(rest[::-1], slopes[::-1], strict=True):
         errors.insert(0, slope * (errors[0] @ layer.kernel.T))
-    return _Passes(inputs, errors)
+    return Passes(inputs, errors)
 
 
-def _kernels(stack: Stack, passes: _Passes, mask: Any) -> list[Any]:
+def _kernels(stack: Stack, passes: Passes, mask: Any) -> list[Any]:
     """Return a layer's gradients A^T E [m, D, p] where their norm needs them, or None.
 
     Nothing is masked in them.
@@ -176,7 +182,7 @@ def _kernels(stack: Stack, passes: _Passes, mask: Any) -> list[Any]:
 
 
 def _square(
-    stack: Stack, passes: _Passes, mask: Any, offset: Any, kernels: list | None = None
+    stack: Stack, passes: Passes, mask: Any, offset: Any, kernels: list | None = None
 ) -> jax.Array:
     """Return the squared norm of every masked gradient plus offset [m].
 
@@ -217,12 +223,12 @@ def _at_positions(
 
 
 def _norm(
-    stack: Stack, passes: _Passes, mask: Any, offset: Any, kernels: list | None = None
+    stack: Stack, passes: Passes, mask: Any, offset: Any, kernels: list | None = None
 ) -> jax.Array:
     return jnp.sqrt(jnp.maximum(_square(stack, passes, mask, offset, kernels), 0))
 
 
-def _inner(stack: Stack, passes: _Passes, tree: Any) -> jax.Array:
+def _inner(stack: Stack, passes: Passes, tree: Any) -> jax.Array:
     """Return <tree, gradient> of every example [m]; `tree` lies inside the mask."""
     layers = zip(*passes, _heads(stack, tree), strict=True)
     parts = [affine.affine(h, a) * e for a, e, h in layers]
@@ -399,7 +405,7 @@ def _blocks(gram: Any) -> tuple:
 
 
 def _raw(
-    stack: Stack, params: Any, x: Any, y: Any, passes: _Passes, to: Treatment
+    stack: Stack, params: Any, x: Any, y: Any, passes: Passes, to: Treatment
 ) -> Any:
     """Return ||J||_F^2 [m]; the offset is constant and has no part in it.
 

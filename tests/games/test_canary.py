@@ -1,8 +1,10 @@
 """Audits of epsilon with canaries: what is planted, what runs say, what is proved."""
 
 import math
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,11 +12,14 @@ from scipy import stats
 from attacks.gradient_llr import gradient_llr
 from attacks.one_run import one_run
 from audit.accounting import rdp
+from audit.clipping import soft_clip
 from audit.errors import UserError
 from audit.games import base, canary
 from audit.games.canary import Canaries
 from audit.mechanisms import canaries
+from audit.mechanisms.query import Side, gradient
 from audit.models import networks
+from audit.types import Examples
 from tests.conftest import public, records
 from tests.games import worlds
 
@@ -47,10 +52,11 @@ def test_a_canary_moves_its_own_parameter_and_nobody_elses():
     np.testing.assert_array_equal(many.y, [2, 3, 4])
     grad = jax.jit(jax.vmap(jax.grad(task.loss), (None, 0)))
     planted = grad(params, many)
-    np.testing.assert_allclose(planted["canaries"], 1000 * np.eye(3))
+    moved = planted["canaries"]["kernel"][..., 0]
+    np.testing.assert_allclose(moved, 1000 * np.eye(3))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(planted["model"]))
     others = grad(params, FIXED)
-    assert not np.any(others["canaries"])
+    assert not np.any(others["canaries"]["kernel"])
     same = jax.vmap(jax.grad(PLAIN.loss), (None, 0))(params["model"], FIXED)
     jax.tree.map(np.testing.assert_array_equal, others["model"], same)
 
@@ -63,6 +69,40 @@ def test_an_empty_slot_contributes_nothing():
     grad = jax.vmap(jax.grad(task.loss), (None, 0))(public(task).params, some)
     whole = np.concatenate([g.reshape(4, -1) for g in jax.tree.leaves(grad)], 1)
     np.testing.assert_array_equal(whole.any(1), [True, False, True, False])
+
+
+@pytest.mark.parametrize(
+    "network",
+    [networks.mlp((D,), 2, hidden=4), networks.cnn_tanh((16, 16, 1), 3, filters=2)],
+    ids=["dense", "convolutions"],
+)
+@pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
+def test_networks_keep_their_closed_forms(network, pruned):
+    """Of ordinary records, empty slots and gradient canaries in one batch."""
+    task, k = canaries.plant(network, 2, 7.0), network.classes
+    params = jax.tree.map(lambda a: a + 0.1, public(task).params)
+    query = gradient(task, soft_clip(1.0))
+    side = Side(params)
+    if pruned:
+        bits = jax.random.bernoulli
+        keep = lambda a: bits(jax.random.key(a.size), 0.5, a.shape).astype(float)  # noqa: E731
+        kept = {"model": jax.tree.map(keep, params["model"])}
+        ones = jax.tree.map(jnp.ones_like, params["canaries"])
+        side = side._replace(mask=kept | {"canaries": ones})
+    x = np.random.default_rng(0).random((6, *network.features), np.float32)
+    z = Examples(x, np.array([0, -1, k, 1, k + 1, k - 1], np.int32))
+    weight = np.array([1.0, 1.0, 2.0, 0.5, 1.0, 0.0], np.float32)
+    each = jax.vmap(lambda z: query.fn(params, side, z))(z)
+    want = jax.tree.map(lambda g: np.tensordot(weight, g, 1), each)
+    got = query.closed_forms.total(params, side, z, weight)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, got, want)
+    rows = np.concatenate([g.reshape(6, -1) for g in jax.tree.leaves(each)], 1)
+    inner, square = query.closed_forms.score(params, side, z, want)
+    flat = np.concatenate([g.ravel() for g in jax.tree.leaves(want)])
+    close(inner, rows @ flat)
+    close(square, (rows**2).sum(1))
+    assert rows.any(1).tolist() == [True, False, True, True, True, True]
 
 
 def test_what_cannot_be_planted_is_refused():
@@ -185,7 +225,7 @@ def test_a_blank_canary_has_zeros_and_the_last_label():
     np.testing.assert_array_equal(blank.y, [1])
     played = play(canary.canary, one_run, 40, kind="blank")
     assert played.numbers["epsilon_lower"] <= played.numbers["upper"]
-    assert played.runs.evidence.parameters()["canaries"].shape == (80, 1)
+    assert played.runs.evidence.parameters()["canaries"]["kernel"].shape == (80, 1, 1)
 
 
 def test_an_input_canary_leaks_no_more_than_is_claimed():
@@ -204,7 +244,7 @@ def test_one_run_scores_move_with_membership_and_prove_less_than_is_claimed():
     numbers, member = played.numbers, played.runs.evidence.member
     assert member.shape == (3, 400)
     assert abs(member.mean() - 0.5) < 4 * 0.5 / math.sqrt(1200)
-    moved = played.runs.releases.params["canaries"]
+    moved = played.runs.releases.params["canaries"]["kernel"][..., 0]
     lr, n = 0.1, 406
     # every parameter: -(lr / n) (T C [in] + sqrt(T) s N(0, 1))
     step = -lr / n
