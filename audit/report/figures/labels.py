@@ -37,10 +37,11 @@ def label_ends(axis: Any) -> None:
     both = {"xycoords": "axes fraction", "textcoords": "axes fraction"}
     style = {"va": "center", "fontsize": SMALL, "annotation_clip": False, **both}
     for label, height in zip(order, heights, strict=True):
-        (x, y), colour = ends[label]
+        end, colour = ends[label]
+        spot = tuple(np.clip(end, 0, 1))  # where the curve leaves the panel
         leader = {"arrowstyle": "-", "color": colour, "lw": 1, "shrinkA": 0}
         axis.annotate(
-            label, (min(x, 1), y), (1.06, height), arrowprops=leader, color=INK, **style
+            label, spot, (1.06, height), arrowprops=leader, color=INK, **style
         )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from audit.report.figures import common, drawings, labels, membership
+from audit.report.figures import common, drawings, epsilon, labels, membership
 from tests import pages
 from tests.report.figures.test_records import card
 
@@ -54,6 +54,21 @@ def test_names_of_lines_that_end_together_are_apart():
         "level",
     }
     assert not overlapping(figure)
+
+
+def test_an_audit_that_proves_nothing_is_drawn_on_the_lower_edge():
+    """On a logarithmic axis 0 is far below the panel: a picture of 500 MB."""
+    data = pages.plain("epsilon_audit-digits")
+    for trial in data["trials"]:
+        for estimates in trial["result"]["lower"].values():
+            for shown in estimates.values():
+                shown["epsilon"] = 0.0
+    figure = epsilon.both_sides(pages.card(data))
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox()
+    assert (np.array(box.size) < 1.5 * figure.get_size_inches()).all()
+    names = [text.get_text() for text in figure.axes[0].texts]
+    assert sum(name.endswith("proves nothing") for name in names) == 3
 
 
 def test_names_of_points_in_a_heap_are_apart():
