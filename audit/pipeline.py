@@ -42,7 +42,6 @@ from audit.types import (
     Attack,
     Bound,
     Defense,
-    Fitting,
     Iterative,
     Minimiser,
     Public,
@@ -275,7 +274,7 @@ def workload(
     Of `params`, what one run releases, the shapes alone count.
     """
     splits, mechanism = table.problem.splits, defense.mechanism
-    targets, steps, fitting = len(splits.targets.y), 1, Fitting()
+    targets, steps, refresh = len(splits.targets.y), 1, None
     each = max(targets, 1)
     trainings = base.Trainings({"target": table.runs * each}, {})
     if game.trainings is not None:
@@ -289,7 +288,7 @@ def workload(
     if isinstance(mechanism, Iterative):
         records = min(records, float(mechanism.sampler.denominator(int(records))))
         steps = mechanism.steps
-        fitting = mechanism.fitting or fitting
+        refresh = mechanism.refresh
     public = len(splits.public.y)
     return budget.Workload(
         f"defense.{label}",
@@ -301,8 +300,8 @@ def workload(
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
         shard=shadow_models.held(shadows, len(splits.pool.y)),
-        fitted=public * fitting.refreshed,
-        prepared=public * fitting.prepared,
+        fitted=public * refresh.passes if refresh else 0.0,
+        prepared=public * refresh.prepared if refresh else 0.0,
     )
 
 

@@ -392,9 +392,17 @@ class TakeStep(Protocol):
         """Return the next state, and what the step did; `key` is that of the run."""
 
 
-class Refresh(Protocol):
+class SideOfStep(Protocol):
     def __call__(self, params: Any, side: Side, t: Any, /) -> Side:
         """Return the side of step `t`, from parameters and public data alone."""
+
+
+class Refresh(NamedTuple):
+    """How a side follows the steps; and passes over all public records to fit it."""
+
+    side: SideOfStep
+    prepared: float = 0.0  # passes that `prepare` makes once, for all runs
+    passes: float = 0.0  # passes in each run
 
 
 class Steps(NamedTuple):
@@ -413,13 +421,6 @@ class Alignment(NamedTuple):
     ratio: AnyArray  # [M] log p(transcript | candidate), less what all share
 
 
-class Fitting(NamedTuple):
-    """How often a defense goes through all public records to fit what it learns."""
-
-    prepared: float = 0.0  # passes once, for all runs
-    refreshed: float = 0.0  # passes in each run
-
-
 class Iterative(NamedTuple):
     """A mechanism that takes noised steps: what `noisy_sgd` made a defense of."""
 
@@ -430,7 +431,6 @@ class Iterative(NamedTuple):
     step: TakeStep
     steps: int  # how many `train` takes
     refresh: Refresh | None = None  # None = the side stays as it was prepared
-    fitting: Fitting | None = None  # None = nothing is fitted
 
 
 class Objective(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -33,6 +32,7 @@ from audit.types import (
     Optimizer,
     Positive,
     Public,
+    Refresh,
     Sampling,
     Task,
 )
@@ -147,7 +147,7 @@ def fim(
             steps=steps,
         )
 
-    def built(refresh: Callable | None) -> Defense:
+    def built(refresh: Refresh | None) -> Defense:
         return noisy_sgd(
             task,
             gradient(task, clip, fitter.perturb),
@@ -157,7 +157,9 @@ def fim(
             steps=steps,
             prepare=prepare,
             refresh=refresh,
-            fitting=schedule.passes(steps, share_steps),
         )
 
-    return built(pick if share_steps else refresher(fitter, schedule))
+    later = schedule.passes(steps)
+    if share_steps:
+        return built(Refresh(pick, prepared=epochs + share_steps * later))
+    return built(Refresh(refresher(fitter, schedule), epochs, later))

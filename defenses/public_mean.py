@@ -27,6 +27,7 @@ from audit.types import (
     Optimizer,
     Positive,
     Public,
+    Refresh,
     Sampling,
     Task,
 )
@@ -84,7 +85,7 @@ def public_mean(
         # the offset is replaced before the first step
         return side._replace(learnt=public.records, offset=side.params)
 
-    def refresh(params: Any, side: Side, t: Any) -> Side:
+    def again(params: Any, side: Side, t: Any) -> Side:
         del t
         return side._replace(offset=offset(params, side.mask, side.learnt))
 
@@ -96,5 +97,5 @@ def public_mean(
         optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
         prepare=prepare,
-        refresh=refresh,
+        refresh=Refresh(again),
     )

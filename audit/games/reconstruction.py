@@ -123,7 +123,7 @@ def _sides(recipe: Recipe) -> Callable:
 
         def body(side: Any, at: tuple) -> tuple:
             if mechanism.refresh is not None:
-                side = mechanism.refresh(at[0], side, at[1])
+                side = mechanism.refresh.side(at[0], side, at[1])
             return side, side
 
         return jax.lax.scan(body, start, (params, jnp.arange(mechanism.steps)))[1]

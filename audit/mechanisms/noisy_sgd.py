@@ -28,7 +28,6 @@ from audit.types import (
     Batch,
     Defense,
     Examples,
-    Fitting,
     Iterative,
     Noise,
     Prepare,
@@ -69,7 +68,6 @@ def noisy_sgd(
     steps: int,
     prepare: Prepare = start,
     refresh: Refresh | None = None,
-    fitting: Fitting | None = None,
 ) -> Defense:
     """Iterate: draw a batch, sum the query over it, add noise, take an optimizer step.
 
@@ -87,7 +85,6 @@ def noisy_sgd(
       prepare: makes the side; default: the common starting point.
       refresh: makes the side of every step from what is public by then: parameters are
         post-processing of earlier releases. None = the side stays as it was prepared.
-      fitting: the passes over public records that `prepare` and `refresh` make.
 
     Without noise there are no readings; `fisher` needs a smooth query, too.
     """
@@ -118,7 +115,7 @@ def noisy_sgd(
     def pld(n: int, adjacency: Adjacency) -> Any:
         return sampler.pld(noise, query, n, steps, adjacency)
 
-    mechanism = Iterative(query, sampler, noise, init, step, steps, refresh, fitting)
+    mechanism = Iterative(query, sampler, noise, init, step, steps, refresh)
     readable = noise.precision is not None
     gaussian = noise.stddev is not None  # `_log_likelihood` holds for no other law
     traits: dict[Trait, bool] = {
@@ -155,7 +152,7 @@ def _advance(
         key: jax.Array, state: State, data: TrainingSet, batch: Batch
     ) -> tuple[State, StepView]:
         if refresh is not None:
-            side = refresh(state.params, state.side, state.t)
+            side = refresh.side(state.params, state.side, state.t)
             state = state._replace(side=side)
         step_key = stream(jax.random.fold_in(key, state.t), "noise")
         sums = batches.known_and_noised(query, noise, step_key, state, data, batch)

@@ -16,7 +16,7 @@ from audit.mechanisms.query import gradient
 from audit.mechanisms.sampler import SAMPLERS
 from audit.models import networks
 from audit.scorecard import flags
-from audit.types import Examples, Release, Splits
+from audit.types import Examples, Refresh, Release, Splits
 from tests.conftest import records
 from tests.games import worlds
 
@@ -117,7 +117,8 @@ def test_what_a_step_learns_from_public_data_is_learnt_once_not_in_every_lane():
             return jax.lax.cond(t == 0, lambda p, s: s, again, params, side)
 
         parts = gradient(task, soft_clip(1.0)), SAMPLERS["full"](None), gaussian(1.0)
-        how = {"optimizer": optax.sgd(0.1), "steps": 3, "refresh": refresh}
+        follow = Refresh(refresh)
+        how = {"optimizer": optax.sgd(0.1), "steps": 3, "refresh": follow}
         return noisy_sgd(task, *parts, **how)
 
     assert measure(learns).noise == pytest.approx(1, abs=0.2)

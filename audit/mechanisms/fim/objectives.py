@@ -30,7 +30,6 @@ from audit.clipping import Clip
 from audit.mechanisms.fim.shifted_gradients import ShiftedNorms, clipped_trace
 from audit.models import optimizers
 from audit.models.pretrain import permuted
-from audit.types import Fitting
 
 Objective = Literal["replacement", "perturbation", "clipped", "snr", "snr_gradient"]
 LEAST = 1e-7  # added to a trace before it is divided, as in the published code
@@ -54,12 +53,9 @@ class Schedule(NamedTuple):
         """Return the epochs before step `t`, which may be traced."""
         return larger(self.least_epochs, self.epochs - self.epochs_decay * t)
 
-    def passes(self, steps: int, share_steps: int) -> Fitting:
-        """Return the passes over public records for runs of so many steps."""
-        later = float(sum(self.due(t, max) for t in range(1, steps)))
-        if share_steps:
-            return Fitting(self.epochs + share_steps * later)
-        return Fitting(self.epochs, later)
+    def passes(self, steps: int) -> float:
+        """Return the epochs due before all steps but the first, of so many."""
+        return float(sum(self.due(t, max) for t in range(1, steps)))
 
 
 class Learnt(NamedTuple):

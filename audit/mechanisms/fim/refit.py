@@ -17,7 +17,7 @@ from audit.mechanisms.fim.networks import places
 from audit.mechanisms.fim.objectives import Learnt, Schedule, adam_of, fit
 from audit.mechanisms.query import Side
 from audit.rng import stream
-from audit.types import Defense, Iterative, Public, Refresh, State, TrainingSet
+from audit.types import Defense, Iterative, Public, SideOfStep, State, TrainingSet
 
 
 def begin(
@@ -40,8 +40,8 @@ def begin(
     return jax.jit(partial(_fitted, fitter, schedule))(params, side, 0)
 
 
-def refresher(fitter: Fitter, schedule: Schedule) -> Refresh:
-    """Return `refresh` for `noisy_sgd`: fit again before every step but the first."""
+def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
+    """Return the `side` of a refresh: fit again before every step but the first."""
 
     def refresh(params: Any, side: Side, t: Any) -> Side:
         def again(params: Any, side: Side, t: Any) -> Side:
@@ -147,7 +147,7 @@ def share(
 
 
 def pick(params: Any, side: Side, t: Any) -> Side:
-    """Return the side of step t; the `refresh` of a shared phi."""
+    """Return the side of step t; that of a shared phi."""
     del params
     offset, phi, aside = jax.tree.map(lambda a: a[t], side.learnt.table)
     learnt = side.learnt._replace(phi=phi, aside=aside)
