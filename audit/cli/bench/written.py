@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,8 @@ def roofline(benchmark: Benchmark) -> Any:
     edge = low * 1.1
     axis.text(
         edge, m.memory * edge, f"memory, {m.memory:,.0f} GB/s", ha="left", va="bottom",
-        fontsize=common.SMALL, rotation=35, rotation_mode="anchor",
-        transform_rotates_text=True,
+        fontsize=common.SMALL, rotation=math.degrees(math.atan(m.memory)),
+        rotation_mode="anchor", transform_rotates_text=True,
     )  # fmt: skip
     models = common.looks(dict.fromkeys(row.group for row in drawn))
     defenses = common.looks(dict.fromkeys(row.name for row in drawn))
