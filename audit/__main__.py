@@ -142,7 +142,7 @@ def _run(words: list[str]) -> int:
     sweep = bool({"-m", "--multirun"} & set(words)) and not launcher
 
     # the processes of a launcher do not share a list with this one
-    shared = RUNS / f"failed-{uuid.uuid4().hex}"
+    failed_folder = RUNS / f"failed-{uuid.uuid4().hex}"
 
     def job(scenario: Scenario, replay: str) -> None:
         compose.play(scenario)  # refuses what the game cannot be played with
@@ -151,12 +151,12 @@ def _run(words: list[str]) -> int:
             return
         failures.append(_audit(scenario, f"python -m audit run {replay}"))
         if launcher and failures[-1]:
-            shared.mkdir(parents=True, exist_ok=True)
+            failed_folder.mkdir(parents=True, exist_ok=True)
 
     launch(words, job)
-    if shared.exists():
+    if failed_folder.exists():
         failures.append(1)
-        shared.rmdir()
+        failed_folder.rmdir()
     if points:
         failures.append(_on_a_cluster(points))
     return int(any(failures))
@@ -182,7 +182,7 @@ def _on_a_cluster(points: list[tuple[Scenario, str]]) -> int:
         here[command] = trials.remote(command, scenario.lanes), folder
     failed = 0
     say = partial(print, flush=True)
-    for ended in trials.told([run for run, _ in here.values()], None, say):
+    for ended in trials.announce([run for run, _ in here.values()], None, say):
         failed += ended.code != 0
         if ended.code in (0, 1):  # 1: some trial failed, and the card says which
             card = cards.load(here[ended.command][1])

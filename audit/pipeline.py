@@ -274,7 +274,8 @@ def workload(
     Of `params`, what one run releases, the shapes alone count.
     """
     splits, mechanism = table.problem.splits, defense.mechanism
-    targets, steps, refresh = len(splits.targets.y), 1, None
+    targets, steps = len(splits.targets.y), 1
+    first_visits = visits = 0.0
     each = max(targets, 1)
     trainings = base.Trainings({"target": table.runs * each}, {})
     if game.trainings is not None:
@@ -288,8 +289,9 @@ def workload(
     if isinstance(mechanism, Iterative):
         records = min(records, float(mechanism.sampler.denominator(int(records))))
         steps = mechanism.steps
-        refresh = mechanism.refresh
-    public = len(splits.public.y)
+        if mechanism.refresh is not None:
+            first_visits = len(splits.public.y) * mechanism.refresh.first_passes
+            visits = len(splits.public.y) * mechanism.refresh.passes
     return budget.Workload(
         f"defense.{label}",
         held=held,
@@ -300,8 +302,8 @@ def workload(
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
         shard=shadow_models.held(shadows, len(splits.pool.y)),
-        fitted=public * refresh.passes if refresh else 0.0,
-        prepared=public * refresh.prepared if refresh else 0.0,
+        first_visits=first_visits,
+        visits=visits,
     )
 
 

@@ -401,8 +401,8 @@ class Refresh(NamedTuple):
     """How a side follows the steps; and passes over all public records to fit it."""
 
     side: SideOfStep
-    prepared: float = 0.0  # passes that `prepare` makes once, for all runs
-    passes: float = 0.0  # passes in each run
+    first_passes: float = 0.0  # those that `prepare` makes once, for all runs
+    passes: float = 0.0  # those of each run
 
 
 class Steps(NamedTuple):

@@ -159,7 +159,7 @@ def fim(
             refresh=refresh,
         )
 
-    later = schedule.passes(steps)
+    passes = schedule.passes(steps)
     if share_steps:
-        return built(Refresh(pick, prepared=epochs + share_steps * later))
-    return built(Refresh(refresher(fitter, schedule), epochs, later))
+        return built(Refresh(pick, first_passes=epochs + share_steps * passes))
+    return built(Refresh(refresher(fitter, schedule), epochs, passes))

@@ -56,7 +56,7 @@ TIMED = 2e9  # operations of the gradients that are timed
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
-FIT = 20.0  # a public record that a fit goes through, in gradients that are taken
+FIT = 20.0  # a fit's visit of a public record, in gradients that are taken
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
 LARGE = 0.2 * budget.GIB  # what programs of an attack that learns or searches add
@@ -226,7 +226,7 @@ def trials(
         total = steps * searches * len(works)
         for work in works:
             if shadows not in trained:
-                total += shadows * work.steps * work.records * each
+                total += shadows * _gradients(work) * each
             epochs = EARLY * given.get("epochs", 0)
             weights = given.get("width", 0) * (work.parameters + outputs)
             total += 6 * weights * epochs * shadow_models.held(shadows, images)
@@ -270,10 +270,14 @@ def _operations(
     lanes = _lanes(work)
     if not shadows:
         lanes.pop("shadow", None)
-    runs = sum(lanes.values())
-    read = (reading - 1) * lanes.get("accounting", 0)
-    fitted = FIT * (work.prepared + runs * work.fitted)
-    return ((runs + read) * work.steps * work.records + fitted) * each
+    training = sum(lanes.values()) * _gradients(work) + FIT * work.first_visits
+    read = (reading - 1) * lanes.get("accounting", 0) * work.steps * work.records
+    return (training + read) * each
+
+
+def _gradients(work: budget.Workload) -> float:
+    """Return how many gradients one run takes as long as, its fits included."""
+    return work.steps * work.records + FIT * work.visits
 
 
 def _memory(

@@ -149,7 +149,8 @@ def _tune_malloc() -> None:
 
     A thread that compiles leaves hundreds of MiB in a heap of its own, which no other
     thread uses; a first run took 2.1 GiB instead of 1.7. Arrays of a program that go
-    back to the system come again page by page: a sixth of the time of dense networks.
+    back to the system come again page by page, which takes up to a sixth of the time of
+    dense networks.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -50,7 +50,7 @@ class Ended(NamedTuple):
     last: str  # line that it printed
 
 
-def told(
+def announce(
     trials: Sequence[RemoteRun], until: float | None, say: Callable[[str], None]
 ) -> Iterator[Ended]:
     """Do what `compute` does, and say of each run how it ended."""

@@ -169,8 +169,8 @@ def in_turn(
         accounted = np.sort(rng.choice(n, drawn, replace=False))
     pilot = records, accounted[:: -(-len(accounted) // SAMPLE)]
     once: dict[str, Any] = {"engine": engine, "runs": 1}
-    asked = key, learner, table.fisher
-    reading = TraceReading.planned(*asked, *pilot, released=released, **once)
+    given = key, learner, table.fisher, *pilot
+    reading = TraceReading.planned(*given, released=released, **once)
 
     def read(method: str) -> Any:
         """Return one reading of every record: [records, trajectories] each."""

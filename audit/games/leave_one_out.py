@@ -105,8 +105,8 @@ def release_accounted(key: Array, learner: Learner, table: Table) -> Runs:
     if not steps or learner.defense.fisher is None:
         return release(key, learner, table)
     limits = guarantees.in_turn(key, learner, table, released=True)
-    accounted = limits._replace(releases=None)  # the runs hold them
-    return Runs(learner, limits.releases, accounted, alike=table.runs)
+    releases, limits = limits.releases, limits._replace(releases=None)
+    return Runs(learner, releases, limits, alike=table.runs)
 
 
 def release(key: Array, learner: Learner, table: Table) -> Runs:

@@ -13,6 +13,7 @@ are those of the defense.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import jax
@@ -72,18 +73,19 @@ def _layers(task: Task, count: int, norm: float) -> Stack:
 
     def passes(params: Any, x: Any, y: Any) -> tuple[list, list]:
         inputs, errors = dense.factors(stack, params["model"], x, y.clip(0, k - 1), k)
-        ordinary = (y >= 0) & (y < k)
-        errors = [jnp.einsum("i,i...->i...", ordinary, e) for e in errors]
+        is_record = (y >= 0) & (y < k)
+        errors = [jnp.einsum("i,i...->i...", is_record, e) for e in errors]
         canary = jax.nn.one_hot(y - k, count, dtype=x.dtype)
         return [*inputs, canary], [*errors, norm * canary.sum(-1, keepdims=True)]
 
-    names = [("model", *dense.path(name)) for name in stack.layers]
-    unbiased = {("model", *dense.path(name)) for name in stack.unbiased}
+    def planted(names: Iterable[Any]) -> list[Any]:
+        return [*(("model", *dense.path(name)) for name in names), CANARIES]
+
     return Stack(
-        (*names, CANARIES),
+        tuple(planted(stack.layers)),
         passes=passes,
-        unbiased=frozenset({*unbiased, CANARIES}),
-        positions=(*(stack.positions or [1] * len(names)), 1),
+        unbiased=frozenset(planted(stack.unbiased)),
+        positions=(*(stack.positions or [1] * len(stack.layers)), 1),
     )
 
 

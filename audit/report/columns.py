@@ -37,12 +37,13 @@ ANYBODY = ("finite_prior", "closed_world")  # bounds on any attacker's error
 TOP = 100  # records with the largest eta, compared between defenses
 
 
-def probed_alone(card: Scorecard) -> list[str]:
+def of_one_run(card: Scorecard) -> list[str]:
     """Return the defenses whose dFIL is of one released run: probes are its error."""
-    read = {label: d.dfil or {} for label, d in card.defenses.items()}
-    both = {k: (v.get("relative_se"), v.get("probe_se")) for k, v in read.items()}
+    dfil = {label: d.dfil or {} for label, d in card.defenses.items()}
     return [
-        label for label, (whole, probes) in both.items() if probes and whole == probes
+        label
+        for label, numbers in dfil.items()
+        if numbers.get("probe_se") and numbers["probe_se"] == numbers.get("relative_se")
     ]
 
 

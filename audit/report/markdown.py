@@ -55,7 +55,7 @@ def render(card: Scorecard, figures: list[str]) -> str:
             self_checks=_self_checks(card),
             bounds=_bounds(card),
             dfil=_dfil(card),
-            probed=cells.probed_alone(card),
+            of_one_run=cells.of_one_run(card),
             eta=_eta(card),
             top=TOP,
             shared=shared,

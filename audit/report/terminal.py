@@ -180,9 +180,10 @@ def _dfil_errors(card: Scorecard) -> list[str]:
     text = ", ".join(f"{label} {float(se):.1%}" for label, se in each.items() if se)
     if not text:
         return []
-    alone = ", ".join(columns.probed_alone(card))
-    alone = f"; of {alone}, of the probes of one released run alone" if alone else ""
-    return [f"standard error of a record's dFIL, over that dFIL: {text}{alone}"]
+    text = f"standard error of a record's dFIL, over that dFIL: {text}"
+    if labels := ", ".join(columns.of_one_run(card)):
+        text += f"; of {labels}, of the probes of one released run alone"
+    return [text]
 
 
 def _claims(label: str, defense: DefenseRow) -> list[str]:

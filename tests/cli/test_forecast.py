@@ -95,8 +95,8 @@ def test_operations_are_those_of_whole_tiles():
 
 def test_fits_to_public_records_count_once_and_in_every_run():
     """Two tiles of 4 targets and one of 3 accounted runs are 11 runs."""
-    fitting = WORK._replace(prepared=100.0, fitted=30.0)
-    added = forecast._operations(fitting, 8.0) - forecast._operations(WORK, 8.0)
+    work = WORK._replace(first_visits=100.0, visits=30.0)
+    added = forecast._operations(work, 8.0) - forecast._operations(WORK, 8.0)
     assert added == forecast.FIT * (100 + 11 * 30) * 8
 
 
@@ -112,7 +112,7 @@ def test_a_defense_says_how_often_it_goes_through_public_records(shared, passes)
     )  # fmt: skip
     scenario = composed(*words)[0]
     (work,) = forecast.forecast(scenario).works
-    assert (work.prepared, work.fitted) == tuple(
+    assert (work.first_visits, work.visits) == tuple(
         scenario.splits.public * p for p in passes
     )
 

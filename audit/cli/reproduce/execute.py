@@ -93,7 +93,7 @@ def on_a_cluster(
     say(f"{len(jobs)} runs on the cluster")
     work = [trials.remote(j.command, j.scenario.lanes) for j in jobs]
     deadline = None if until is None else time.time() + until - time.monotonic()
-    for _ in trials.told(work, deadline, say):
+    for _ in trials.announce(work, deadline, say):
         pass  # `carry_out` finds what was made
 
 

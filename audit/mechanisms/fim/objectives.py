@@ -49,13 +49,13 @@ class Schedule(NamedTuple):
     least_penalty: Any
     warm: bool = True  # phi starts where the last step left it
 
-    def due(self, t: Any, larger: Callable = jnp.maximum) -> Any:
+    def epochs_before(self, t: Any, larger: Callable = jnp.maximum) -> Any:
         """Return the epochs before step `t`, which may be traced."""
         return larger(self.least_epochs, self.epochs - self.epochs_decay * t)
 
     def passes(self, steps: int) -> float:
         """Return the epochs due before all steps but the first, of so many."""
-        return float(sum(self.due(t, max) for t in range(1, steps)))
+        return float(sum(self.epochs_before(t, max) for t in range(1, steps)))
 
 
 class Learnt(NamedTuple):
@@ -111,7 +111,8 @@ def fit(
         step = lambda c, part: (update(c, *part), None)  # noqa: E731
         return jax.lax.scan(step, carry, (batches, keys))[0]
 
-    return jax.lax.fori_loop(0, schedule.due(t), epoch, (phi, optimizer))
+    epochs = schedule.epochs_before(t)
+    return jax.lax.fori_loop(0, epochs, epoch, (phi, optimizer))
 
 
 def adam_of(schedule: Schedule) -> optax.GradientTransformation:

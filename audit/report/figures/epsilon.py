@@ -70,19 +70,19 @@ def both_sides(card: Scorecard) -> Any:
             points.setdefault(method, []).append(point)
     uppers = [x for pairs in points.values() for x, _ in pairs] or [1.0]
     ends = [min(uppers) / 1.5, max(uppers) * 1.5]
-    proved = [y for pairs in points.values() for _, y in pairs if y > 0]
-    least = min(proved, default=ends[0]) / 1.4
+    heights = [y for pairs in points.values() for _, y in pairs if y > 0]
+    lower_edge = min(heights, default=ends[0]) / 1.4
     axis.plot(ends, ends, label="proved = claimed", **common.DIAGONAL)
     axis.set(xscale="log", yscale="log", xlim=ends)
     for nth, (method, look) in enumerate(common.looks(points).items()):
         x, y = map(np.array, zip(*sorted(points[method]), strict=True))
         beside = x * 1.03**nth  # bars of two estimators would cover each other
-        low, name = np.fmax(y, least), NAMES[method]
+        low, name = np.fmax(y, lower_edge), NAMES[method]
         label = name if y.any() else f"{name}: proves nothing"
         axis.plot(beside, low, label=label, clip_on=False, **look.line())
         high = np.fmax(x, y)  # none where more is proved than is claimed
         axis.vlines(beside, low, high, color=look.color, lw=1, alpha=0.5)
-    axis.set_ylim(least, ends[1])
+    axis.set_ylim(lower_edge, ends[1])
     _mark_each(axis.xaxis, uppers)
     common.few_labels(axis.yaxis)
     labels.label_ends(axis)
