@@ -74,7 +74,7 @@ def convolved(
     """Return what a flax layer's convolution does, as a product with patches.
 
     Under vmaps over runs and over records the gradient of a convolution is slow on a
-    CPU, and that of three nested ones does not exist in JAX (`networks.windows`).
+    CPU, and that of three nested ones does not exist in JAX.
 
     Args:
       inputs: [m, *spatial, channels].
@@ -100,14 +100,7 @@ def convolved(
         spatial = inputs.shape[1:-1]
         padding = jax.lax.padtype_to_pads(spatial, reach, strides, padding)
     x = jnp.pad(inputs, [(0, 0), *padding, (0, 0)])
-    for axis in reversed(range(1, len(sizes) + 1)):
-        last = x.shape[axis] - reach[axis - 1] + 1
-        starts = [i * steps[axis - 1] for i in range(sizes[axis - 1])]
-        cut = [
-            jax.lax.slice_in_dim(x, i, i + last, strides[axis - 1], axis)
-            for i in starts
-        ]
-        x = jnp.concatenate(cut, -1)
+    x = windows(x, sizes, strides, steps)
     if groups == 1:
         products = x @ kernel.reshape(-1, kernel.shape[-1])
         return products if show is None else show(x, products)
@@ -115,6 +108,44 @@ def convolved(
     x = x.reshape(*x.shape[:-1], many, groups, -1)
     weights = kernel.reshape(many, kernel.shape[-2], groups, -1)
     return jnp.einsum("...kgc,kcgo->...go", x, weights).reshape(*x.shape[:-3], -1)
+
+
+def windows(
+    x: jax.Array,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    steps: Sequence[int] | None = None,
+) -> jax.Array:
+    """Return what each filter sees: [..., *spatial, numbers of a filter].
+
+    Slices are used since their gradient is padding: with an index, the second
+    derivatives of inversion attacks would be scatters. One axis follows the other,
+    which needs fewer slices and compiles faster. They are stacked: a processor takes
+    up to three times as long to concatenate them along the channels, number by number.
+
+    Args:
+      x: [..., *spatial, channels].
+      sizes: of a filter along each spatial axis.
+      strides: from one filter to the next.
+      steps: from one number of a filter to the next; None = 1.
+    """
+    first, after = x.ndim - 1 - len(sizes), x.ndim - 1
+    for i in reversed(range(len(sizes))):
+        axis, step = first + i, 1 if steps is None else steps[i]
+        many = (x.shape[axis] - (sizes[i] - 1) * step - 1) // strides[i] + 1
+        starts = [divmod(k * step, strides[i]) for k in range(sizes[i])]
+        # filters share the slices with a stride, whose gradients are slow
+        phases = {
+            phase: jax.lax.slice_in_dim(x, phase, None, strides[i], axis)
+            for _, phase in starts
+        }
+        cut = [
+            jax.lax.slice_in_dim(phases[phase], start, start + many, 1, axis)
+            for start, phase in starts
+        ]
+        x = jnp.stack(cut, after)
+        x = x.reshape(*x.shape[:after], -1)
+    return x
 
 
 def stack_of(

@@ -148,7 +148,7 @@ def test_windows_are_what_a_convolution_sees():
     x, kernel = rng.normal(size=(9, 8, 2)), rng.normal(size=(5, 5, 2, 3))
     names = ("NHWC", "HWIO", "NHWC")
     for stride in (1, 2):
-        ours = networks.windows(jnp.asarray(x), 5, stride) @ kernel.reshape(-1, 3)
+        ours = networks.patches(jnp.asarray(x), 5, stride) @ kernel.reshape(-1, 3)
         theirs = jax.lax.conv_general_dilated(
             x[None], kernel, (stride, stride), "VALID", dimension_numbers=names
         )[0]

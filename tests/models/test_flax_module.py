@@ -250,7 +250,7 @@ def test_what_does_not_depend_on_the_record_is_no_kink():
     ],
 )
 @pytest.mark.parametrize(("strides", "dilation", "groups"), [
-    (1, 1, 1), ((2, 3), 1, 2), (1, 2, 1), (2, (1, 2), 2),
+    (1, 1, 1), ((2, 3), 1, 2), (1, 2, 1), (2, (1, 2), 2), ((12, 10), 1, 1),
 ])  # fmt: skip
 def test_products_with_patches_are_flax_convolutions(
     padding, strides, dilation, groups
