@@ -222,7 +222,10 @@ class _Sweep(NamedTuple):
         return self.shared, self.key, *lanes_of(tiles, size, self.m, self.per_lane)
 
     def _compute(self, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray]]]:
-        """Yield finished tiles, as many in flight as the memory budget holds."""
+        """Yield finished tiles, as many in flight as the memory budget holds.
+
+        The next tiles are computed while the caller writes those that it gets.
+        """
         if not tiles:
             return
         if self.engine.elsewhere is not None and len(tiles) > 1:
@@ -233,21 +236,21 @@ class _Sweep(NamedTuple):
         flight = self._in_flight(devices)
         program = self._by_parts(devices) or self._program(devices)
         shared = jax.device_put(self.shared)  # once, not with every tile
+        begun: list[Any] = []  # what the first of the groups give
         while groups:
-            now = groups[:flight]
-            padded = [g + [g[-1]] * (devices - len(g)) for g in now]
             try:
-                outputs = [program(shared, *self._arguments(g)[1:]) for g in padded]
-                leaves = [jax.device_get(jax.tree.leaves(o)) for o in outputs]
+                for group in groups[len(begun) : flight]:
+                    padded = group + [group[-1]] * (devices - len(group))
+                    begun.append(program(shared, *self._arguments(padded)[1:]))
+                leaves = jax.device_get(jax.tree.leaves(begun[0]))
             except jax.errors.JaxRuntimeError as error:
-                flight = _fewer(flight, error, self.engine.lanes)
+                flight, begun = _fewer(flight, error, self.engine.lanes), []
                 continue
-            groups = groups[len(now) :]
+            finished, groups, begun = groups[0], groups[1:], begun[1:]
             size = self.engine.lanes.tile
             yield {
-                t: [a[i * size : (i + 1) * size] for a in leaf]
-                for group, leaf in zip(now, leaves, strict=True)
-                for i, t in enumerate(group)
+                t: [a[i * size : (i + 1) * size] for a in leaves]
+                for i, t in enumerate(finished)
             }
 
     def _stepwise(self) -> Stepwise | None:
