@@ -49,7 +49,8 @@ EACH = 1.0  # seconds, of a defense whose programs are compiled
 TRIAL = 0.4  # seconds of an attack beside its operations
 FITTED = 3.0  # the same if it learns from shadow models or from every step
 EARLY = 0.5  # of the epochs an attack network may take, those it takes before it stops
-SEARCH = 4.0  # gradients per step of a search whose objective holds a gradient
+SEARCH = 2.0  # gradients per step of a search whose objective holds a gradient, one
+# search per core
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
 PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
 TIMED = 2e9  # operations of the gradients that are timed

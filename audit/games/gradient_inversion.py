@@ -43,7 +43,7 @@ from audit.types import (
     TrainingSet,
 )
 
-TOGETHER = 32  # targets whose updates are alive, and attacked, at a time
+TOGETHER = 32  # targets whose dFIL is computed at a time
 Place = Literal["trained", "start"]
 
 
@@ -248,20 +248,20 @@ def normalised(guesses: np.ndarray, targets: np.ndarray, pool: Any) -> np.ndarra
 def _guess_all(
     key: Array, attack: Attack, state: Any, runs: Runs[Exposure], table: Table, run: int
 ) -> np.ndarray:
-    """Guess every target at one run, TOGETHER at a time."""
+    """Guess every target at one run."""
     z, learner, guess = table.problem.splits.targets, runs.learner, _guesser(attack)
-    n, what, parts = len(z.y), f"{learner.label}: guesses", []
-    params, update, exposure = None, None, runs.evidence
-    looks = base.shown(attack.threat_model, "update")
-    for rows in base.blocks(n, min(TOGETHER, n), table.engine.report, what):
-        part = take(z, rows)
+    exposure, looks = runs.evidence, base.shown(attack.threat_model, "update")
+    params = exposure.params[run] if looks else None
+
+    def given(rows: np.ndarray) -> tuple:
+        part, update = take(z, rows), None
         if looks:
-            keys, params = _keys(exposure.key, run, rows), exposure.params[run]
-            draw = _updates(learner.recipe)
+            draw, keys = _updates(learner.recipe), _keys(exposure.key, run, rows)
             update = draw(learner.floats, learner.side, params, part, keys)
-        keys = _keys(stream(key, "guess"), run, rows)
-        parts.append(np.asarray(guess(state, params, part, update, keys)))
-    return np.concatenate(parts)[:n]
+        return part, update, _keys(stream(key, "guess"), run, rows)
+
+    said = table.engine.report, f"{learner.label}: guesses"
+    return base.guessed(guess, (state, params), given, len(z.y), *said)
 
 
 def _keys(key: Any, run: int, rows: np.ndarray) -> Array:

@@ -37,8 +37,6 @@ from audit.types import (
 
 # the steps of all runs, made when an attack asks for them
 Transcript = Callable[[], Steps]
-# guesses from transcripts that are made at a time: what a cache holds, or a GPU
-TOGETHER = {"cpu": 2}
 
 
 def reconstruction() -> Game:
@@ -240,8 +238,8 @@ def _guesser(attack: Attack, *, in_blocks: bool) -> Callable:
 
 
 def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:
-    size = TOGETHER.get(jax.default_backend(), 32)
-    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=size)
+    some = base.together()
+    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=some)
 
 
 def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:

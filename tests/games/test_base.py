@@ -88,3 +88,21 @@ def test_every_word_has_a_sentence():
     assert "never its noise" in base.sentence(everything, GAME)
     nothing = base.sentence(ThreatModel("reconstruction"), GAME)
     assert nothing.startswith("sees nothing")
+
+
+def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
+    x = jax.random.normal(jax.random.key(0), (7, 5, 5))
+    seen = []
+
+    def on(cores, program):
+        given = lambda rows: (seen.append(len(rows)) or x[rows],)  # noqa: E731
+        monkeypatch.setattr(base, "threads", lambda: cores)
+        return base.guessed(jax.jit(jax.vmap(program, (None, 0))), (2.0,), given, 7)
+
+    for program in (lambda a, m: a * jnp.tanh(m), lambda a, m: jnp.linalg.qr(a * m)[0]):
+        one = on(1, program)
+        np.testing.assert_array_equal(on(3, program), one)
+        np.testing.assert_allclose(one, jax.vmap(program, (None, 0))(2.0, x), atol=1e-6)
+    # the first rows are those that the program is looked at with; two programs that
+    # factor matrices must not run at once
+    assert seen == [2, 2, 2, 2, 2] + [2, 6, 6] + 2 * [2, 2, 2, 2, 2]
