@@ -11,6 +11,7 @@ of a tile is one large matrix product.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from audit.engine import store as stores
 from audit.engine.ahead import Ahead
 from audit.engine.checkpoint import Checkpoints, run_in_parts
 from audit.engine.cluster import Tiles
+from audit.engine.cores import Cores, at_once
 from audit.engine.precision import double
 from audit.engine.program import Recipe, lanes_of, threads
 from audit.engine.program import parts as _parts
@@ -189,7 +191,7 @@ class _Sweep(NamedTuple):
         lanes = self.engine.lanes
         if not self.engine.shrink:
             return self
-        need, budget = self._bytes(1), lanes.memory_gib * 2**30
+        need, budget = _bytes(self._analysed(1)), lanes.memory_gib * 2**30
         if need <= budget:
             return self
         smaller = lanes._replace(tile=max(1, int(lanes.tile * budget // need)))
@@ -224,7 +226,9 @@ class _Sweep(NamedTuple):
     def _compute(self, tiles: list[int]) -> Iterator[dict[int, list[np.ndarray]]]:
         """Yield finished tiles, as many in flight as the memory budget holds.
 
-        The next tiles are computed while the caller writes those that it gets.
+        Each core of a processor computes one: most steps of a program are too small to
+        keep two busy. The next tiles are computed while the caller writes those that it
+        gets.
         """
         if not tiles:
             return
@@ -233,25 +237,32 @@ class _Sweep(NamedTuple):
             return
         devices = min(len(jax.devices()), len(tiles))
         groups = [tiles[i : i + devices] for i in range(0, len(tiles), devices)]
-        flight = self._in_flight(devices)
+        flight, cores = self._in_flight(devices)
         program = self._by_parts(devices) or self._program(devices)
         shared = jax.device_put(self.shared)  # once, not with every tile
-        begun: list[Any] = []  # what the first of the groups give
-        while groups:
-            try:
-                for group in groups[len(begun) : flight]:
-                    padded = group + [group[-1]] * (devices - len(group))
-                    begun.append(program(shared, *self._arguments(padded)[1:]))
-                leaves = jax.device_get(jax.tree.leaves(begun[0]))
-            except jax.errors.JaxRuntimeError as error:
-                flight, begun = _fewer(flight, error, self.engine.lanes), []
-                continue
-            finished, groups, begun = groups[0], groups[1:], begun[1:]
-            size = self.engine.lanes.tile
-            yield {
-                t: [a[i * size : (i + 1) * size] for a in leaves]
-                for i, t in enumerate(finished)
-            }
+
+        def run(group: list[int]) -> Any:
+            padded = group + [group[-1]] * (devices - len(group))
+            return program(shared, *self._arguments(padded)[1:])
+
+        begun: list[Future] = []  # of the first groups
+        with Cores(cores) as threads:
+            while groups:
+                try:
+                    begun += [
+                        threads.submit(run, g) for g in groups[len(begun) : flight]
+                    ]
+                    leaves = jax.device_get(jax.tree.leaves(begun[0].result()))
+                except jax.errors.JaxRuntimeError as error:
+                    wait(begun)  # for the memory that they hold
+                    flight, begun = _fewer(flight, error, self.engine.lanes), []
+                    continue
+                finished, groups, begun = groups[0], groups[1:], begun[1:]
+                size = self.engine.lanes.tile
+                yield {
+                    t: [a[i * size : (i + 1) * size] for a in leaves]
+                    for i, t in enumerate(finished)
+                }
 
     def _stepwise(self) -> Stepwise | None:
         """Return the method if its runs are so long that their states are saved."""
@@ -287,27 +298,34 @@ class _Sweep(NamedTuple):
 
     def _portable(self) -> Tiles:
         recipe, size = self.learner.recipe, self.engine.lanes.tile
-        given = self.shared, self.key, self.per_lane, self.m, size, self._bytes(1)
+        need = _bytes(self._analysed(1))
+        given = self.shared, self.key, self.per_lane, self.m, size, need
         run = self._stepwise()
         return Tiles(self.method, recipe, self.then, *given, run.steps if run else None)
 
-    def _in_flight(self, devices: int) -> int:
-        """Return how many groups of tiles fit the budget, by the compiler's count."""
-        if self._stepwise():
-            return 1
-        budget = self.engine.lanes.memory_gib * 2**30
-        return int(min(8, max(1, budget // max(self._bytes(devices), 1))))
+    def _in_flight(self, devices: int) -> tuple[int, int]:
+        """Return how many groups of tiles fit the budget, by the compiler's count.
 
-    def _bytes(self, devices: int) -> int:
-        """Return the bytes that one tile per device takes, by the compiler's count."""
+        And how many of them are computed side by side: 1 for what several devices or a
+        GPU compute, and for runs in parts, which may be stopped between two.
+        """
+        if self._stepwise():
+            return 1, 1
+        budget = self.engine.lanes.memory_gib * 2**30
+        compiled = self._analysed(devices)
+        flight = int(min(8, max(1, budget // max(_bytes(compiled), 1))))
+        return flight, min(flight, 1 if devices > 1 else at_once(compiled))
+
+    def _analysed(self, devices: int) -> Any:
+        """Return the compiled program, for what the compiler says of it."""
         ahead = self.engine.ahead
         if ahead is not None:
             ahead.wait(self._signature(devices))
-        used = self._compiled(devices).memory_analysis()
+        compiled = self._compiled(devices)
         if ahead is not None and not self._stepwise():
             for learner in ahead.learners:
                 self._compile_ahead(ahead, learner, devices)
-        return used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
+        return compiled
 
     def _compiled(self, devices: int) -> Any:
         arguments = self._arguments([0] * devices)
@@ -412,6 +430,12 @@ class _Sweep(NamedTuple):
         if store is not None and self._stepwise():
             names = tuple(NAME.format(t) for t in finished)
             Checkpoints(store, address, names).clear()
+
+
+def _bytes(compiled: Any) -> int:
+    """Return the bytes that one tile per device takes, by the compiler's count."""
+    used = compiled.memory_analysis()
+    return used.temp_size_in_bytes + used.output_size_in_bytes if used else 0
 
 
 def _nudged(arguments: tuple) -> tuple:

@@ -18,11 +18,10 @@ from jax import Array
 from audit import data
 from audit.config.compose import Entry, Scenario
 from audit.config.schema import FisherReading
-from audit.engine.program import threads
+from audit.engine.cores import Cores, at_once
 from audit.engine.shadow import Engine, Learner, sweep
 from audit.errors import did_you_mean
 from audit.mechanisms.output_perturbation import objective_of
-from audit.models.side_by_side import side_by_side
 from audit.rng import stream
 from audit.scorecard.flags import Flag
 from audit.scorecard.schema import Headline
@@ -337,29 +336,20 @@ def guessed(
       what: name in progress reports.
     """
     some = min(together(), n)
-    cores = min(_cores(program, *shared, *given(np.arange(some))), -(-n // some))
-    parts = list[np.ndarray]()
-    for rows in blocks(n, some * cores, report, what):
-        block = given(rows)
-        each = [take(block, slice(i * some, (i + 1) * some)) for i in range(cores)]
-        parts += side_by_side(lambda mine: np.asarray(program(*shared, *mine)), each)
+    lowered = program.lower(*shared, *given(np.arange(some)))
+    many, parts = min(at_once(lowered), -(-n // some)), list[np.ndarray]()
+    with Cores(many) as cores:
+        for rows in blocks(n, some * many, report, what):
+            block = given(rows)
+            each = [take(block, slice(i * some, (i + 1) * some)) for i in range(many)]
+            begun = [cores.submit(program, *shared, *mine) for mine in each]
+            parts += [np.asarray(future.result()) for future in begun]
     return np.concatenate(parts)[:n]
 
 
 def together() -> int:
     """Return how many guesses are made at a time: what a cache holds, or a GPU."""
     return 2 if jax.default_backend() == "cpu" else 32
-
-
-def _cores(program: Any, *arguments: Any) -> int:
-    """Return on how many cores a program is computed side by side; 1 on a GPU.
-
-    Two that factor matrices would wait for each other for ever (`side_by_side`).
-    """
-    if jax.default_backend() != "cpu":
-        return 1
-    factors = "lapack" in program.lower(*arguments).as_text()
-    return 1 if factors else threads()
 
 
 def take(tree: Any, rows: Any) -> Any:

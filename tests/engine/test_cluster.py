@@ -133,7 +133,7 @@ def test_a_worker_that_is_killed_costs_time_alone(ray):
 
 @pytest.mark.slow
 def test_a_tile_that_fits_no_node_is_refused_with_the_remedy(ray, monkeypatch):
-    monkeypatch.setattr(shadow._Sweep, "_bytes", lambda self, devices: 2**50)
+    monkeypatch.setattr(shadow, "_bytes", lambda compiled: 2**50)
     with pytest.raises(MemoryError, match=r"set lanes\.tile to 2"):
         run(elsewhere=cluster.compute)
 

@@ -12,6 +12,7 @@ import pytest
 from audit.cli.bench import rivals, subjects
 from audit.engine import shadow
 from audit.engine import store as stores
+from audit.engine.cores import Cores
 from audit.errors import UserError
 from audit.models import networks
 from audit.types import Examples, Lanes, TrainingSet
@@ -45,6 +46,25 @@ def shards(folder):
 @pytest.mark.parametrize("memory_gib", [1e-9, 10.0])
 def test_tiles_in_flight_do_not_change_a_bit(memory_gib):
     np.testing.assert_array_equal(run(), run(memory_gib=memory_gib))
+
+
+def test_how_many_tiles_are_computed_side_by_side_changes_no_bit(monkeypatch):
+    for precise in (False, True):
+        alone, together = (
+            _side_by_side(monkeypatch, number, precise) for number in (1, 3)
+        )
+        assert alone.dtype == (np.float64 if precise else np.float32)
+        np.testing.assert_array_equal(alone, together)
+
+
+def _side_by_side(monkeypatch, number, precise):
+    asked = []
+    monkeypatch.setattr(shadow, "at_once", lambda _: number)
+    monkeypatch.setattr(shadow, "Cores", lambda n: asked.append(n) or Cores(n))
+    engine = shadow.Engine(Lanes(4))
+    out = shadow.sweep("train", learner(), KEY, DATA, engine=engine, precise=precise)
+    assert asked == [number]
+    return np.concatenate([a.reshape(len(a), -1) for a in jax.tree.leaves(out)], 1)
 
 
 @pytest.mark.parametrize("tile", [1, 7, 64])
@@ -155,7 +175,7 @@ def test_other_errors_are_not_swallowed(monkeypatch):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     monkeypatch.setattr(shadow, "_program", lambda *a: broken)
-    monkeypatch.setattr(shadow._Sweep, "_in_flight", lambda self, devices: 1)
+    monkeypatch.setattr(shadow._Sweep, "_in_flight", lambda self, devices: (1, 1))
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         run()
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from audit.engine import cores
 from audit.games import base
 from audit.games.reconstruction import reconstruction
 from audit.models import networks
@@ -94,9 +95,9 @@ def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
     x = jax.random.normal(jax.random.key(0), (7, 5, 5))
     seen = []
 
-    def on(cores, program):
+    def on(number, program):
         given = lambda rows: (seen.append(len(rows)) or x[rows],)  # noqa: E731
-        monkeypatch.setattr(base, "threads", lambda: cores)
+        monkeypatch.setattr(cores, "threads", lambda: number)
         return base.guessed(jax.jit(jax.vmap(program, (None, 0))), (2.0,), given, 7)
 
     for program in (lambda a, m: a * jnp.tanh(m), lambda a, m: jnp.linalg.qr(a * m)[0]):

@@ -41,7 +41,7 @@ class Subject(NamedTuple):
     model: Callable[..., Task]
     classes: int
     training: dict[str, Any]
-    tile: int  # lanes of a program: as many as stay in a processor's cache
+    tile: int  # lanes of a program: as many as stay in a core's cache
     models: int  # that are timed
     looped: int  # of which the plain loop trains so many
 
@@ -55,9 +55,9 @@ _LINEAR = {"learning_rate": 0.1, "optimizer": "adam", "steps": 5}
 _MLP = {"learning_rate": 0.1, "steps": 100}
 SUBJECTS = {
     "linear": Subject(networks.binary_linear, 2, _LINEAR, 512, 2_048, 20),
-    "mlp": Subject(networks.mlp, 10, _MLP, 64, 64, 2),
-    "cnn": Subject(networks.cnn_tanh, 10, BATCHES, 8, 8, 2),
-    "lenet": Subject(networks.lenet, 10, BATCHES, 8, 8, 2),
+    "mlp": Subject(networks.mlp, 10, _MLP, 64, 128, 2),
+    "cnn": Subject(networks.cnn_tanh, 10, BATCHES, 1, 16, 2),
+    "lenet": Subject(networks.lenet, 10, BATCHES, 1, 16, 2),
 }
 
 

@@ -1,0 +1,59 @@
+"""Programs side by side: each core of a processor computes one.
+
+XLA computes one program at a time, and most steps of the programs here are too small to
+keep two cores busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+
+from audit.engine.program import threads
+
+
+def at_once(program: Any) -> int:
+    """Return how many of a lowered or compiled program are computed side by side.
+
+    One on a GPU; and one that factors matrices: two of these would wait for each other
+    for ever where XLA has two threads.
+    """
+    if jax.default_backend() != "cpu" or "lapack" in program.as_text():
+        return 1
+    return threads()
+
+
+class Cores(ThreadPoolExecutor):
+    """Threads that call programs, configured as JAX is where they are made; a context.
+
+    With one, `submit` itself calls the program, and JAX computes while the caller goes
+    on.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        config: Any = jax.config
+        self.precise = config.jax_enable_x64
+        self.partitionable = config.jax_threefry_partitionable
+
+    def submit(self, program: Callable, /, *arguments: Any, **_: Any) -> Future:
+        """Return a future of what the program returns."""
+        if self.number > 1:
+            return super().submit(self._computed, program, *arguments)
+        future: Future = Future()
+        future.set_result(program(*arguments))
+        return future
+
+    def _computed(self, program: Callable, *arguments: Any) -> Any:
+        with (
+            jax.enable_x64(self.precise),
+            jax.threefry_partitionable(self.partitionable),
+        ):
+            return jax.block_until_ready(program(*arguments))
+
+    def __exit__(self, *_: Any) -> None:
+        self.shutdown(wait=True, cancel_futures=True)
