@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
 from audit.mechanisms import UserError
@@ -68,6 +69,8 @@ def gradient_inversion(
         assumes=frozenset({"noisy"} if preset == "map" else set()),
     )
 
+    beside = inv.beside(task)
+
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         del key
         settings = {"preset": preset, "steps": steps, "restarts": restarts}
@@ -97,12 +100,14 @@ def gradient_inversion(
 
     def iga(fitted: Fitted, key: Array, observation: Observation) -> Array:
         prior, box = fitted.prior, inv.box(fitted.prior, task.domain)
+        params, update = observation.params, observation.update
+        length = optax.tree.vdot(update, update)
 
         def objective(z: Array) -> Array:
             example = Examples(inv.pixels(prior, z), observation.label)
-            gradient = jax.grad(task.loss)(observation.params, example)
+            inner, square = beside(params, example, update)
             rough = smoothness * inv.total_variation(z)
-            return inv.cosine_distance(gradient, observation.update) + rough
+            return inv.cosine_distance(inner, square, length) + rough
 
         def search(key: Array) -> Any:
             start = jnp.clip(jax.random.normal(key, task.features), *box)

@@ -40,6 +40,8 @@ from audit.types import (
     TrainingSet,
 )
 
+TOGETHER = 32  # guesses that a GPU makes at a time
+
 # Which declared words show an attack a field: one of them is enough, for most fields
 # the field's own name.
 OBSERVED_BY = {
@@ -321,11 +323,11 @@ def guessed(
     report: Callable = silent,
     what: str = "",
 ) -> np.ndarray:
-    """Return what a program guesses of n records [n, ...], a few on every core.
+    """Return what a program guesses of n records [n, ...], one on every core.
 
-    A few images leave room for their derivatives in a core's cache, and programs as
-    small as theirs do not keep two cores busy. On how many cores they are computed
-    changes no bit.
+    One record leaves room for its derivatives in a core's cache, and programs as small
+    as its own do not keep two cores busy. On how many cores they are computed changes
+    no bit. A GPU computes `TOGETHER` at a time.
 
     Args:
       program: compiled, (*shared, *arguments of b records) -> guesses [b, ...].
@@ -335,7 +337,7 @@ def guessed(
       report: as `Engine.report`.
       what: name in progress reports.
     """
-    some = min(together(), n)
+    some = 1 if jax.default_backend() == "cpu" else min(TOGETHER, n)
     lowered = program.lower(*shared, *given(np.arange(some)))
     many, parts = min(at_once(lowered), -(-n // some)), list[np.ndarray]()
     with Cores(many) as cores:
@@ -345,11 +347,6 @@ def guessed(
             begun = [cores.submit(program, *shared, *mine) for mine in each]
             parts += [np.asarray(future.result()) for future in begun]
     return np.concatenate(parts)[:n]
-
-
-def together() -> int:
-    """Return how many guesses are made at a time: what a cache holds, or a GPU."""
-    return 2 if jax.default_backend() == "cpu" else 32
 
 
 def take(tree: Any, rows: Any) -> Any:

@@ -37,6 +37,8 @@ from audit.types import (
 
 # the steps of all runs, made when an attack asks for them
 Transcript = Callable[[], Steps]
+# guesses from transcripts that are made at a time: what a cache holds, or a GPU
+TOGETHER = {"cpu": 2}
 
 
 def reconstruction() -> Game:
@@ -238,7 +240,7 @@ def _guesser(attack: Attack, *, in_blocks: bool) -> Callable:
 
 
 def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:
-    some = base.together()
+    some = TOGETHER.get(jax.default_backend(), 32)
     return jax.lax.map(lambda at: guess(state, *at), each, batch_size=some)
 
 

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from audit.clipping import no_clip
 from audit.data.pool import originals
-from audit.types import Knowledge, Task
+from audit.mechanisms.query import Side, gradient
+from audit.types import Examples, Knowledge, Task
 
 _COMPONENTS = 256  # of a Gaussian prior, at most
 
@@ -66,11 +68,31 @@ def soft_gradient(task: Task, params: Any, x: Array, label: Array) -> Any:
     return jax.grad(loss)(params)
 
 
-def cosine_distance(a: Any, b: Any) -> Array:
-    """Return 1 - <a, b> / (|a| |b|), all layers as one vector."""
-    inner = optax.tree.vdot(a, b)
-    squares = optax.tree.vdot(a, a) * optax.tree.vdot(b, b)
-    return 1 - inner * jax.lax.rsqrt(jnp.maximum(squares, 1e-30))
+def beside(task: Task) -> Callable[[Any, Examples, Any], tuple[Array, Array]]:
+    """Return (params, example, update) -> <gradient, update> and |gradient|^2.
+
+    Where a model's layers are known, no gradient a e^T is formed, nor the derivative of
+    one: of wide layers these would be nearly all the time of a search.
+    """
+    score = gradient(task, no_clip()).closed_forms.score
+
+    def formed(params: Any, example: Examples, update: Any) -> tuple[Array, Array]:
+        slope = jax.grad(task.loss)(params, example)
+        return optax.tree.vdot(slope, update), optax.tree.vdot(slope, slope)
+
+    def closed(params: Any, example: Examples, update: Any) -> tuple[Array, Array]:
+        one = jax.tree.map(lambda a: jnp.asarray(a)[None], example)
+        assert score is not None
+        inner, square = score(params, Side(params), one, update)
+        return inner[0], square[0]
+
+    return formed if score is None else closed
+
+
+def cosine_distance(inner: Any, square: Any, other_square: Any) -> Array:
+    """Return 1 - <a, b> / (|a| |b|) of <a, b>, |a|^2 and |b|^2."""
+    squares = jnp.maximum(square * other_square, 1e-30)
+    return 1 - inner * jax.lax.rsqrt(squares)
 
 
 def square_distance(a: Any, b: Any) -> Array:

@@ -106,4 +106,4 @@ def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
         np.testing.assert_allclose(one, jax.vmap(program, (None, 0))(2.0, x), atol=1e-6)
     # the first rows are those that the program is looked at with; two programs that
     # factor matrices must not run at once
-    assert seen == [2, 2, 2, 2, 2] + [2, 6, 6] + 2 * [2, 2, 2, 2, 2]
+    assert seen == 8 * [1] + [1, 3, 3, 3] + 16 * [1]

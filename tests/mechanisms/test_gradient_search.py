@@ -1,8 +1,11 @@
 """Gradient inversion: searches that find, exact closed forms, honest scores."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from audit import data
@@ -102,7 +105,35 @@ def test_cosine_is_the_likelihood_of_a_visible_draw():
     a, noise = {"w": jnp.array([0.6, 0.0, 0.8])}, von_mises_fisher(3.0, 3)
     y = noise.sample(jax.random.key(0), a)
     log = float(noise.law.log_density(a, y))
-    assert log == pytest.approx(3 * (1 - float(gradient_search.cosine_distance(a, y))))
+    a, y = a["w"], y["w"]
+    distance = gradient_search.cosine_distance(a @ y, a @ a, y @ y)
+    assert log == pytest.approx(3 * (1 - float(distance)))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        networks.linear,
+        partial(networks.mlp, hidden=9, layers=2, activation="elu"),
+        partial(networks.lenet, activation="sigmoid"),
+        partial(networks.lenet, kind="lenet5"),
+    ],
+)
+def test_a_gradient_beside_an_update_needs_not_be_formed(model):
+    """Nor its derivative along the image, which a search follows."""
+    task, x = model((16, 16, 1), 3), jax.random.uniform(jax.random.key(1), (16, 16, 1))
+    params, update = (task.init(jax.random.key(i)) for i in (2, 3))
+
+    def formed(x):
+        slope = jax.grad(task.loss)(params, Examples(x, jnp.asarray(1)))
+        return jnp.array([optax.tree.vdot(slope, b) for b in (update, slope)])
+
+    def closed(x):
+        z = Examples(x, jnp.asarray(1))
+        return jnp.array(gradient_search.beside(task)(params, z, update))
+
+    for f in (lambda f: f(x), lambda f: jax.jacrev(f)(x)):
+        np.testing.assert_allclose(f(closed), f(formed), rtol=1e-4, atol=1e-5)
 
 
 def test_labels_are_read_off_the_last_layer(digits):
