@@ -31,6 +31,8 @@ from audit.config import budget, compose, registry
 from audit.config.compose import Entry, Scenario
 from audit.config.schema import FisherReading
 from audit.data.dataset import cache_folder
+from audit.engine.cores import Cores
+from audit.engine.program import threads
 from audit.engine.shadow import Engine
 from audit.errors import UserError
 from audit.games.base import Table
@@ -49,8 +51,8 @@ EACH = 1.0  # seconds, of a defense whose programs are compiled
 TRIAL = 0.4  # seconds of an attack beside its operations
 FITTED = 3.0  # the same if it learns from shadow models or from every step
 EARLY = 0.5  # of the epochs an attack network may take, those it takes before it stops
-SEARCH = 2.0  # gradients per step of a search whose objective holds a gradient, one
-# search per core
+SEARCH = 3.0  # gradients per step of a search whose objective holds a gradient
+WEIGHT = 1e-9  # seconds per weight of such a step, which reads the update of its image
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
 PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
 TIMED = 2e9  # operations of the gradients that are timed
@@ -134,7 +136,15 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     read = reading(spec.fisher, n)
     operations = tuple(_operations(work, each, read) for work in works)
     gflops = product_rate()
-    pace = gradient_pace(task, params, splits.fixed, each, scenario.lanes.tile)
+    tile = scenario.lanes.tile
+    cores = min(threads(), -(-max(work.runs for work in works) // tile))
+    pace, alone = (
+        gradient_pace(task, params, splits.fixed, each, tile, many)
+        for many in (cores, 1)
+    )
+    weights = sum(a.size for a in jax.tree.leaves(params))
+    search = (SEARCH * each / alone + WEIGHT * weights) / threads()
+    rate = SHARE * gflops * 1e9
     own = sum(_operations(work, each, read, shadows=False) for work in works)
     computing = PRIVATE * own / pace
     programs = {_compiled_in(entry) for entry in scenario.defenses}
@@ -149,7 +159,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         gflops,
         START + EACH * len(works) + compiling + computing,
         _memory(works, arrays, len(large), scenario.lanes.memory_gib),
-        trials(attacks, splits, works, each * SHARE * gflops * 1e9 / pace, spec.runs),
+        trials(attacks, splits, works, each / pace * rate, search * rate, spec.runs),
         CARD + sum(_disk(work, width) for work in works),
     )
     return _with_experience(plain, scenario, history)
@@ -171,11 +181,12 @@ def gradient_operations(task: Task, params: Any, records: Examples) -> float:
 
 
 def gradient_pace(
-    task: Task, params: Any, records: Examples, each: float, most: int
+    task: Task, params: Any, records: Examples, each: float, most: int, cores: int = 1
 ) -> float:
     """Return operations per second of gradients as the engine takes them.
 
-    `each` are the operations of one record's; at most `most` models share a program.
+    `each` are the operations of one record's; at most `most` models share a program,
+    and so many cores compute one each.
     """
     batch = jax.tree.map(lambda a: jnp.asarray(a[:256]), records)
     size = len(batch.y)
@@ -186,10 +197,15 @@ def gradient_pace(
         return jax.vmap(task.loss, (None, 0))(params, batch).sum()
 
     program = jax.jit(jax.vmap(jax.grad(total), (0, None)))
-    run = lambda: jax.block_until_ready(program(many, batch))  # noqa: E731
-    run()
-    seconds = min(timeit.repeat(run, number=1, repeat=3))
-    return max(each, 1.0) * size * models / seconds
+    jax.block_until_ready(program(many, batch))
+    with Cores(cores) as pool:
+
+        def run() -> None:
+            begun = [pool.submit(program, many, batch) for _ in range(cores)]
+            jax.block_until_ready([future.result() for future in begun])
+
+        seconds = min(timeit.repeat(run, number=1, repeat=3))
+    return max(each, 1.0) * size * models * cores / seconds
 
 
 def product_rate(size: int = 1024, times: int = 5) -> float:
@@ -206,6 +222,7 @@ def trials(
     splits: Splits,
     works: list[budget.Workload],
     each: float,
+    search: float,
     runs: int = 1,
 ) -> dict[str, tuple[float, float]]:
     """Return label -> what does not grow, in seconds, and operations of an attack.
@@ -213,13 +230,14 @@ def trials(
     The operations are those against one defense, averaged: shadow models, for the first
     attack that asks for so many; the network that is trained on them, at six per
     weight and example; and steps of searches, from every restart, for every target of
-    every run. `each` are those of a network that take as long as one record's gradient.
+    every run. `each` are those of a network that take as long as one record's gradient,
+    and `search` as long as a step of a search.
     """
     result: dict[str, tuple[float, float]] = {}
     trained = set[int]()
     images, *features = np.shape(splits.pool.x)
     outputs = int(np.prod(features))
-    searches = SEARCH * each * runs * len(splits.targets.y)
+    searches = search * runs * len(splits.targets.y)
     for entry, attack in attacks:
         shadows, epochs = pipeline.shadow_runs(entry, attack, splits), 0
         given = entry.settings

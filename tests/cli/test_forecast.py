@@ -199,6 +199,22 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
         assert plan.sizes["reconstructor"][1] == pytest.approx(want)
 
 
+def test_a_search_takes_its_steps_from_every_restart_on_one_core(monkeypatch):
+    words = (
+        "scenario=dirdp_mnist5k", "data=digits", "runs=2", "defenses=[sgd,dpsgd]",
+        "attacks=[iga]", "attack.iga.steps=10", "attack.iga.restarts=3",
+    )  # fmt: skip
+    monkeypatch.setattr(forecast, "threads", lambda: 5)
+    monkeypatch.setattr(forecast, "gradient_pace", lambda *given: 1e9)
+    plan = forecast.forecast(composed(*words)[0])
+    weights = 64 * 32 + 32 + 32 * 10 + 10
+    each = plan.operations[0] / forecast._operations(plan.works[0], 1.0)
+    step = forecast.SEARCH * each / 1e9 + forecast.WEIGHT * weights
+    seconds = plan.sizes["iga"][1] / (forecast.SHARE * plan.gflops * 1e9)
+    targets = 16
+    assert seconds == pytest.approx(10 * 3 * 2 * targets * step / 5)
+
+
 def test_every_attack_that_learns_adds_to_the_memory():
     words = "scenario=binary_mnist", "data=digits", "defenses=[dpsgd]"
     plans = [
