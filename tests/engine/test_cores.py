@@ -13,13 +13,31 @@ from audit.engine.cores import Cores, at_once
 X = np.eye(3) + 0.1
 
 
-def test_programs_that_factor_matrices_are_computed_one_at_a_time(monkeypatch):
+ALONE = {
+    "eigh": jnp.linalg.eigh,
+    "qr": jnp.linalg.qr,
+    "cholesky": jnp.linalg.cholesky,
+    "triangular": lambda x: jax.lax.linalg.triangular_solve(x, x, left_side=True),
+    "callback": lambda x: jax.pure_callback(lambda a: a, x, x),
+}
+TOGETHER = {
+    "tanh": jnp.tanh,
+    "product": lambda x: x @ x,
+    "fft": jnp.fft.fft2,
+    "sort": lambda x: jnp.sort(x, -1),
+    "top_k": lambda x: jax.lax.top_k(x, 2),
+    "random": lambda x: x + jax.random.normal(jax.random.key(0), x.shape),
+}
+
+
+@pytest.mark.parametrize("name", [*ALONE, *TOGETHER])
+def test_programs_that_would_wait_for_each_other_are_computed_alone(monkeypatch, name):
     monkeypatch.setattr(cores, "threads", lambda: 5)
-    for function, many in {jnp.tanh: 5, jnp.linalg.eigh: 1, jnp.linalg.qr: 1}.items():
-        lowered = jax.jit(function).lower(X)
-        assert at_once(lowered) == at_once(lowered.compile()) == many
+    lowered = jax.jit((ALONE | TOGETHER)[name]).lower(X)
+    many = 1 if name in ALONE else 5
+    assert at_once(lowered) == at_once(lowered.compile()) == many
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert at_once(jax.jit(jnp.tanh).lower(X)) == 1
+    assert at_once(lowered) == 1
 
 
 @pytest.mark.parametrize("number", [1, 2])
