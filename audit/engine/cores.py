@@ -32,7 +32,7 @@ def at_once(program: Any) -> int:
     return 1 if waits else threads()
 
 
-class Cores(ThreadPoolExecutor):
+class Cores:
     """Threads that call programs, configured as JAX is where they are made; a context.
 
     With one, `submit` itself calls the program, and JAX computes while the caller goes
@@ -40,16 +40,21 @@ class Cores(ThreadPoolExecutor):
     """
 
     def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+        self.number, self.threads = number, ThreadPoolExecutor(number)
         config: Any = jax.config
         self.precise = config.jax_enable_x64
         self.partitionable = config.jax_threefry_partitionable
 
-    def submit(self, program: Callable, /, *arguments: Any, **_: Any) -> Future:
+    def __enter__(self) -> Cores:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.threads.shutdown(wait=True, cancel_futures=True)
+
+    def submit(self, program: Callable, *arguments: Any) -> Future:
         """Return a future of what the program returns."""
         if self.number > 1:
-            return super().submit(self._computed, program, *arguments)
+            return self.threads.submit(self._computed, program, *arguments)
         future: Future = Future()
         future.set_result(program(*arguments))
         return future
@@ -60,6 +65,3 @@ class Cores(ThreadPoolExecutor):
             jax.threefry_partitionable(self.partitionable),
         ):
             return jax.block_until_ready(program(*arguments))
-
-    def __exit__(self, *_: Any) -> None:
-        self.shutdown(wait=True, cancel_futures=True)
