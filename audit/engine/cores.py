@@ -24,7 +24,7 @@ HARMLESS = {"TopK", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 def at_once(program: Any) -> int:
     """Return how many of a lowered or compiled program are computed side by side.
 
-    One on a GPU, and one that would wait for another.
+    One where a GPU computes, and one where the program calls a library.
     """
     if jax.default_backend() != "cpu":
         return 1

@@ -71,8 +71,8 @@ def soft_gradient(task: Task, params: Any, x: Array, label: Array) -> Any:
 def beside(task: Task) -> Callable[[Any, Examples, Any], tuple[Array, Array]]:
     """Return (params, example, update) -> <gradient, update> and |gradient|^2.
 
-    Where a model's layers are known, no gradient a e^T is formed, nor the derivative of
-    one: of wide layers these would be nearly all the time of a search.
+    Where a model's layers are known, no gradient a e^T of a dense layer is formed, nor
+    its derivative: of wide layers these would be nearly all the time of a search.
     """
     score = gradient(task, no_clip()).closed_forms.score
 

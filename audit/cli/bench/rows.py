@@ -92,7 +92,7 @@ def models(group: str, activity: Activity) -> Iterator[Row]:
     for name in DEFENSES:
         with activity(f"{group}: {name}"):
             learner = make(name, subject)
-            count = max(2, subject.models // FEWER.get(name, 1))
+            count = max(2, subject.models // FEWER.get(name, 1))  # for two cores
             data, tile = _first(everyone, count), min(subject.tile, count)
             run = partial(_swept, learner, root, data, Engine(Lanes(tile)))
             rate = count / fastest(run, 3)
