@@ -69,7 +69,7 @@ def gradient_inversion(
         assumes=frozenset({"noisy"} if preset == "map" else set()),
     )
 
-    beside = inv.beside(task)
+    products = inv.products(task)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         del key
@@ -105,7 +105,7 @@ def gradient_inversion(
 
         def objective(z: Array) -> Array:
             example = Examples(inv.pixels(prior, z), observation.label)
-            inner, square = beside(params, example, update)
+            inner, square = products(params, example, update)
             rough = smoothness * inv.total_variation(z)
             return inv.cosine_distance(inner, square, length) + rough
 

@@ -138,12 +138,11 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     gflops = product_rate()
     tile = scenario.lanes.tile
     cores = min(threads(), -(-max(work.runs for work in works) // tile))
-    pace, alone = (
-        gradient_pace(task, params, splits.fixed, each, tile, many)
-        for many in (cores, 1)
-    )
-    weights = sum(a.size for a in jax.tree.leaves(params))
-    search = (SEARCH * each / alone + WEIGHT * weights) / threads()
+    pace = pace_of_one = gradient_pace(task, params, splits.fixed, each, tile, cores)
+    if cores > 1 and any("restarts" in entry.settings for entry, _ in attacks):
+        pace_of_one = gradient_pace(task, params, splits.fixed, each, tile)
+    search = SEARCH * each / pace_of_one + WEIGHT * works[0].parameters
+    search /= threads()
     rate = SHARE * gflops * 1e9
     own = sum(_operations(work, each, read, shadows=False) for work in works)
     computing = PRIVATE * own / pace
@@ -201,8 +200,8 @@ def gradient_pace(
     with Cores(cores) as pool:
 
         def run() -> None:
-            begun = [pool.submit(program, many, batch) for _ in range(cores)]
-            jax.block_until_ready([future.result() for future in begun])
+            futures = [pool.submit(program, many, batch) for _ in range(cores)]
+            jax.block_until_ready([future.result() for future in futures])
 
         seconds = min(timeit.repeat(run, number=1, repeat=3))
     return max(each, 1.0) * size * models * cores / seconds

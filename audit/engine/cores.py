@@ -21,15 +21,15 @@ CALLS = re.compile(r'custom_call(?:_target="| @)(\w+)')
 HARMLESS = {"TopK", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 
 
-def at_once(program: Any) -> int:
-    """Return how many of a lowered or compiled program are computed side by side.
+def cores_for(program: Any) -> int:
+    """Return on how many cores a lowered or compiled program is computed side by side.
 
-    One where a GPU computes, and one where the program calls a library.
+    On one where a GPU computes, and where the program calls a library.
     """
     if jax.default_backend() != "cpu":
         return 1
-    waits = set(CALLS.findall(program.as_text())) - HARMLESS
-    return 1 if waits else threads()
+    libraries = set(CALLS.findall(program.as_text())) - HARMLESS
+    return 1 if libraries else threads()
 
 
 class Cores:

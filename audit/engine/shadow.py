@@ -22,7 +22,7 @@ from audit.engine import store as stores
 from audit.engine.ahead import Ahead
 from audit.engine.checkpoint import Checkpoints, run_in_parts
 from audit.engine.cluster import Tiles
-from audit.engine.cores import Cores, at_once
+from audit.engine.cores import Cores, cores_for
 from audit.engine.precision import double
 from audit.engine.program import Recipe, lanes_of, threads
 from audit.engine.program import parts as _parts
@@ -245,19 +245,18 @@ class _Sweep(NamedTuple):
             padded = group + [group[-1]] * (devices - len(group))
             return program(shared, *self._arguments(padded)[1:])
 
-        begun: list[Future] = []  # of the first groups
-        with Cores(cores) as threads:
+        futures: list[Future] = []  # of the first groups
+        with Cores(cores) as pool:
             while groups:
                 try:
-                    begun += [
-                        threads.submit(run, g) for g in groups[len(begun) : flight]
-                    ]
-                    leaves = jax.device_get(jax.tree.leaves(begun[0].result()))
+                    begun = len(futures)
+                    futures += [pool.submit(run, g) for g in groups[begun:flight]]
+                    leaves = jax.device_get(jax.tree.leaves(futures[0].result()))
                 except jax.errors.JaxRuntimeError as error:
-                    wait(begun)  # for the memory that they hold
-                    flight, begun = _fewer(flight, error, self.engine.lanes), []
+                    wait(futures)  # for the memory that they hold
+                    flight, futures = _fewer(flight, error, self.engine.lanes), []
                     continue
-                finished, groups, begun = groups[0], groups[1:], begun[1:]
+                finished, groups, futures = groups[0], groups[1:], futures[1:]
                 size = self.engine.lanes.tile
                 yield {
                     t: [a[i * size : (i + 1) * size] for a in leaves]
@@ -306,15 +305,15 @@ class _Sweep(NamedTuple):
     def _in_flight(self, devices: int) -> tuple[int, int]:
         """Return how many groups of tiles fit the budget, by the compiler's count.
 
-        And how many of them are computed side by side: 1 for what several devices or a
-        GPU compute, and for runs in parts, which may be stopped between two.
+        And on how many cores they are computed: 1 for what several devices or a GPU
+        compute, and for runs in parts, which may be stopped between two.
         """
         if self._stepwise():
             return 1, 1
         budget = self.engine.lanes.memory_gib * 2**30
         compiled = self._analysed(devices)
         flight = int(min(8, max(1, budget // max(_bytes(compiled), 1))))
-        return flight, min(flight, 1 if devices > 1 else at_once(compiled))
+        return flight, min(flight, 1 if devices > 1 else cores_for(compiled))
 
     def _analysed(self, devices: int) -> Any:
         """Return the compiled program, for what the compiler says of it."""

@@ -18,7 +18,7 @@ from jax import Array
 from audit import data
 from audit.config.compose import Entry, Scenario
 from audit.config.schema import FisherReading
-from audit.engine.cores import Cores, at_once
+from audit.engine.cores import Cores, cores_for
 from audit.engine.shadow import Engine, Learner, sweep
 from audit.errors import did_you_mean
 from audit.mechanisms.output_perturbation import objective_of
@@ -315,10 +315,10 @@ def blocks(
         report(what, min(start + size, n), n)
 
 
-def guessed(
+def guesses(
     program: Any,
     shared: tuple,
-    given: Callable[[np.ndarray], tuple],
+    arguments: Callable[[np.ndarray], tuple],
     n: int,
     report: Callable = silent,
     what: str = "",
@@ -332,20 +332,20 @@ def guessed(
     Args:
       program: compiled, (*shared, *arguments of b records) -> guesses [b, ...].
       shared: its arguments that no record changes.
-      given: rows [b] -> its other arguments, each with leading axis b.
+      arguments: rows [b] -> its other arguments, each with leading axis b.
       n: how many records there are.
       report: as `Engine.report`.
       what: name in progress reports.
     """
-    some = 1 if jax.default_backend() == "cpu" else min(TOGETHER, n)
-    lowered = program.lower(*shared, *given(np.arange(some)))
-    many, parts = min(at_once(lowered), -(-n // some)), list[np.ndarray]()
-    with Cores(many) as cores:
-        for rows in blocks(n, some * many, report, what):
-            block = given(rows)
-            each = [take(block, slice(i * some, (i + 1) * some)) for i in range(many)]
-            begun = [cores.submit(program, *shared, *mine) for mine in each]
-            parts += [np.asarray(future.result()) for future in begun]
+    size = 1 if jax.default_backend() == "cpu" else min(TOGETHER, n)
+    lowered = program.lower(*shared, *arguments(np.arange(size)))
+    cores, parts = min(cores_for(lowered), -(-n // size)), list[np.ndarray]()
+    slices = [slice(i * size, (i + 1) * size) for i in range(cores)]
+    with Cores(cores) as pool:
+        for rows in blocks(n, size * cores, report, what):
+            block = arguments(rows)
+            futures = [pool.submit(program, *shared, *take(block, s)) for s in slices]
+            parts += [np.asarray(future.result()) for future in futures]
     return np.concatenate(parts)[:n]
 
 

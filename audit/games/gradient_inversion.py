@@ -253,15 +253,15 @@ def _guess_all(
     exposure, looks = runs.evidence, base.shown(attack.threat_model, "update")
     params = exposure.params[run] if looks else None
 
-    def given(rows: np.ndarray) -> tuple:
+    def arguments(rows: np.ndarray) -> tuple:
         part, update = take(z, rows), None
         if looks:
             draw, keys = _updates(learner.recipe), _keys(exposure.key, run, rows)
             update = draw(learner.floats, learner.side, params, part, keys)
         return part, update, _keys(stream(key, "guess"), run, rows)
 
-    said = table.engine.report, f"{learner.label}: guesses"
-    return base.guessed(guess, (state, params), given, len(z.y), *said)
+    report, what = table.engine.report, f"{learner.label}: guesses"
+    return base.guesses(guess, (state, params), arguments, len(z.y), report, what)
 
 
 def _keys(key: Any, run: int, rows: np.ndarray) -> Array:

@@ -240,8 +240,8 @@ def _guesser(attack: Attack, *, in_blocks: bool) -> Callable:
 
 
 def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:
-    some = TOGETHER.get(jax.default_backend(), 32)
-    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=some)
+    size = TOGETHER.get(jax.default_backend(), 32)
+    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=size)
 
 
 def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:

@@ -68,7 +68,7 @@ def soft_gradient(task: Task, params: Any, x: Array, label: Array) -> Any:
     return jax.grad(loss)(params)
 
 
-def beside(task: Task) -> Callable[[Any, Examples, Any], tuple[Array, Array]]:
+def products(task: Task) -> Callable[[Any, Examples, Any], tuple[Array, Array]]:
     """Return (params, example, update) -> <gradient, update> and |gradient|^2.
 
     Where a model's layers are known, no gradient a e^T of a dense layer is formed, nor
@@ -76,17 +76,17 @@ def beside(task: Task) -> Callable[[Any, Examples, Any], tuple[Array, Array]]:
     """
     score = gradient(task, no_clip()).closed_forms.score
 
-    def formed(params: Any, example: Examples, update: Any) -> tuple[Array, Array]:
+    def of_gradient(params: Any, example: Examples, update: Any) -> tuple:
         slope = jax.grad(task.loss)(params, example)
         return optax.tree.vdot(slope, update), optax.tree.vdot(slope, slope)
 
-    def closed(params: Any, example: Examples, update: Any) -> tuple[Array, Array]:
+    def of_layers(params: Any, example: Examples, update: Any) -> tuple:
         one = jax.tree.map(lambda a: jnp.asarray(a)[None], example)
         assert score is not None
         inner, square = score(params, Side(params), one, update)
         return inner[0], square[0]
 
-    return formed if score is None else closed
+    return of_gradient if score is None else of_layers
 
 
 def cosine_distance(inner: Any, square: Any, other_square: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Inverting gradients of Zhu's LeNet: a few images at a time, or all in one program."""
+"""Inverting gradients of Zhu's LeNet: one image per core, or all in one program."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from audit.types import Examples, Knowledge, Observation
 IMAGES, RESTARTS, ITERATIONS = 32, 4, 1000
 
 
-@pytest.mark.parametrize("how", ["a few on every core", "all in one program"])
+@pytest.mark.parametrize("how", ["one per core", "all in one program"])
 def test_cosine_search(benchmark, how):
     """Compilation, which takes long, is in the warm-up; the pictures are noise."""
     rng = np.random.default_rng(0)
@@ -34,9 +34,9 @@ def test_cosine_search(benchmark, how):
 
     run = jax.jit(jax.vmap(one))
     keys = jax.random.split(jax.random.key(2), IMAGES)
-    given = lambda rows: (keys[rows], base.take(z, rows))  # noqa: E731
+    arguments = lambda rows: (keys[rows], base.take(z, rows))  # noqa: E731
     ways = {
-        "a few on every core": lambda: base.guessed(run, (), given, IMAGES),
+        "one per core": lambda: base.guesses(run, (), arguments, IMAGES),
         "all in one program": lambda: np.asarray(run(keys, z)),
     }
     out = benchmark.pedantic(ways[how], rounds=1, warmup_rounds=1)

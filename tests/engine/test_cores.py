@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.engine import cores
-from audit.engine.cores import Cores, at_once
+from audit.engine.cores import Cores, cores_for
 
 X = np.eye(3) + 0.1
 
@@ -35,9 +35,9 @@ def test_programs_that_would_wait_for_each_other_are_computed_alone(monkeypatch,
     monkeypatch.setattr(cores, "threads", lambda: 5)
     lowered = jax.jit((ALONE | TOGETHER)[name]).lower(X)
     many = 1 if name in ALONE else 5
-    assert at_once(lowered) == at_once(lowered.compile()) == many
+    assert cores_for(lowered) == cores_for(lowered.compile()) == many
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert at_once(lowered) == 1
+    assert cores_for(lowered) == 1
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -59,7 +59,7 @@ def test_how_many_tiles_are_computed_side_by_side_changes_no_bit(monkeypatch):
 
 def _side_by_side(monkeypatch, number, precise):
     asked = []
-    monkeypatch.setattr(shadow, "at_once", lambda _: number)
+    monkeypatch.setattr(shadow, "cores_for", lambda _: number)
     monkeypatch.setattr(shadow, "Cores", lambda n: asked.append(n) or Cores(n))
     engine = shadow.Engine(Lanes(4))
     out = shadow.sweep("train", learner(), KEY, DATA, engine=engine, precise=precise)

@@ -96,9 +96,9 @@ def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
     seen = []
 
     def on(number, program):
-        given = lambda rows: (seen.append(len(rows)) or x[rows],)  # noqa: E731
+        arguments = lambda rows: (seen.append(len(rows)) or x[rows],)  # noqa: E731
         monkeypatch.setattr(cores, "threads", lambda: number)
-        return base.guessed(jax.jit(jax.vmap(program, (None, 0))), (2.0,), given, 7)
+        return base.guesses(jax.jit(jax.vmap(program, (None, 0))), (2.0,), arguments, 7)
 
     for program in (lambda a, m: a * jnp.tanh(m), lambda a, m: jnp.linalg.qr(a * m)[0]):
         one = on(1, program)

@@ -130,7 +130,7 @@ def test_a_gradient_beside_an_update_needs_not_be_formed(model):
 
     def closed(x):
         z = Examples(x, jnp.asarray(1))
-        return jnp.array(gradient_search.beside(task)(params, z, update))
+        return jnp.array(gradient_search.products(task)(params, z, update))
 
     for f in (lambda f: f(x), lambda f: jax.jacrev(f)(x)):
         np.testing.assert_allclose(f(closed), f(formed), rtol=1e-4, atol=1e-5)
