@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
 from scipy import special
 
 from audit.rng import normal
@@ -220,11 +219,8 @@ def sample_sum(
     norm = jnp.where(some, jnp.sqrt(jnp.where(some, square, 1)), 1)
     unit = some / norm  # of contributions to directions
     among = jnp.where(some[:, None] & some, gram * unit[:, None] * unit, 0)
-    means, spans = _factor(among)
     # an orthonormal basis of M: directions @ basis; a row of `means` is an m_i in it
-    kept = jnp.where(spans[:, None], means, 0) + jnp.diag(~spans)
-    identity = jnp.eye(count, dtype=flat.dtype)
-    basis = jnp.where(spans, solve_triangular(kept, identity, lower=True).T, 0)
+    means, basis, spans = _factor(among)
 
     one = lambda k, kappa: sample_cosine(k, dimension, kappa, flat.dtype)  # noqa: E731
     cosine, sine = jax.vmap(one)(
@@ -259,25 +255,30 @@ def sample_sum(
     )
 
 
-def _factor(gram: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return L [B, B] with gram = L L^T, and which of its columns [B] are not zero.
+def _factor(gram: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return L [B, B] with gram = L L^T, L^-T, and which columns [B] are not zero.
 
     By Cholesky, in the vectors' order; a vector in the span of those before adds no
-    column. Unlike eigenvectors, L moves little where rounding moves the matrix.
+    column to L, nor to its inverse. Unlike eigenvectors, L moves little where rounding
+    moves the matrix. LAPACK would do the same, but only in one program at a time
+    (`engine.cores`).
     """
     rows = jnp.arange(len(gram))
 
     def column(k: Any, carry: tuple) -> tuple:
-        columns, spans = carry  # a column of L is a row here, which memory favours
-        rest = gram[k] - columns[:, k] @ columns
+        # a column of L is a row here, which memory favours
+        columns, inverse, spans = carry
+        before = columns[:, k]  # row k of L up to its diagonal
+        rest = gram[k] - before @ columns
         new = rest[k] > _RANK
         root = jnp.sqrt(jnp.where(new, rest[k], 1))
         part = jnp.where(new & (rows >= k), rest / root, 0)
-        return columns.at[k].set(part), spans.at[k].set(new)
+        solved = jnp.where(new, ((rows == k) - before @ inverse) / root, 0)
+        return columns.at[k].set(part), inverse.at[k].set(solved), spans.at[k].set(new)
 
-    start = jnp.zeros_like(gram), jnp.zeros(len(gram), bool)
-    columns, spans = jax.lax.fori_loop(0, len(gram), column, start)
-    return columns.T, spans
+    start = jnp.zeros_like(gram), jnp.zeros_like(gram), jnp.zeros(len(gram), bool)
+    columns, inverse, spans = jax.lax.fori_loop(0, len(gram), column, start)
+    return columns.T, inverse.T, spans
 
 
 def _chi_square(key: jax.Array, freedom: Any, count: int) -> jax.Array:

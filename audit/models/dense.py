@@ -168,18 +168,26 @@ def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> Passes:
 
 
 def _kernels(stack: Stack, passes: Passes, mask: Any) -> list[Any]:
-    """Return a layer's gradients E^T A [m, p, D] where their norm needs them, or None.
+    """Return a layer's gradients [m, p, D] where their norm needs them, or None.
 
-    Nothing is masked in them. A^T E takes twice as long, for rows of p numbers are
-    shorter than a processor's vectors.
+    Nothing is masked in them.
     """
     partly = [m is not None for m in _masks(stack, mask)]
     return [
-        jnp.swapaxes(e, -1, -2) @ a
+        _kernel(a, e)
         if a.ndim > 2 and (m or not is_ghost(a.shape[-2], a.shape[-1], e.shape[-1]))
         else None
         for a, e, m in zip(*passes, partly, strict=True)
     ]
+
+
+def _kernel(a: Any, e: Any) -> jax.Array:
+    """Return the gradients E^T A [m, p, D] of a convolution's kernel, transposed.
+
+    A^T E takes twice as long, for rows of p numbers are shorter than a processor's
+    vectors.
+    """
+    return jnp.swapaxes(e, -1, -2) @ a
 
 
 def _square(
@@ -294,7 +302,7 @@ def clipped_span(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Sp
 
     def inner(tree: Any) -> jax.Array:
         parts = [
-            e @ ravel_pytree(head)[0]
+            e @ ravel_pytree(_transposed(head))[0]
             if a is None
             else (affine.affine(head, a) * e).sum(-1)
             for (a, e, _), head in zip(layers, _heads(stack, tree), strict=True)
@@ -305,7 +313,8 @@ def clipped_span(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Sp
         heads = []
         for (a, e, biased), like in zip(layers, _heads(stack, params), strict=True):
             if a is None:
-                heads.append(ravel_pytree(like)[1]((weight * phi) @ e))
+                unravel = ravel_pytree(_transposed(like))[1]
+                heads.append(_transposed(unravel((weight * phi) @ e)))
                 continue
             rows = (weight * phi)[:, None] * e
             heads.append(Head(a.T @ rows, rows.sum(0) if biased else None))
@@ -315,10 +324,13 @@ def clipped_span(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Sp
 
 
 def _formed(a: Any, e: Any, biased: bool) -> jax.Array:
-    """Return the gradient of a convolution's `Head`, flat, of every example."""
-    kernel = jnp.swapaxes(a, -1, -2) @ e
-    bias = e.sum(-2) if biased else None
-    return jax.vmap(lambda *head: ravel_pytree(Head(*head))[0])(kernel, bias)
+    """Return the gradient of a convolution's head, `_transposed` and flat, [m, K]."""
+    head = Head(_kernel(a, e), e.sum(-2) if biased else None)
+    return jax.vmap(lambda head: ravel_pytree(head)[0])(head)
+
+
+def _transposed(head: Head) -> Head:
+    return head._replace(kernel=head.kernel.T)
 
 
 def clipped_trace(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Any:

@@ -7,10 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from audit.accounting import vmf
 from audit.engine import cores
 from audit.engine.cores import Cores, cores_for
 
 X = np.eye(3) + 0.1
+
+
+def sum_of_draws(x):
+    """Draw around the rows of x, as DirDP-SGD does around gradients."""
+    rows, key = jnp.pad(x, ((0, 0), (0, 2))), jax.random.key(0)
+    inner, combine = lambda v: rows @ v, lambda c: c @ rows
+    weight, like = jnp.ones(len(x)), jnp.zeros(rows.shape[1], x.dtype)
+    return vmf.sample_sum(key, 1.0, weight, rows @ rows.T, inner, combine, like)
 
 
 ALONE = {
@@ -26,6 +35,7 @@ TOGETHER = {
     "fft": jnp.fft.fft2,
     "sort": lambda x: jnp.sort(x, -1),
     "top_k": lambda x: jax.lax.top_k(x, 2),
+    "directions": sum_of_draws,
     "random": lambda x: x + jax.random.normal(jax.random.key(0), x.shape),
 }
 
