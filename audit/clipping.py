@@ -26,6 +26,7 @@ class Clip(NamedTuple):
     slope: Callable  # s -> phi'(s)
     norm_bound: Any  # sup_s s phi(s); may be traced
     smooth: bool  # differentiable everywhere
+    of_direction: bool = False  # phi(c s) = phi(s) / c: a vector's length is no matter
 
 
 def soft_clip(clip_norm: Any) -> Clip:
@@ -69,7 +70,8 @@ def hard_clip(clip_norm: Any) -> Clip:
     return Clip(scale, slope, clip_norm, smooth=False)
 
 
-# Norms below it count as zero: their squares underflow in float32.
+# Norms below it count as zero: their squares underflow in float32. Where directions are
+# all that counts, vectors are measured in a `unit` of their own first.
 LEAST_NORM = 1e-18
 
 
@@ -80,8 +82,9 @@ def normalise(margin: Any = 0.0) -> Clip:
     With one (Yang et al. 2022, Bu et al. 2023) short gradients stay short.
 
     Args:
-      margin: at least 0; may be traced.
+      margin: at least 0; may be traced, and counts as a margin then.
     """
+    of_direction = isinstance(margin, float | int) and margin == 0
 
     def scale(s: Any) -> Any:
         nonzero = s > LEAST_NORM
@@ -90,7 +93,7 @@ def normalise(margin: Any = 0.0) -> Clip:
     def slope(s: Any) -> Any:
         return -(scale(s) ** 2)
 
-    return Clip(scale, slope, 1.0, smooth=True)
+    return Clip(scale, slope, 1.0, smooth=True, of_direction=of_direction)
 
 
 def no_clip() -> Clip:
@@ -98,8 +101,28 @@ def no_clip() -> Clip:
     return Clip(jnp.ones_like, jnp.zeros_like, math.inf, smooth=True)
 
 
+def unit(size: Any) -> jax.Array:
+    """Return the power of two above each size, the unit of vectors of that size.
+
+    The gradient of a record that is fitted well has a norm of 1e-18 and less, whose
+    square is no float32. Dividing by a power of two rounds nothing, so that norms which
+    need no unit keep their bits. It is a constant to derivatives; of zero it is 1.
+
+    Args:
+      size: largest magnitude in each vector, any shape.
+    """
+    size = jax.lax.stop_gradient(size)
+    exponent = jnp.clip(jnp.frexp(size)[1], -126, 126)
+    normal = jnp.isfinite(size) & (size >= jnp.finfo(size.dtype).tiny)
+    return jnp.where(normal, jnp.ldexp(jnp.ones_like(size), exponent), 1)
+
+
 def clip_tree(clip: Clip, tree: Any) -> Any:
     """Scale a pytree by phi of its global L2 norm; differentiable at zero too."""
+    if clip.of_direction:
+        sizes = [jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree)]
+        one = unit(jnp.stack(sizes).max())
+        tree = jax.tree.map(lambda leaf: leaf / one, tree)
     square = sum((leaf**2).sum() for leaf in jax.tree.leaves(tree))
     # the inner where keeps the gradient of sqrt finite at a zero vector
     safe = jnp.where(square > 0, square, 1)

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from audit.clipping import Clip
+from audit.clipping import Clip, unit
 from audit.types import Span
 
 
@@ -43,8 +44,7 @@ class Treatment(NamedTuple):
 def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
     """Return (p - onehot(y)) over the trainable logits [m, F], and p [m, classes].
 
-    Where F = classes - 1 the last logit is 0. The entry of the true class is minus the
-    sum of the other probabilities: it keeps its relative precision in a fitted example.
+    Where F = classes - 1 the last logit is 0.
     """
     z = affine(head, x)
     trainable = z.shape[-1]
@@ -55,11 +55,31 @@ def residual(head: Head, x: Any, y: Any, classes: int) -> tuple[Any, Any]:
         return sign * jax.nn.sigmoid(sign * z), jnp.concatenate([one, 1 - one], -1)
     if trainable == classes - 1:
         z = jnp.concatenate([z, jnp.zeros_like(z[..., :1])], -1)
-    p = jax.nn.softmax(z)
-    hot = jax.nn.one_hot(y, classes, dtype=p.dtype)
-    others = p * (1 - hot)
-    e = others - hot * others.sum(-1, keepdims=True)
+    e, p = _slope(z, y)
     return e[..., :trainable], p
+
+
+def _slope(z: Any, y: Any) -> tuple[Any, Any]:
+    """Return the cross-entropy's derivative e and the probabilities p, each [..., k].
+
+    The entry of the true class is minus the sum of the other probabilities: it keeps
+    its relative precision in a fitted example, whose p - 1 is rounding or 0.
+    """
+    p = jax.nn.softmax(z)
+    hot = jax.nn.one_hot(y, z.shape[-1], dtype=p.dtype)
+    others = p * (1 - hot)
+    return others - hot * others.sum(-1, keepdims=True), p
+
+
+@jax.custom_jvp
+def cross_entropy(logits: Any, label: Any) -> jax.Array:
+    """Return -log p(label) [...] of logits [..., k], with the slope of `residual`."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, label)
+
+
+@cross_entropy.defjvp
+def _(at: tuple, moved: tuple) -> tuple[Any, Any]:
+    return cross_entropy(*at), (_slope(*at)[0] * moved[0]).sum(-1)
 
 
 def affine(head: Head, x: Any) -> Any:
@@ -99,11 +119,27 @@ def _norm(
     return jnp.sqrt(jnp.maximum(square, 0))
 
 
-def _parts(head: Head, x: Any, y: Any, to: Treatment) -> tuple[Any, Any, Any, Any]:
-    """Return e and p of `residual`, the masked offset, and every norm s [m]."""
+def _parts(head: Head, x: Any, y: Any, to: Treatment) -> tuple:
+    """Return e and p of `residual`, the masked offset, every norm s and unit [m].
+
+    e and s are in the unit, and so is what is made of them: it leaves no trace in a
+    contribution, whose length does not depend on the gradient's where it is not 1.
+    """
     offset = masked(to.mask, to.offset)
     e, p = residual(head, x, y, to.classes)
-    return e, p, offset, _norm(head, x, e, to.mask, offset)
+    one = units(e, to)
+    e = e / one[..., None]
+    return e, p, offset, _norm(head, x, e, to.mask, offset), one
+
+
+def units(e: Any, to: Treatment) -> Any:
+    """Return the unit [m] in which gradients with errors e [m, F] are measured.
+
+    1 where lengths count, and beside an offset, which has its own.
+    """
+    if not to.clip.of_direction or to.offset is not None:
+        return jnp.ones(e.shape[:-1], e.dtype)
+    return unit(jnp.abs(e).max(-1))
 
 
 def clipped_total(head: Head, x: Any, y: Any, weight: Any, to: Treatment) -> Head:
@@ -111,7 +147,7 @@ def clipped_total(head: Head, x: Any, y: Any, weight: Any, to: Treatment) -> Hea
 
     A weight [m] of None stands for ones.
     """
-    e, _, offset, s = _parts(head, x, y, to)
+    e, _, offset, s, _ = _parts(head, x, y, to)
     phi = to.clip.scale(s)
     phi = phi if weight is None else phi * weight
     scaled = phi[..., None] * e
@@ -127,7 +163,7 @@ def clipped_score(
     head: Head, x: Any, y: Any, update: Head, to: Treatment
 ) -> tuple[Any, Any]:
     """Return <update, gbar_i> and ||gbar_i||^2, each [m]."""
-    e, _, offset, s = _parts(head, x, y, to)
+    e, _, offset, s, _ = _parts(head, x, y, to)
     phi = to.clip.scale(s)
     inner = (affine(masked(to.mask, update), x) * e).sum(-1)
     if offset is not None:
@@ -137,7 +173,7 @@ def clipped_score(
 
 def clipped_span(head: Head, x: Any, y: Any, to: Treatment) -> Span:
     """Return the span of every gbar_i, without a mask and without an offset."""
-    e, *_, s = _parts(head, x, y, to)
+    e, _, _, s, _ = _parts(head, x, y, to)
     scaled = to.clip.scale(s)[..., None] * e
     biased = head.bias is not None
 
@@ -154,19 +190,29 @@ def clipped_span(head: Head, x: Any, y: Any, to: Treatment) -> Span:
 
 def clipped_trace(head: Head, x: Any, y: Any, to: Treatment) -> Any:
     """Return ||d gbar_i / d x_i||_F^2 [m], exact."""
-    e, p, offset, s = _parts(head, x, y, to)
-    raw, q = raw_and_leak(head, x, e, p, to.mask, offset)
+    e, p, offset, s, one = _parts(head, x, y, to)
+    raw, q = raw_and_leak(head, x, e, p, to.mask, offset, one)
     phi, curved = curvature(to.clip, s)
     return phi**2 * raw + curved * q
 
 
 def raw_and_leak(
-    head: Head, x: Any, e: Any, p: Any, mask: Head | None, offset: Head | None
+    head: Head,
+    x: Any,
+    e: Any,
+    p: Any,
+    mask: Head | None,
+    offset: Head | None,
+    one: Any = None,
 ) -> tuple[Any, Any]:
-    """Return ||J||_F^2 and ||J^T g||^2, each [m]; e and p are those of `residual`."""
+    """Return ||J||_F^2 and ||J^T g||^2, each [m]; e and p are those of `residual`.
+
+    With a unit `one` [m], e is in it and so are J and g.
+    """
+    cov = covariance(e, p, one)
     if mask is None:
-        return _dense(head, x, e, p, offset)
-    return _masked(head, x, e, p, mask, offset)
+        return _dense(head, x, e, cov, offset)
+    return _masked(head, x, e, cov, mask, offset)
 
 
 def curvature(clip: Clip, s: Any) -> tuple[Any, Any]:
@@ -186,12 +232,12 @@ def clipped_information(head: Head, x: Any, y: Any, to: Treatment) -> tuple:
                           + a_j M_j M_j^T,      a_j = ||m_j o xb||^2
         J^T J     = phi^2 J_g^T J_g + (2 phi phi'/s + phi'^2) (J_g^T g) (J_g^T g)^T
     """
-    e, p, offset, s = _parts(head, x, y, to)
+    e, p, offset, s, one = _parts(head, x, y, to)
     mask = to.mask or jax.tree.map(jnp.ones_like, head)
     phi, curved = curvature(to.clip, s)
     a = affine(mask, x**2)  # [m, F]
     inner = x[..., :, None] * mask.kernel  # [m, d, F]
-    outer = jnp.swapaxes(covariance(e, p) @ head.kernel.T, -1, -2)  # [m, d, F] M^T
+    outer = jnp.swapaxes(covariance(e, p, one) @ head.kernel.T, -1, -2)  # [m, d, F] M^T
     u = a * e
     if offset is not None:
         u = u + affine(offset, x)
@@ -212,25 +258,29 @@ def clipped_information(head: Head, x: Any, y: Any, to: Treatment) -> tuple:
     return diagonal, jnp.concatenate([inner, outer, leak], -1), core
 
 
-def covariance(e: Any, p: Any) -> Any:
+def covariance(e: Any, p: Any, one: Any = None) -> Any:
     """Return S_F [m, F, F]: rows and columns of diag(p) - p p^T of trainable logits.
+
+    With a unit `one` [m], e is in it and so is S_F.
 
     The diagonal p (1 - p) is written |e| (1 - |e|), the same number: p - p^2 would lose
     all digits of a fitted example's true class, and with them a third of its trace.
     """
     p = p[..., : e.shape[-1]]
-    outer = p[..., :, None] * p[..., None, :]
-    variance = jnp.abs(e) * (1 - jnp.abs(e))
+    one = 1.0 if one is None else one[..., None]
+    outer = p[..., :, None] * (p / one)[..., None, :]
+    variance = jnp.abs(e) * (1 - jnp.abs(e) * one)
     return jnp.where(jnp.eye(e.shape[-1], dtype=bool), variance[..., None], -outer)
 
 
-def _dense(head: Head, x: Any, e: Any, p: Any, offset: Head | None) -> tuple[Any, Any]:
+def _dense(
+    head: Head, x: Any, e: Any, cov: Any, offset: Head | None
+) -> tuple[Any, Any]:
     """With all of W trained; only k x k products of W are formed, never M = S_F W^T.
 
     J^T g = ||e||^2 x + M^T (||xb||^2 e + C^T xb) + C_W e, where C is the offset.
     """
     w = head.kernel
-    cov = covariance(e, p)
     gram = w.T @ w  # [F, F], once for all examples
     ee, xx, xb, v = (e**2).sum(-1), (x**2).sum(-1), inputs(head, x), x @ w
     c = jnp.einsum("...ji,...j->...i", cov, e)
@@ -251,14 +301,14 @@ def _dense(head: Head, x: Any, e: Any, p: Any, offset: Head | None) -> tuple[Any
 
 
 def _masked(
-    head: Head, x: Any, e: Any, p: Any, mask: Head, offset: Head | None
+    head: Head, x: Any, e: Any, cov: Any, mask: Head, offset: Head | None
 ) -> tuple[Any, Any]:
     """With part of W frozen; O(d k^2).
 
     J^T g = x o r + W h + C e with r = m (e o e), h = S (e a + C^T xb): sums over pairs
     of logits of <x, m_j o w_k> and the like, so that no array is [m, d].
     """
-    m, w, cov = mask.kernel, head.kernel, covariance(e, p)
+    m, w = mask.kernel, head.kernel
     e2, gram = e**2, w.T @ w
     a = affine(mask, x**2)  # [m, F] squared norms of the masked xb, one per logit
     xw = pairs(x, m, w)  # [m, F, F] <x o m_j, w_k>

@@ -147,9 +147,21 @@ def factors(stack: Stack, params: Any, x: Any, y: Any, classes: int) -> Passes:
 def _both_ways(
     stack: Stack, params: Any, x: Any, y: Any, to: Treatment
 ) -> tuple[Passes, Any]:
-    """Return both passes of every example, and the masked offset."""
+    """Return both passes of every example, in its unit, and the masked offset."""
     passes = factors(stack, params, x, y, to.classes)
+    passes = passes._replace(errors=_measured(passes.errors, _units(passes, to)))
     return passes, masked(to.mask, to.offset)
+
+
+def _units(passes: Passes, to: Treatment) -> Any:
+    """Return the unit [m] in which gradients are measured (`affine.units`)."""
+    last = passes.errors[-1]
+    return affine.units(last.reshape(len(last), -1), to)
+
+
+def _measured(errors: list[Any], one: Any) -> list[Any]:
+    """Return errors, or their derivatives, each [m, ...], in the unit [m]."""
+    return [e / one.reshape(-1, *[1] * (e.ndim - 1)) for e in errors]
 
 
 def _after(stack: Stack, params: Any, z: Any, y: Any, classes: int) -> Passes:
@@ -349,7 +361,7 @@ def clipped_trace(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> A
     q = (jax.grad(half)(x) ** 2).sum(-1)
     passes, offset = _both_ways(stack, params, x, y, to)
     phi, curved = affine.curvature(to.clip, _norm(stack, passes, to.mask, offset))
-    return phi**2 * _raw(stack, params, x, y, passes, to) + curved * q
+    return phi**2 * _raw(stack, params, x, y, to) + curved * q
 
 
 def clipped_motion(
@@ -417,9 +429,7 @@ def _blocks(gram: Any) -> tuple:
     return gram[..., :t, :t], gram[..., :t, t:], gram[..., t:, t:]
 
 
-def _raw(
-    stack: Stack, params: Any, x: Any, y: Any, passes: Passes, to: Treatment
-) -> Any:
+def _raw(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Any:
     """Return ||J||_F^2 [m]; the offset is constant and has no part in it.
 
     sum_v ||m o (a' e^T + a e'^T)||^2 over unit directions v of x, layer by layer;
@@ -429,6 +439,9 @@ def _raw(
     w, z = first.kernel, affine.affine(first, x)
     later = lambda z, y: _after(stack, params, z, y, to.classes)  # noqa: E731
     by_z = jax.vmap(jax.jacfwd(later))(z, y)
+    passes = factors(stack, params, x, y, to.classes)
+    one = _units(passes, to)
+    passes, by_z = (p._replace(errors=_measured(p.errors, one)) for p in (passes, by_z))
     gram = w.T @ w
     a, e = passes.inputs[0], passes.errors[0]
     errors_by_z = by_z.errors[0]  # [m, F, F]

@@ -15,11 +15,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
 from audit.errors import UserError
 from audit.models import smoothness
+from audit.models.affine import cross_entropy
 from audit.models.dense import norms
 from audit.models.layers import (
     Tap,
@@ -74,7 +74,7 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
             f"class, are wanted"
         )
     if loss is None:
-        loss = optax.softmax_cross_entropy_with_integer_labels
+        loss = cross_entropy
         if shape[0] == 1:
             loss = _half_squared
     fit = lambda params, x, y: loss(network.apply(params, x, None), y)  # noqa: E731

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
-from audit.models.affine import Head
+from audit.models.affine import Head, cross_entropy
 from audit.models.dense import Stack
 from audit.models.layers import Tap, stack_of, tapping, windows
 from audit.types import Count, Task
@@ -26,7 +25,6 @@ ACTIVATIONS = {
     "sigmoid": nn.sigmoid,
     "softplus": nn.softplus,
 }
-CROSS_ENTROPY = optax.softmax_cross_entropy_with_integer_labels
 KINKED = {"relu"}  # discontinuous gradients in the record: no Fisher information
 # Glorot-normal weights and N(0, .01^2) biases: the initialisation of Guo et al. (2022)
 # and Edmunds (2024), whose code builds on stax.
@@ -179,7 +177,7 @@ def _task(
     features: tuple[int, ...],
     classes: int,
     *,
-    loss: Callable = CROSS_ENTROPY,
+    loss: Callable = cross_entropy,
     padded: bool = False,
     linear: Any = None,
     layered: bool = False,
@@ -192,7 +190,7 @@ def _task(
     be passed at many positions.
     """
     shape = "x".join(map(str, features))
-    if classes < 2 and loss is CROSS_ENTROPY:
+    if classes < 2 and loss is cross_entropy:
         raise ValueError(
             f"{name} needs classes, and the labels are numbers: save labels as "
             f"integers, or take task.model=regression"

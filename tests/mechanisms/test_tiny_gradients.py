@@ -1,0 +1,106 @@
+"""Directions of gradients whose squares are no float32: of records fitted well."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from audit.accounting import vmf
+from audit.clipping import clip_tree, normalise, unit
+from audit.mechanisms.query import Side, gradient
+from audit.models import networks
+from audit.types import Examples
+from tests.conftest import double, flat
+
+IMAGE = (16, 16, 1)
+TASKS = {
+    "affine": networks.linear(IMAGE, 3),
+    "dense": networks.mlp(IMAGE, 3, hidden=4, activation="tanh"),
+    "convolutional": networks.lenet(IMAGE, 3),
+}
+MARGINS = [2.0, 20.0, 44.0, 60.0]  # of the true class's logit: norms down to 1e-26
+NORMALISE = normalise()
+
+
+def fitted(task):
+    """Yield parameters and a record of class 0, which they fit better and better."""
+    params = task.init(jax.random.key(0))
+    x = jax.random.uniform(jax.random.key(1), (len(MARGINS), *IMAGE))
+    for margin, image in zip(MARGINS, x, strict=True):
+        head = params["head"] | {"bias": jnp.array([margin, 0.0, 0.5])}
+        yield params | {"head": head}, Examples(image, jnp.zeros((), int))
+
+
+def contribution(task, params, z):
+    """A record's direction in float64, by autodiff."""
+    slope = flat(jax.grad(task.loss)(params, z))
+    return slope / np.linalg.norm(slope)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_contributions_have_the_directions_of_float64(name):
+    task = TASKS[name]
+    query = gradient(task, NORMALISE)
+    for params, z in fitted(task):
+        side, one = Side(params), jax.tree.map(lambda a: a[None], z)
+        with jax.enable_x64(True):
+            want = contribution(task, double(params), double(z))
+        span = query.closed_forms.span(params, side, one)
+        total = query.closed_forms.total(params, side, one, None)
+        for ours in (query.fn(params, side, z), total, span.combine(jnp.ones(1))):
+            np.testing.assert_allclose(flat(ours), want, atol=1e-6)
+        inner, square = query.closed_forms.score(params, side, one, total)
+        for length in (span.gram[0, 0], span.inner(total)[0], inner[0], square[0]):
+            assert float(length) == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["affine", "dense"])
+def test_they_leak_what_jacobians_in_float64_say(name):
+    task = TASKS[name]
+    query = gradient(task, NORMALISE)
+    for params, z in fitted(task):
+        one = jax.tree.map(lambda a: a[None], z)
+        trace = query.closed_forms.trace(params, Side(params), one)
+        with jax.enable_x64(True):
+            wide, x = double(params), double(z.x)
+
+            def direction(x, wide=wide, y=z.y):
+                slope = jax.grad(task.loss)(wide, Examples(x, y))
+                return clip_tree(NORMALISE, slope)
+
+            jacobian = jax.jit(jax.jacfwd(direction))(x)
+        want = sum((np.asarray(a) ** 2).sum() for a in jax.tree.leaves(jacobian))
+        assert float(trace[0]) == pytest.approx(want, rel=1e-4)
+
+
+def test_units_are_powers_of_two_and_change_no_bit():
+    sizes = jnp.array([0.0, 1e-37, 3e-20, 0.5, 0.75, 6.0, 3e38, jnp.inf, jnp.nan])
+    ones = np.asarray(unit(sizes))
+    assert (np.frexp(ones)[0] == 0.5).all()
+    assert (ones[[0, 7, 8]] == 1).all()
+    scaled = np.asarray(sizes[1:6]) / ones[1:6]
+    assert ((scaled >= 0.5) & (scaled < 1)).all()
+    assert np.isfinite(sizes[6] / ones[6])
+    for task in TASKS.values():
+        params, z = next(iter(fitted(task)))
+        plain = NORMALISE._replace(of_direction=False)
+        made = [
+            gradient(task, c).fn(params, Side(params), z) for c in (NORMALISE, plain)
+        ]
+        np.testing.assert_array_equal(flat(made[0]), flat(made[1]))
+
+
+def test_a_sum_of_draws_is_finite_where_gradients_all_but_vanish():
+    """Wrong lengths give the Gram matrix negative eigenvalues, and the sum no number."""
+    task = TASKS["convolutional"]
+    query = gradient(task, NORMALISE)
+    params, _ = list(fitted(task))[2]
+    x = jax.random.uniform(jax.random.key(2), (20, *IMAGE))
+    z = Examples(
+        x, jnp.arange(20) % 2 * jnp.arange(20) % 3
+    )  # some are fitted, some not
+    span = query.closed_forms.span(params, Side(params), z)
+    assert np.linalg.eigvalsh(np.asarray(span.gram, float)).min() > -1e-5
+    weight = jnp.ones(20)
+    total = vmf.sample_sum(jax.random.key(0), 1e5, weight, *span, params)
+    assert np.isfinite(flat(total)).all()
