@@ -91,7 +91,7 @@ def test_units_are_powers_of_two_and_change_no_bit():
 
 
 def test_a_sum_of_draws_is_finite_where_gradients_all_but_vanish():
-    """Wrong lengths give the Gram matrix negative eigenvalues, and the sum no number."""
+    """Wrong lengths give the Gram matrix negative eigenvalues, the sum no number."""
     task = TASKS["convolutional"]
     query = gradient(task, NORMALISE)
     params, _ = list(fitted(task))[2]
