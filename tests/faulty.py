@@ -56,6 +56,12 @@ def unclipped_in_the_sum(task: Task) -> Defense:
     return _built(task, query=query._replace(closed_forms=forms))
 
 
+def diverges(task: Task) -> Defense:
+    """A step that no float can hold."""
+    query, rule = gradient(task, soft_clip(CLIP_NORM)), optax.scale(-jnp.inf)
+    return noisy_sgd(task, query, full_batch(), NOISE, optimizer=rule, steps=STEPS)
+
+
 def one_key(task: Task) -> Defense:
     """A seed of its own: every run and every step adds the same noise."""
     sample = lambda key, v: NOISE.sample(jax.random.key(7), v)  # noqa: E731

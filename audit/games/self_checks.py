@@ -55,6 +55,25 @@ def measure(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
     The key is independent of the audit's own; the defense can be trained on the
     records; `n` is how many one run has.
     """
+    return _noise(key, runs, records, n)._replace(lost=lost(runs.releases))
+
+
+def lost(releases: Any) -> str:
+    """Say how many of the releases, [runs, ...], have an entry that is no number."""
+    finite = [
+        np.isfinite(np.asarray(leaf)).reshape(len(leaf), -1).all(1)
+        for leaf in jax.tree.leaves(releases)
+    ]
+    of_runs = np.all(finite, 0)
+    bad = int((~of_runs).sum())
+    return f"{bad} of {len(of_runs)} runs released what is no number" if bad else ""
+
+
+# Noise --------------------------------------------------------------------------------
+
+
+def _noise(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
+    """Arguments: `measure`."""
     learner, mechanism = runs.learner, runs.learner.defense.mechanism
     noise = None if mechanism is None else mechanism.noise
     if mechanism is None or noise is None or noise.precision is None:
@@ -79,9 +98,6 @@ def measure(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
         sampling=name,
         divergence=divergence,
     )
-
-
-# Noise --------------------------------------------------------------------------------
 
 
 def _ratio(stddev: float, numbers: int, noise: Noise) -> Measured:

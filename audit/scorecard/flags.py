@@ -33,7 +33,7 @@ FEW_IN_POOL = 0.01  # of the targets; real data contain identical records
 VOID = frozenset(
     {
         "non-finite", "attack-dead", "label-leaked", "shuffled-targets", "stale-cache",
-        "null-beats-floor", "not-attacked",
+        "null-beats-floor", "not-attacked", "diverged",
     }
 )  # fmt: skip
 
@@ -63,6 +63,7 @@ class Measured(NamedTuple):
     sampling: str | None = None  # the law that the drawn batches follow
     divergence: float | None = None  # Renyi, order 2, accounted over measured
     unmeasured: str = ""  # why the noise that is accounted for is not measured, or ""
+    lost: str = ""  # how many releases are no numbers, or ""
 
 
 class Ran(NamedTuple):
@@ -254,6 +255,11 @@ def augmented_pool(row: FlagInputs) -> Flag | None:
 # The run differs from its description ------------------------------------------------
 
 
+def diverged(row: FlagInputs | Ran) -> Flag | None:
+    """A run released weights that are infinite or no number."""
+    return Flag("diverged", "error", row.measured.lost) if row.measured.lost else None
+
+
 def wrong_noise(row: FlagInputs | Ran) -> Flag | None:
     """The noise drawn is not the noise accounted for."""
     ratio, se = row.measured.noise, row.measured.noise_se
@@ -380,6 +386,7 @@ def picked_on_targets(row: FlagInputs) -> Flag | None:
 
 
 OF_RUNS = (
+    diverged,
     wrong_noise,
     noise_not_measured,
     unclipped,

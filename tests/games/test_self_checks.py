@@ -66,6 +66,13 @@ def test_the_same_batch_again_and_again_is_not_amplified():
     assert self_checks.law(KEY, stuck, 200, 1000) == "full"
 
 
+def test_releases_that_are_no_number_are_counted():
+    sound, bad = np.ones((3, 2)), np.array([[1.0, 1.0], [np.inf, 1.0], [1.0, np.nan]])
+    assert self_checks.lost(Release({"a": sound, "b": sound})) == ""
+    said = self_checks.lost(Release({"a": sound, "b": bad}))
+    assert said.startswith("2 of 3 runs")
+
+
 def test_other_noise_than_gaussian_is_not_measured():
     assert measure("sgd", steps=2) == flags.Measured()
     drawn = measure("dirdp_sgd", steps=2, concentration=5.0, margin=0.1)

@@ -113,6 +113,13 @@ def test_an_attacker_who_knows_the_seed_shares_the_noise():
     assert "shared-noise" not in raised(card, attack="class_mean")
 
 
+def test_a_training_that_ends_in_no_number_is_said_to():
+    words = ["defenses=[sgd,diverges]", "attacks=[class_mean]"]
+    card = audit(*SGD, *words)
+    assert raised(card, "diverges")["diverged"] == "error"
+    assert "diverged" not in raised(card, "sgd")
+
+
 def some_in_the_pool(cut):
     both = (np.concatenate([a, b[:4]]) for a, b in zip(cut.pool, cut.targets))  # noqa: B905
     source = np.arange(len(cut.pool.y) + 4)
