@@ -40,7 +40,7 @@ from audit.types import (
     TrainingSet,
 )
 
-TOGETHER = 32  # guesses that a GPU makes at a time
+TOGETHER = 128  # guesses that a GPU makes at a time; fewer leave it idle
 
 # Which declared words show an attack a field: one of them is enough, for most fields
 # the field's own name.

@@ -40,7 +40,8 @@ class Outcome(NamedTuple):
     records: list[RunRecord]  # one per seed
     missing: str | None = None  # why its numbers have none to be compared with
     failed: str | None = None
-    kept: dict[str, list[float]] | None = None  # number -> ours, made by earlier code
+    # (defense, minus, attack, key) -> ours, made by earlier code
+    kept: dict[tuple, list[float]] | None = None
 
 
 def carry_out(
@@ -109,20 +110,18 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> Outcome | None:
     commands = [portable(job.command) for job in plan.jobs[run]["full"]]
     if [record.command for record in records] != commands:
         return None
-    now = {number.name: number for number in plan.numbers if number.run == run}
     values = {
-        number.name: number.values
+        _place(number): number.values
         for number in earlier.numbers
-        if number.values and _same(number, now.get(number.name))
+        if number.run == run and number.values
     }
     records = [record.model_copy(update={"status": EARLIER}) for record in records]
     return Outcome([], records, kept=values) if values else None
 
 
-def _same(one: PublishedNumber, other: PublishedNumber | None) -> bool:
-    """Return whether two numbers are read at the same place."""
-    places = ("run", "defense", "minus", "attack", "key")
-    return all(getattr(one, place) == getattr(other, place, 0) for place in places)
+def _place(number: PublishedNumber) -> tuple:
+    """Return where in the scorecard of its run a number is read."""
+    return number.defense, number.minus, number.attack, number.key
 
 
 def _made(
@@ -227,18 +226,40 @@ def verdict(
         return pages.judge(number, budget, [value])
     if number.run is None:
         return pages.judge(number, budget)
-    outcome = outcomes[number.run]
+    if number.minus_run is None:
+        return pages.judge(number, budget, *_ours(number, outcomes[number.run]))
+    alone = number.model_copy(update={"minus": None})
+    other = alone.model_copy(update={"defense": number.minus})
+    one, two = (
+        _ours(alone, outcomes[number.run]),
+        _ours(other, outcomes[number.minus_run]),
+    )
+    values = [a - b for a, b in zip(one.values, two.values, strict=False)]
+    lacking = two if one.values else one
+    return pages.judge(number, budget, values, lacking.why, one.broken or two.broken)
+
+
+class Ours(NamedTuple):
+    """Our values of a number, one per seed; or why there are none."""
+
+    values: list[float]
+    why: str | None = None
+    broken: bool = False  # there should have been some
+
+
+def _ours(number: PublishedNumber, outcome: Outcome) -> Ours:
+    """Return what the scorecards of its run say of a number."""
     if outcome.kept:
-        why = "earlier code did not read it"
-        return pages.judge(number, budget, outcome.kept.get(number.name, ()), why)
+        return Ours(
+            outcome.kept.get(_place(number), []), "earlier code did not read it"
+        )
     if outcome.failed is not None:
-        return pages.judge(number, budget, (), f"its run {outcome.failed}", broken=True)
+        return Ours([], f"its run {outcome.failed}", broken=True)
     try:
         values = [read(card, number) for card in outcome.cards]
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        return pages.judge(number, budget, (), str(error), broken=True)
-    values = [] if outcome.missing else values
-    return pages.judge(number, budget, values, outcome.missing)
+        return Ours([], str(error), broken=True)
+    return Ours([] if outcome.missing else values, outcome.missing)
 
 
 def read(card: Scorecard, number: PublishedNumber) -> float:

@@ -65,10 +65,12 @@ def plan(name: str, file: Path, budget: str, config_dir: str | None) -> Plan:
             _check_line_up(file, number, first.scenario)
     for number in numbers:
         if number.run and source.runs[number.run].apart:
-            jobs[number.run] = {
-                word: [_alone(job, str(number.defense)) for job in every]
-                for word, every in jobs[number.run].items()
-            }
+            for place, label in number.read_from.items():
+                run = getattr(number, place)
+                jobs[run] = {
+                    word: [_alone(job, label) for job in every]
+                    for word, every in jobs[run].items()
+                }
     return Plan(name, source, numbers, budget, jobs)
 
 

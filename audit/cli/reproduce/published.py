@@ -78,6 +78,7 @@ class PublishedNumber(Strict):
     run: str | None = None
     defense: Words | None = None  # a label in the run's line-up
     minus: Words | None = None  # another label, whose number is subtracted
+    minus_run: str | None = Field(None, exclude=True)  # of `minus`, if not `run`
     attack: Words | None = None  # a label, or `STRONGEST`; none: the defense's own part
     key: Annotated[str, StringConstraints(pattern=KEY)] | None = None
     formula: str | None = None  # one of `conventions.FORMULAS`
@@ -88,6 +89,12 @@ class PublishedNumber(Strict):
     def name(self) -> str:
         """Return what errors and messages call it."""
         return f"table {self.table}, {self.row}, {self.quantity}"
+
+    @property
+    def read_from(self) -> dict[str, str]:
+        """Return the defenses that it is read from, by the field that names the run."""
+        places = {"run": self.defense, "minus_run": self.minus}
+        return {place: label for place, label in places.items() if label is not None}
 
 
 class PublishedRow(BaseModel):
@@ -188,9 +195,12 @@ def _parted(
     runs, read = dict(source.runs), []
     for number in numbers:
         if number.run is not None and source.runs[number.run].apart:
-            part = f"{number.run}: {number.defense}"
-            runs[part] = source.runs[number.run]
-            number = number.model_copy(update={"run": part})
+            parts = {
+                place: f"{number.run}: {label}"
+                for place, label in number.read_from.items()
+            }
+            runs |= dict.fromkeys(parts.values(), source.runs[number.run])
+            number = number.model_copy(update=parts)
         read.append(number)
     whole = [name for name, run in source.runs.items() if run.apart]
     runs = {name: run for name, run in runs.items() if name not in whole}
@@ -248,8 +258,6 @@ def _check_number(where: str, number: PublishedNumber, source: Source) -> None:
         _check_known(f"{where}: run", number.run, source.runs)
         read = number.key is not None and number.defense is not None
         _require(read, f"{where}: a run is read at the key of a defense: give both")
-        apart = source.runs[number.run].apart and number.minus is not None
-        _require(not apart, f"{where}: its run is made apart: nothing to subtract")
     else:
         unread = number.key is number.attack is number.minus is None
         _require(unread, f"{where}: key, attack and minus are where a run is read")

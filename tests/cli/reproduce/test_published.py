@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.accounting import rdp
-from audit.cli.reproduce import conventions, plan, published
+from audit.cli.reproduce import conventions, execute, plan, published
 from audit.clipping import GELU_OVERSHOOT
 from audit.config import hydra_app, workspace
 from audit.config.compose import scenario_names
@@ -247,8 +247,19 @@ def test_a_run_made_apart_is_one_run_per_defense(tmp_path):
     assert job.scenario.resolved() == composed(*words)[0].resolved()
 
 
-def test_a_run_made_apart_has_no_differences(tmp_path):
-    apart = FILE.replace("    scenario: cal", "    apart: true\n    scenario: cal")
-    difference = apart.replace("defense: noisy_sum", "defense: noisy_sum, minus: other")
-    with pytest.raises(UserError, match="made apart: nothing to subtract"):
-        published.load(written(tmp_path, difference))
+def test_a_difference_of_runs_made_apart_is_read_from_both(tmp_path):
+    apart = BOTH.replace("    scenario", "    apart: true\n    scenario")
+    file = written(tmp_path, apart.replace("sigma_5,", "sigma_5, minus: sigma_75,"))
+    made = plan.plan("mine", file, "full", None)
+    number = made.numbers[1]
+    assert (number.run, number.minus_run) == ("a: sigma_5", "a: sigma_75")
+    one, other = (execute.Outcome([], [], kept={}) for _ in range(2))
+    place = (number.attack, number.key)
+    outcomes = {
+        number.run: one._replace(kept={("sigma_5", None, *place): [5.0, 6.0]}),
+        number.minus_run: other._replace(kept={("sigma_75", None, *place): [1.0, 1.5]}),
+    }
+    assert execute.verdict(number, "full", outcomes).values == [4.0, 4.5]
+    outcomes[number.minus_run] = execute.Outcome([], [], missing="no time")
+    judged = execute.verdict(number, "full", outcomes)
+    assert (judged.verdict, judged.verdict_reason) == ("not run", "no time")
