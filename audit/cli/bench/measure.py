@@ -15,7 +15,7 @@ import numpy as np
 from audit.cli.bench import pytorch
 from audit.cli.bench.clock import memory_rate, shapes_rate, square_rate
 from audit.cli.bench.rows import GROUPS, Activity, Row
-from audit.cli.bench.subjects import FIXED, PIXELS, SUBJECTS
+from audit.cli.bench.subjects import FIXED, PIXELS, sized
 from audit.engine import store
 from audit.engine.program import threads
 from audit.errors import UserError, did_you_mean
@@ -70,7 +70,7 @@ def measure(
     chosen, d = list(chosen), int(np.prod(PIXELS))
     with activity("matrix products"):
         before = square_rate()
-        shapes, memory = shapes_rate(SUBJECTS["linear"].tile, FIXED, d), memory_rate()
+        shapes, memory = shapes_rate(sized("linear").tile, FIXED, d), memory_rate()
     rows = tuple(row for name in chosen for row in GROUPS[name](name, activity))
     with activity("matrix products, once more"):
         square = max(before, square_rate())

@@ -32,6 +32,7 @@ from audit.cli.bench.subjects import (
     make,
     operations,
     operations_of,
+    sized,
     training_set,
 )
 from audit.config import registry
@@ -81,7 +82,7 @@ class Row(NamedTuple):
 
 def models(group: str, activity: Activity) -> Iterator[Row]:
     """Yield one model's rows: the plain loop's, and one per defense."""
-    subject, root = SUBJECTS[group], jax.random.key(ROOT)
+    subject, root = sized(group), jax.random.key(ROOT)
     everyone = training_set(subject, subject.models)
     with activity(f"{group}: plain loop"):
         learner = make(DPSGD, subject)
@@ -115,7 +116,7 @@ def torch_rivals(group: str, activity: Activity) -> Iterator[Row]:
     """Yield PyTorch's rows of linear DP-SGD, if it is installed."""
     if not pytorch.installed():
         return
-    subject, root = SUBJECTS["linear"], jax.random.key(ROOT)
+    subject, root = sized("linear"), jax.random.key(ROOT)
     data, learner = training_set(subject, subject.models), make(DPSGD, subject)
     start = rivals.start(learner)
     with activity(f"{group}: plain loop"):

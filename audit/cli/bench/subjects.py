@@ -31,6 +31,7 @@ DEFENSES: dict[str, dict[str, Any]] = {
     "dirdp_sgd": {"sampling": "uniform", "batch_size": 100},  # draws for every record
 }  # fmt: skip
 FEWER = {"dirdp_sgd": 32}  # so many times fewer models are timed
+ON_GPU = 16, 32  # times as many lanes of a program, and models that are timed
 EXACT = {"loss": "logistic", "regularization": 1e-2, "intercept": True}  # of `glm`
 DPSGD = "dpsgd"  # what the rivals train
 
@@ -59,6 +60,15 @@ SUBJECTS = {
     "cnn": Subject(networks.cnn_tanh, 10, BATCHES, 1, 16, 2),
     "lenet": Subject(networks.lenet, 10, BATCHES, 1, 16, 2),
 }
+
+
+def sized(name: str) -> Subject:
+    """Return a subject with as many lanes of a program as keep the device busy."""
+    subject = SUBJECTS[name]
+    if jax.default_backend() == "cpu":
+        return subject
+    lanes, models = ON_GPU
+    return subject._replace(tile=lanes * subject.tile, models=models * subject.models)
 
 
 def draw(n: int, rng: np.random.Generator, classes: int = 2) -> Examples:
