@@ -13,7 +13,7 @@ import functools
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -89,8 +89,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
                 budget.check(
                     workload(learner.label, learner.defense, public.params, *played)
                 )
-        for entry, attack in attacks:
-            check_plays(entry, attack, game, learners)
+        check_plays(attacks, game, learners)
         floor, floor_guess = _floor(key, game, learners[0], table, attacks)
         table = table._replace(floor=floor)
 
@@ -320,8 +319,13 @@ def shadow_runs(entry: Entry, attack: Attack, splits: Splits) -> int:
     return int(images * entry.settings["repeats"])
 
 
-def check_plays(entry: Entry, attack: Attack, game: Game, learners: list) -> None:
+def check_plays(
+    attacks: list[tuple[Entry, Attack]], game: Game, learners: list[Learner]
+) -> None:
     """Refuse an attack that could play against no defense, with those that could.
+
+    One that only assumes what no defense of the line-up is, such as noise, is skipped
+    beside others that can play, with its reason: line-ups are cut by `defenses=`.
 
     Raises:
       UserError: with the reason it would be skipped for, or with the word of its threat
@@ -333,17 +337,27 @@ def check_plays(entry: Entry, attack: Attack, game: Game, learners: list) -> Non
         reasons = [base.mismatch(model, each.defense, game) for each in learners]
         return None if None in reasons else reasons[0]
 
-    try:
-        why = reason(attack)
-    except ValueError as error:
-        raise UserError(f"attack {entry.label!r}: {error}") from None
-    if why is None:
-        return
+    reasons = {}
+    for entry, attack in attacks:
+        try:
+            reasons[entry.label] = reason(attack)
+        except ValueError as error:
+            raise UserError(f"attack {entry.label!r}: {error}") from None
+    for entry, attack in attacks:
+        missing = [
+            attack.threat_model.assumes - each.defense.traits for each in learners
+        ]
+        beside = all(missing) and None in reasons.values()
+        if (why := reasons[entry.label]) is not None and not beside:
+            _refuse(entry, why, reason, learners[0].task)
+
+
+def _refuse(entry: Entry, why: str, reason: Callable, task: Task) -> NoReturn:
     able = []
     for name in registry.names("attack"):
         with contextlib.suppress(Exception):  # a plug-in may be broken, or need words
             settings = registry.check("attack", name, {}, name)
-            other = make_attack(Entry(name, name, {}, settings), learners[0].task)
+            other = make_attack(Entry(name, name, {}, settings), task)
             able += [name] * (reason(other) is None)
     raise UserError(
         f"attack {entry.label!r} can play against no defense of the line-up: {why}; "

@@ -46,6 +46,15 @@ def card(folder):
     return cards.load(folder)
 
 
+def test_an_attack_that_only_the_line_up_does_not_suit_is_skipped(tmp_path):
+    words = ["defenses=[sgd]", "attacks=[class_mean,transcript_bayes]"]
+    assert main(["run", *SMALL[:-1], *words, f"out={tmp_path / 'out'}"]) == 0
+    trials = cards.load(tmp_path / "out").trials
+    assert [(t.attack, t.status) for t in trials] == [
+        ("class_mean", "ok"), ("transcript_bayes", "skipped"),
+    ]  # fmt: skip
+
+
 def row(card, defense, attack):
     return next(t for t in card.trials if (t.defense, t.attack) == (defense, attack))
 
