@@ -107,7 +107,7 @@ def nothing_trains(monkeypatch, tmp_path):
         (["attacks=[lira]"], "'lira' can play against no defense of the line-up: its"),
         (["attacks=[lira]"], "those that can are class_mean, "),
         (["scenario=binary_mnist", "defenses=[sgd]", "attacks=[transcript_bayes]"],
-         "against no defense of the line-up: the defense is not noisy; those that"),
+         "against no defense of the line-up: the defense is not gaussian; those"),
         (["scenario=binary_mnist", "defenses=[sgd]", "attacks=[class_mean,lira]"],
          "'lira' can play against no defense of the line-up: its"),
         (["lanes.tile=9000000"], "defense.noisy_sum: needs at least"),
