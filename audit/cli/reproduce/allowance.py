@@ -28,9 +28,10 @@ class Cost(NamedTuple):
 
     plan: Plan
     run: str
-    hours: float  # of its seeds that are not finished; inf: it cannot be made here
+    # of its seeds that are not finished; inf: it cannot be made here, 0: it is made
+    hours: float
     numbers: int  # published numbers that are read from it
-    kept: bool = False  # earlier code has made it
+    kept: bool = False  # by earlier code
 
 
 def hours(typed: str) -> float:
@@ -54,7 +55,7 @@ def costs(
     """Return what every run costs, those with the most numbers per hour first.
 
     Finished runs, whose folders stand in `runs`, cost nothing. Runs that earlier code
-    has made, `kept` by source and run, come last.
+    has made, `kept` by source and run, come last and are not planned again.
     """
     every = []
     for plan in plans:
@@ -66,7 +67,8 @@ def costs(
             ]
             numbers = sum(number.run == run for number in plan.numbers)
             before = (plan.name, run) in kept
-            every.append(Cost(plan, run, sum(map(planned, pending)), numbers, before))
+            hours = 0.0 if before else sum(map(planned, pending))
+            every.append(Cost(plan, run, hours, numbers, before))
     return sorted(every, key=lambda c: (c.kept, c.hours / max(c.numbers, 1)))
 
 
@@ -102,12 +104,12 @@ def table(every: list[Cost]) -> str:
         out.add_column(header, justify="left" if left else "right", no_wrap=True)
     for cost in every:
         name = f"{cost.plan.name}: {cost.run}"
-        if cost.hours == 0:
-            out.add_row(name, str(cost.numbers), "done", "")
+        if cost.kept or cost.hours == 0:
+            out.add_row(name, str(cost.numbers), "done", "by earlier code" * cost.kept)
         elif math.isinf(cost.hours):
             out.add_row(name, str(cost.numbers), "no data", "")
         else:
-            rate = "made before" if cost.kept else _short(cost.numbers / cost.hours)
+            rate = _short(cost.numbers / cost.hours)
             out.add_row(name, str(cost.numbers), _short(cost.hours), rate)
     return terminal.render(out)
 

@@ -131,9 +131,9 @@ def _made(
     runs: Path,
     say: Callable[[str], None],
     until: float | None,
-    stand_in: bool,
+    first: bool,
 ) -> Outcome:
-    """Arguments but the last: `carry_out`; `stand_in`: by a smoke run without a GPU."""
+    """Arguments but the last: `carry_out`; `first`: no page has its numbers yet."""
     jobs, missing = plan.jobs[run][plan.budget], None
     done = [allowance.finished(job.scenario, runs) for job in jobs]
     if None in done and (missing := allowance.no_data(jobs[0].scenario)):
@@ -142,7 +142,7 @@ def _made(
     if None in done and _waits_for_gpu(plan, run, until):
         # what stands in proves that the path works, and is compared with nothing
         missing = f"{allowance.missing(jobs[0].scenario)}; a smoke run stood in"
-        if not stand_in:
+        if not first:
             return Outcome([], [], missing)
         jobs = plan.jobs[run]["smoke"]
         done = [allowance.finished(job.scenario, runs) for job in jobs]
@@ -156,7 +156,8 @@ def _made(
             try:
                 card, failed = _one(job, audit, runs, say, until)
             except OutOfTime:
-                missing = allowance.missing(job.scenario)
+                # planning takes seconds, and is for what nobody has made
+                missing = allowance.missing(job.scenario) if first else "out of time"
                 say(f"not finished: {run}: {missing}; the same command goes on")
         status = failed or missing or DONE
         outcome.records.append(_record(run, job, status, card))

@@ -318,7 +318,7 @@ def test_numbers_of_earlier_code_are_kept_where_a_run_cannot_be_made(
     monkeypatch.setattr(workspace, "code_version", lambda scenario: "1" * 64)
     bench.most, bench.mse = 0, 0.52
     assert bench.reproduce("hours=1") == 0
-    assert "made before" in capsys.readouterr().out
+    assert "by earlier code" in capsys.readouterr().out
     page = bench.page()
     assert page["numbers"][0]["values"] == [0.5, 0.5]
     assert page["numbers"][0]["verdict"] == "reproduced"
