@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from audit.mechanisms import UserError
@@ -69,7 +68,7 @@ def gradient_inversion(
         assumes=frozenset({"noisy"} if preset == "map" else set()),
     )
 
-    products = inv.products(task)
+    cosine = inv.cosine(task)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         del key
@@ -100,14 +99,12 @@ def gradient_inversion(
 
     def iga(fitted: Fitted, key: Array, observation: Observation) -> Array:
         prior, box = fitted.prior, inv.box(fitted.prior, task.domain)
-        params, update = observation.params, observation.update
-        length = optax.tree.vdot(update, update)
+        params, direction = observation.params, inv.direction_of(observation.update)
 
         def objective(z: Array) -> Array:
             example = Examples(inv.pixels(prior, z), observation.label)
-            inner, square = products(params, example, update)
             rough = smoothness * inv.total_variation(z)
-            return inv.cosine_distance(inner, square, length) + rough
+            return 1 - cosine(params, example, direction) + rough
 
         def search(key: Array) -> Any:
             start = jnp.clip(jax.random.normal(key, task.features), *box)

@@ -117,17 +117,23 @@ def unit(size: Any) -> jax.Array:
     return jnp.where(normal, jnp.ldexp(jnp.ones_like(size), exponent), 1)
 
 
+def norm_of(square: Any) -> jax.Array:
+    """Return the norm whose square is given, with derivative 0 at 0.
+
+    Rounding makes squares negative: of them it is 0. The inner where keeps derivatives
+    finite.
+    """
+    positive = square > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0)
+
+
 def clip_tree(clip: Clip, tree: Any) -> Any:
     """Scale a pytree by phi of its global L2 norm; differentiable at zero too."""
     if clip.of_direction:
         sizes = [jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree)]
         one = unit(jnp.stack(sizes).max())
         tree = jax.tree.map(lambda leaf: leaf / one, tree)
-    square = sum((leaf**2).sum() for leaf in jax.tree.leaves(tree))
-    # the inner where keeps the gradient of sqrt finite at a zero vector
-    safe = jnp.where(square > 0, square, 1)
-    norm = jnp.where(square > 0, jnp.sqrt(safe), 0)
-    factor = clip.scale(norm)
+    factor = clip.scale(norm_of(sum((a**2).sum() for a in jax.tree.leaves(tree))))
     return jax.tree.map(lambda leaf: factor * leaf, tree)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from audit.clipping import no_clip
+from audit.clipping import clip_tree, normalise
 from audit.data.pool import originals
 from audit.mechanisms.query import Side, gradient
 from audit.types import Examples, Knowledge, Task
@@ -68,31 +68,31 @@ def soft_gradient(task: Task, params: Any, x: Array, label: Array) -> Any:
     return jax.grad(loss)(params)
 
 
-def products(task: Task) -> Callable[[Any, Examples, Any], tuple[Array, Array]]:
-    """Return (params, example, update) -> <gradient, update> and |gradient|^2.
+def cosine(task: Task) -> Callable[[Any, Examples, Any], Array]:
+    """Return (params, example, direction) -> cosine of the example's gradient with it.
 
-    Where a model's layers are known, no gradient a e^T of a dense layer is formed, nor
-    its derivative: of wide layers these would be nearly all the time of a search.
+    However short the gradient is, as those of records fitted well are; that of a zero
+    gradient is 0. Where a model's layers are known, no gradient a e^T of a dense layer
+    is formed, nor its derivative: of wide layers these would be nearly all the time of
+    a search.
     """
-    score = gradient(task, no_clip()).closed_forms.score
+    score = gradient(task, normalise()).closed_forms.score
 
-    def of_gradient(params: Any, example: Examples, update: Any) -> tuple:
+    def of_gradient(params: Any, example: Examples, direction: Any) -> Array:
         slope = jax.grad(task.loss)(params, example)
-        return optax.tree.vdot(slope, update), optax.tree.vdot(slope, slope)
+        return optax.tree.vdot(direction_of(slope), direction)
 
-    def of_layers(params: Any, example: Examples, update: Any) -> tuple:
+    def of_layers(params: Any, example: Examples, direction: Any) -> Array:
         one = jax.tree.map(lambda a: jnp.asarray(a)[None], example)
         assert score is not None
-        inner, square = score(params, Side(params), one, update)
-        return inner[0], square[0]
+        return score(params, Side(params), one, direction)[0][0]
 
     return of_gradient if score is None else of_layers
 
 
-def cosine_distance(inner: Any, square: Any, other_square: Any) -> Array:
-    """Return 1 - <a, b> / (|a| |b|) of <a, b>, |a|^2 and |b|^2."""
-    squares = jnp.maximum(square * other_square, 1e-30)
-    return 1 - inner * jax.lax.rsqrt(squares)
+def direction_of(update: Any) -> Any:
+    """Return an update scaled to norm 1; zero stays zero."""
+    return clip_tree(normalise(), update)
 
 
 def square_distance(a: Any, b: Any) -> Array:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from audit.clipping import Clip, unit
+from audit.clipping import Clip, norm_of, unit
 from audit.types import Span
 
 
@@ -116,7 +116,7 @@ def _norm(
         square = (affine(mask, x**2) * e**2).sum(-1)
     if offset is not None:
         square += 2 * (affine(offset, x) * e).sum(-1) + _dot(offset, offset)
-    return jnp.sqrt(jnp.maximum(square, 0))
+    return norm_of(square)
 
 
 def _parts(head: Head, x: Any, y: Any, to: Treatment) -> tuple:

@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from audit.clipping import norm_of
 from audit.models import affine
 from audit.models.affine import Head, Treatment, masked
 from audit.types import Span, Task
@@ -246,7 +247,7 @@ def _at_positions(
 def _norm(
     stack: Stack, passes: Passes, mask: Any, offset: Any, kernels: list | None = None
 ) -> jax.Array:
-    return jnp.sqrt(jnp.maximum(_square(stack, passes, mask, offset, kernels), 0))
+    return norm_of(_square(stack, passes, mask, offset, kernels))
 
 
 def _inner(stack: Stack, passes: Passes, tree: Any) -> jax.Array:
@@ -310,7 +311,7 @@ def clipped_span(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Sp
     gram = jnp.zeros((len(y), len(y)), x.dtype)
     for a, e, biased in layers:
         gram += _gram(e) if a is None else (_gram(a) + biased) * _gram(e)
-    phi = to.clip.scale(jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0)))
+    phi = to.clip.scale(norm_of(jnp.diagonal(gram)))
 
     def inner(tree: Any) -> jax.Array:
         parts = [

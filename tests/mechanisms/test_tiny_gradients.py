@@ -7,6 +7,7 @@ import pytest
 
 from audit.accounting import vmf
 from audit.clipping import clip_tree, normalise, unit
+from audit.mechanisms import gradient_search
 from audit.mechanisms.query import Side, gradient
 from audit.models import networks
 from audit.types import Examples
@@ -52,6 +53,26 @@ def test_contributions_have_the_directions_of_float64(name):
         inner, square = query.closed_forms.score(params, side, one, total)
         for length in (span.gram[0, 0], span.inner(total)[0], inner[0], square[0]):
             assert float(length) == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_search_sees_the_cosines_of_float64(name):
+    """And the way along which they rise; of a zero gradient there is none."""
+    task = TASKS[name]
+    cosine = gradient_search.cosine(task)
+    for params, z in fitted(task):
+        update = gradient_search.direction_of(task.init(jax.random.key(2)))
+
+        def along(x, y=z.y, params=params, update=update):
+            return cosine(params, Examples(x, y), update)
+
+        with jax.enable_x64(True):
+            want = jax.value_and_grad(along)(double(z.x), params=double(params))
+        for one, other in zip(jax.value_and_grad(along)(z.x), want, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    head = params["head"] | {"bias": jnp.array([1e3, 0.0, 0.0])}
+    value, slope = jax.value_and_grad(along)(z.x, params=params | {"head": head})
+    np.testing.assert_array_equal([value, *jnp.ravel(slope)], 0)
 
 
 @pytest.mark.parametrize("name", ["affine", "dense"])
