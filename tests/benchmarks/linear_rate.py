@@ -29,13 +29,12 @@ def main() -> None:
     print(json.dumps({"device": device, **store.versions()}), flush=True)
     for name in ("dpsgd", "sgd"):
         learner = subjects.make(name, subject)
-        run = partial(rows._swept, learner, root, data, Engine(Lanes(subject.tile)))
+        run = partial(rows.swept, learner, root, data, Engine(Lanes(subject.tile)))
         rate = subject.models / clock.fastest(run, 3)
         gflops = rate * subjects.operations_of(learner) / 1e9
-        print(
-            json.dumps({"linear": name, "models": rate, "GFLOP/s": gflops}), flush=True
-        )
-    square = clock._rate(8_192, 8_192, 8_192, times=5)
+        line = {"linear": name, "models": rate, "GFLOP/s": gflops}
+        print(json.dumps(line), flush=True)
+    square = clock.matmul_rate(8_192, 8_192, 8_192, times=5)
     print(json.dumps({"square product of 8192, GFLOP/s": square}), flush=True)
 
 

@@ -28,7 +28,7 @@ def fastest(run: Callable[[], Any], times: int) -> float:
 def square_rate() -> float:
     """Return GFLOP/s of the best large square product of float32 matrices."""
     sides = SQUARES if jax.default_backend() == "cpu" else SQUARES + ON_GPU
-    return max(_rate(n, n, n, times=5) for n in sides)
+    return max(matmul_rate(n, n, n, times=5) for n in sides)
 
 
 def shapes_rate(tile: int, records: int, pixels: int) -> float:
@@ -54,7 +54,8 @@ def memory_rate() -> float:
     return 8 * MOVED / fastest(run, 5) / 1e9
 
 
-def _rate(m: int, k: int, n: int, times: int) -> float:
+def matmul_rate(m: int, k: int, n: int, times: int) -> float:
+    """Return GFLOP/s of [m, k] x [k, n], the fastest of some times."""
     rng = np.random.default_rng(0)
     a, b = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((m, k), (k, n)))
     product = jax.jit(jnp.matmul)

@@ -95,7 +95,7 @@ def models(group: str, activity: Activity) -> Iterator[Row]:
             learner = make(name, subject)
             count = max(2, subject.models // FEWER.get(name, 1))  # for two cores
             data, tile = _first(everyone, count), min(subject.tile, count)
-            run = partial(_swept, learner, root, data, Engine(Lanes(tile)))
+            run = partial(swept, learner, root, data, Engine(Lanes(tile)))
             rate = count / fastest(run, 3)
             gap = None
             if name == DPSGD:
@@ -107,7 +107,7 @@ def models(group: str, activity: Activity) -> Iterator[Row]:
     if group == "linear":
         with activity("linear: glm"):
             engine, few = Engine(Lanes(subject.tile)), _first(everyone, subject.tile)
-            run = partial(_swept, make("glm", subject), root, few, engine)
+            run = partial(swept, make("glm", subject), root, few, engine)
             rate = subject.tile / fastest(run, 1)
         yield Row(group, "glm (exact, float64)", "models", rate)
 
@@ -131,7 +131,7 @@ def torch_rivals(group: str, activity: Activity) -> Iterator[Row]:
             given = *pytorch.records(*data[:2], count), pytorch.starting(start, count)
             noise = pytorch.engine_noise(root, count, steps, len(start))
             engine = Engine(Lanes(count))
-            ours = _swept(learner, root, _first(data, count), engine)
+            ours = swept(learner, root, _first(data, count), engine)
             theirs = rival(*given, noise).numpy()
             gap = rivals.gap(rivals.weights(ours), theirs, start)
             fresh = pytorch.own_noise(count, len(start))
@@ -283,7 +283,8 @@ def _first(data: TrainingSet, models: int) -> TrainingSet:
     return data._replace(target=jax.tree.map(lambda a: a[:models], data.target))
 
 
-def _swept(learner: Learner, root: Any, data: TrainingSet, engine: Engine) -> Any:
+def swept(learner: Learner, root: Any, data: TrainingSet, engine: Engine) -> Any:
+    """Return the weights of a model per target."""
     return shadow.sweep("train", learner, root, data, engine=engine).params
 
 
