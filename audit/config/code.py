@@ -93,7 +93,9 @@ def _text(node: Any, imports: dict[str, str], call: Callable[[str], str]) -> str
     dotted = _dotted(node, imports)
     if dotted is not None and dotted not in _suite():
         return call(dotted) if dotted.startswith(f"{PACKAGE}.") else dotted
-    fields = (_text(getattr(node, f, None), imports, call) for f in node._fields)
+    # Python 3.12 has a field more for what nobody wrote; the hash is every version's
+    names = [f for f in node._fields if f != "type_params" or getattr(node, f)]
+    fields = (_text(getattr(node, f, None), imports, call) for f in names)
     return f"{type(node).__name__}({','.join(fields)})"
 
 

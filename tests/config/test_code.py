@@ -1,5 +1,6 @@
 """The hash of code: definitions count; file names, import lines and prose do not."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -147,3 +148,15 @@ def test_a_library_inside_of_a_clone_is_installed():
     library = Path(sysconfig.get_paths()["purelib"]).resolve()
     assert plugins.in_library(library / "flax" / "core" / "scope.py")
     assert not plugins.in_library(library.parents[3])
+
+
+def test_every_version_of_python_has_the_same_hash():
+    """Since 3.12 a function has parameters of types, of which nearly all have none."""
+    node = ast.parse("def f(x):\n    return x\n").body[0]
+    fields = dict.fromkeys((*node._fields, "type_params"))
+    newer = type("FunctionDef", (ast.FunctionDef,), {"_fields": tuple(fields)})()
+    newer.__dict__ |= vars(node) | {"type_params": []}
+    text = code._text(node, {}, str)
+    assert code._text(newer, {}, str) == text
+    newer.type_params = [ast.Name("T")]
+    assert code._text(newer, {}, str) != text
