@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from audit import pipeline
+from audit.cli.bench.clock import matmul_rate
 from audit.cli.cache import size as in_bytes
 from audit.config import budget, compose, registry
 from audit.config.compose import Entry, Scenario
@@ -207,13 +208,9 @@ def gradient_pace(
     return max(each, 1.0) * size * models * cores / seconds
 
 
-def product_rate(size: int = 1024, times: int = 5) -> float:
+def product_rate() -> float:
     """Return GFLOP/s of a square product in float32, the fastest of several."""
-    square = jnp.ones((size, size), jnp.float32) / size
-    product = jax.jit(lambda a: a @ a)
-    product(square).block_until_ready()
-    run = lambda: product(square).block_until_ready()  # noqa: E731
-    return 2 * size**3 / min(timeit.repeat(run, number=1, repeat=times)) / 1e9
+    return matmul_rate(1024, 1024, 1024, times=5)
 
 
 def trials(
