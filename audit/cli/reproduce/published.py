@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Len
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from audit.config import registry
 from audit.errors import UserError, did_you_mean
@@ -34,11 +41,22 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def _members(words: Any) -> Any:
+    """Put the members of a list among `words` in its place."""
+    if not isinstance(words, list):
+        return words
+    return [
+        one for word in words for one in (word if isinstance(word, list) else [word])
+    ]
+
+
 class Budget(Strict):
     """How a run is done: on which data, how often."""
 
     data: Words  # a stand-in must be named: "auto" would compare other images
-    words: list[Words] = []  # overrides, as typed after `python -m audit run`
+    # overrides, as typed after `python -m audit run`; a list among them, as an alias of
+    # another run's words is, stands for its members
+    words: Annotated[list[Words], BeforeValidator(_members)] = []
     seeds: Annotated[list[Seed], Len(1)]
     device: Literal["any", "gpu"] = "any"
 

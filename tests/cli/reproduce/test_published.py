@@ -86,6 +86,13 @@ def test_one_number(tmp_path):
     assert (number.sd, number.claim, number.reason) == (0.1, "differs", "the row's")
 
 
+def test_words_within_words(tmp_path):
+    full = "seeds: [0, 1], words: &few [runs=2, tile=8]"
+    text = FILE.replace("[runs=1]", "[*few, runs=1]").replace("seeds: [0, 1]", full)
+    source, _ = load(tmp_path, text)
+    assert source.runs["a"].smoke.words == ["runs=2", "tile=8", "runs=1"]
+
+
 ROW = FILE[FILE.index("      - {row") :]
 RUN = FILE[FILE.index("  a:") : FILE.index("bands:")]
 WRONG = [
@@ -94,6 +101,8 @@ WRONG = [
     ("data: digits, seeds: [0, 1]", "data: digits, seeds: []", "runs.a.full.seeds"),
     ("seeds: [0, 1]}", "seeds: [0], device: tpu}", "'any' or 'gpu'"),
     ("runs=1", "seed=1", "'seed=1' does not belong in words"),
+    ("[runs=1]", "[[seed=1]]", "'seed=1' does not belong in words"),
+    ("[runs=1]", "[[[runs=1]]]", "runs.a.smoke.words.0"),
     ("relative: 0.1, why", "relative: 0.1, absolute: 0.1, why", "one of absolute"),
     ("relative: 0.1, why: a test", "relative: 0.1", "bands.near.why: field required"),
     ("relative: 0.1", "relative: -0.1", "bands.near.relative=-0.1"),
