@@ -41,6 +41,7 @@ from audit.types import (
 )
 
 TOGETHER = 128  # guesses that a GPU makes at a time; fewer leave it idle
+LARGE = 2**20  # numbers that guesses share, a model's first of all, in no core's cache
 
 # Which declared words show an attack a field: one of them is enough, for most fields
 # the field's own name.
@@ -323,11 +324,12 @@ def guesses(
     report: Callable = silent,
     what: str = "",
 ) -> np.ndarray:
-    """Return what a program guesses of n records [n, ...], one on every core.
+    """Return what a program guesses of n records [n, ...], one or two on every core.
 
     One record leaves room for its derivatives in a core's cache, and programs as small
-    as its own do not keep two cores busy. On how many cores they are computed changes
-    no bit. A GPU computes `TOGETHER` at a time.
+    as its own do not keep two cores busy. Of a model that is read from memory at every
+    step, two records share the reading; more would wait for their own updates. On how
+    many cores they are computed changes no bit. A GPU computes `TOGETHER` at a time.
 
     Args:
       program: compiled, (*shared, *arguments of b records) -> guesses [b, ...].
@@ -337,7 +339,9 @@ def guesses(
       report: as `Engine.report`.
       what: name in progress reports.
     """
-    size = 1 if jax.default_backend() == "cpu" else min(TOGETHER, n)
+    many = sum(np.size(a) for a in jax.tree.leaves(shared))
+    on_core = 1 if many < LARGE else 2
+    size = on_core if jax.default_backend() == "cpu" else min(TOGETHER, n)
     lowered = program.lower(*shared, *arguments(np.arange(size)))
     cores, parts = min(cores_for(lowered), -(-n // size)), list[np.ndarray]()
     slices = [slice(i * size, (i + 1) * size) for i in range(cores)]

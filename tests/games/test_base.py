@@ -107,3 +107,20 @@ def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
     # the first rows are those that the program is looked at with; two programs that
     # factor matrices must not run at once
     assert seen == 8 * [1] + [1, 3, 3, 3] + 16 * [1]
+
+
+def test_guesses_at_a_large_model_are_made_two_at_a_time():
+    model = jax.random.normal(jax.random.key(1), (base.LARGE // 64, 64))
+    x = jax.random.normal(jax.random.key(0), (5, 64))
+    seen = []
+
+    def arguments(rows):
+        seen.append(len(rows))
+        return (x[rows],)
+
+    program = jax.jit(jax.vmap(lambda m, z: jnp.tanh(m @ z), (None, 0)))
+    for shared, many in ((model, 2), (model[:-1], 1)):
+        seen.clear()
+        guesses = base.guesses(program, (shared,), arguments, len(x))
+        np.testing.assert_allclose(guesses, jnp.tanh(x @ shared.T), atol=1e-5)
+        assert seen[0] == many
