@@ -219,7 +219,8 @@ class ClosedForms(NamedTuple):
     information: ContributionInformation | None = None
     motion: ContributionMotion | None = None
     span: ContributionSpan | None = None
-    part: int | None = None  # examples in memory at a time, at most; None = all
+    part: int | None = None  # examples that `total` takes at a time; None = all
+    span_part: int | None = None  # that `span` takes, at most
 
 
 class Query(NamedTuple):

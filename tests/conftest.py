@@ -84,7 +84,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if "not strength" in config.option.markexpr:
+    if "not strength" in config.option.markexpr and not config.option.benchmark_only:
         compile_quickly()
     gc.set_threshold(50_000)  # a tenth of all time went into looking for garbage
     update, reason = (config.getoption(o) for o in ("--update-golden", "--reason"))

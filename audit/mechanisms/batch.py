@@ -181,7 +181,8 @@ def _at_once(query: Query, noise: Noise, state: State) -> int | None:
         return None
     size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     fewest, most = DRAWS
-    part = min(2 ** int(math.log2(size) / 2), query.closed_forms.part or most, most)
+    most = query.closed_forms.span_part or most
+    part = min(2 ** int(math.log2(size) / 2), most)
     return part if part >= fewest else None
 
 

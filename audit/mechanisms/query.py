@@ -17,8 +17,6 @@ from audit.rng import stream
 from audit.types import ClosedForms, Examples, Public, Query, Span, Task
 
 NARROW = 128  # hidden units up to which a dense network's trace is taken exactly
-PART = 32  # records of a convolutional network whose patches are in memory at a time,
-PATCHES = 2**23  # or fewer: numbers in them, which should stay in the processor's cache
 
 
 class Side(NamedTuple):
@@ -142,12 +140,9 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
         return ClosedForms(total, trace, score, information, span=span)
     # exact while the first layer is narrow; else the builder's probes are cheaper
     narrow = not task.dense.passes and task.dense.width <= NARROW
-    part = _part(task) if task.dense.convolutional else None
-    return ClosedForms(
-        total, trace if narrow else None, score, motion=motion, span=span, part=part
-    )
-
-
-def _part(task: Task) -> int:
-    """Return how many records a convolutional network's sum takes at a time."""
-    return min(PART, 2 ** int(math.log2(max(1, PATCHES // dense.patches(task)))))
+    forms = ClosedForms(total, trace if narrow else None, score, None, motion, span)
+    if not task.dense.convolutional:
+        return forms
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    part, span_part = dense.at_a_time(task.dense, params)
+    return forms._replace(part=part, span_part=span_part)

@@ -38,6 +38,10 @@ from audit.models import affine
 from audit.models.affine import Head, Treatment, masked
 from audit.types import Span, Task
 
+PART = 32  # examples of a convolutional network whose patches are in memory at a time,
+PATCHES = 2**23  # or fewer: numbers in them
+REUSE = 8  # products per parameter and example from which one at a time is fastest
+
 
 class Stack(NamedTuple):
     """Dense and convolutional layers, and how an example passes through them.
@@ -74,12 +78,10 @@ def norms(stack: Stack, params: Any) -> str:
     """Say how the norms of gradients are made; `params` may be shapes."""
     if not stack.convolutional:
         return "ghost clipping: every layer is dense"
-    layers = zip(stack.layers, stack.positions, strict=True)
-    kernels = [(name, t, _at(params, name)["kernel"].shape) for name, t in layers]
     direct = [
         f"{'/'.join(map(str, path(name)))} ({t} positions)"
-        for name, t, (*inputs, outputs) in kernels
-        if t > 1 and not is_ghost(t, math.prod(inputs), outputs)
+        for name, (t, *sizes) in zip(stack.layers, _shapes(stack, params), strict=True)
+        if t > 1 and not is_ghost(t, *sizes)
     ]
     text = "ghost clipping: every layer is dense or a convolution"
     return f"{text}; norms by the gradients of {', '.join(direct)}" if direct else text
@@ -87,11 +89,34 @@ def norms(stack: Stack, params: Any) -> str:
 
 def patches(task: Task) -> int:
     """Return how many numbers the layers' inputs have for one example, at positions."""
-    stack, params = task.dense, jax.eval_shape(task.init, jax.random.key(0))
-    return sum(
-        t * math.prod(_at(params, name)["kernel"].shape[:-1])
-        for name, t in zip(stack.layers, stack.positions, strict=True)
-    )
+    shapes = _shapes(task.dense, jax.eval_shape(task.init, jax.random.key(0)))
+    return _patches(shapes)
+
+
+def at_a_time(stack: Stack, params: Any) -> tuple[int, int]:
+    """Return how many examples a convolutional network's sum and span take at a time.
+
+    Patches of `PART` fit into memory. A sum takes one in a processor's cache, unless
+    the sum itself, which is read and written every time, is as much work as one
+    example's products: dense layers need several. `params` may be shapes.
+    """
+    shapes = _shapes(stack, params)
+    most = min(PART, 2 ** int(math.log2(max(1, PATCHES // _patches(shapes)))))
+    products = sum(math.prod(layer) for layer in shapes)
+    parameters = sum(inputs * outputs for _, inputs, outputs in shapes)
+    alone = jax.default_backend() == "cpu" and products >= REUSE * parameters
+    return 1 if alone else most, most
+
+
+def _shapes(stack: Stack, params: Any) -> list[tuple[int, int, int]]:
+    """Return (positions, inputs, outputs) of every layer."""
+    kernels = [_at(params, name)["kernel"].shape for name in stack.layers]
+    layers = zip(stack.positions or (1,) * len(kernels), kernels, strict=True)
+    return [(t, math.prod(inputs), outputs) for t, (*inputs, outputs) in layers]
+
+
+def _patches(shapes: list[tuple[int, int, int]]) -> int:
+    return sum(t * inputs for t, inputs, _ in shapes)
 
 
 def is_ghost(positions: int, before: int, after: int) -> bool:
@@ -301,15 +326,25 @@ def clipped_span(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Sp
     <a e^T, a' e'^T> = <a, a'> <e, e'> in a dense layer; those of a convolution are
     formed, and all are flat then.
     """
-    passes, _ = _both_ways(stack, params, x, y, to)
-    layers = [
-        (a, e, name not in stack.unbiased)
-        if a.ndim == 2
-        else (None, _formed(a, e, name not in stack.unbiased), False)
-        for name, a, e in zip(stack.layers, *passes, strict=True)
-    ]
+    biases = [name not in stack.unbiased for name in stack.layers]
+
+    def layers_of(x: Any, y: Any) -> list[tuple]:
+        passes, _ = _both_ways(stack, params, x, y, to)
+        return [
+            (a, e) if a.ndim == 2 else (None, _formed(a, e, biased))
+            for a, e, biased in zip(*passes, biases, strict=True)
+        ]
+
+    def layers_of_one(z: tuple) -> list[tuple]:
+        return jax.tree.map(lambda a: a[0], layers_of(z[0][None], z[1][None]))
+
+    if stack.convolutional:
+        part, _ = at_a_time(stack, params)
+        layers = jax.lax.map(layers_of_one, (x, y), batch_size=part)
+    else:
+        layers = layers_of(x, y)
     gram = jnp.zeros((len(y), len(y)), x.dtype)
-    for a, e, biased in layers:
+    for (a, e), biased in zip(layers, biases, strict=True):
         gram += _gram(e) if a is None else (_gram(a) + biased) * _gram(e)
     phi = to.clip.scale(norm_of(jnp.diagonal(gram)))
 
@@ -318,13 +353,14 @@ def clipped_span(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Sp
             e @ ravel_pytree(_transposed(head))[0]
             if a is None
             else (affine.affine(head, a) * e).sum(-1)
-            for (a, e, _), head in zip(layers, _heads(stack, tree), strict=True)
+            for (a, e), head in zip(layers, _heads(stack, tree), strict=True)
         ]
         return phi * sum(parts[1:], parts[0])
 
     def combine(weight: Any) -> Any:
         heads = []
-        for (a, e, biased), like in zip(layers, _heads(stack, params), strict=True):
+        every = zip(layers, biases, _heads(stack, params), strict=True)
+        for (a, e), biased, like in every:
             if a is None:
                 unravel = ravel_pytree(_transposed(like))[1]
                 heads.append(_transposed(unravel((weight * phi) @ e)))

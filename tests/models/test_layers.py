@@ -11,9 +11,9 @@ from jax.flatten_util import ravel_pytree
 from audit.accounting.traces import Probing, estimate
 from audit.clipping import hard_clip, soft_clip
 from audit.mechanisms import batch
-from audit.mechanisms.query import PART, Side, gradient
+from audit.mechanisms.query import Side, gradient
 from audit.models import networks
-from audit.models.dense import is_ghost, norms
+from audit.models.dense import at_a_time, is_ghost, norms
 from audit.types import Examples
 from tests.conftest import double, flat, records, wide
 from tests.mechanisms import closed_forms_are_of, per_record, side_of
@@ -88,18 +88,31 @@ def test_norms_are_made_in_the_way_that_takes_less_memory():
     assert text.endswith("norms by the gradients of conv_0 (196 positions)")
 
 
-def test_a_sum_in_parts_is_the_sum():
+@pytest.mark.parametrize("part", [1, 4])
+def test_a_sum_in_parts_is_the_sum(part):
     """The last part is filled with records of weight 0."""
     task = networks.cnn_tanh(SMALL, 3)
-    params, many = task.init(jax.random.key(0)), 2 * PART + 5
+    params, many = task.init(jax.random.key(0)), 13
     query, z = gradient(task, hard_clip(0.1)), records(many, SMALL)
     weight = jnp.linspace(0.1, 2, many)
     whole = jax.jit(query.closed_forms.total)(params, Side(params), z, weight)
-    for given, side in ((weight, Side(params)),):
-        parts = jax.jit(lambda w, s: batch.sum_fixed(query, params, s, z, w))(
-            given, side
-        )
-        np.testing.assert_allclose(flat(parts), flat(whole), rtol=1e-4, atol=1e-6)
+    forms = query.closed_forms._replace(part=part)
+    parts = jax.jit(partial(batch.sum_fixed, query._replace(closed_forms=forms)))(
+        params, Side(params), z, weight
+    )
+    np.testing.assert_allclose(flat(parts), flat(whole), rtol=1e-4, atol=1e-6)
+
+
+def test_how_many_records_a_sum_takes_at_a_time(monkeypatch):
+    """With 1,000 classes most parameters are the last layer's, used once per record."""
+    few, many = networks.lenet(SMALL, 3), networks.lenet(SMALL, 1000)
+    for task, part in ((few, 1), (many, 32)):
+        params = jax.eval_shape(task.init, jax.random.key(0))
+        assert at_a_time(task.dense, params) == (part, 32)
+        forms = gradient(task, hard_clip(0.1)).closed_forms
+        assert (forms.part, forms.span_part) == (part, 32)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert at_a_time(few.dense, jax.eval_shape(few.init, jax.random.key(0))) == (32, 32)
 
 
 @pytest.mark.slow
