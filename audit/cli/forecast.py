@@ -136,7 +136,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     each = gradient_operations(task, params, splits.fixed)
     read = reading(spec.fisher, n)
     operations = tuple(_operations(work, each, read) for work in works)
-    gflops = product_rate()
+    gflops = matmul_rate(1024, 1024, 1024, times=5)
     tile = scenario.lanes.tile
     cores = min(threads(), -(-max(work.runs for work in works) // tile))
     pace = pace_of_one = gradient_pace(task, params, splits.fixed, each, tile, cores)
@@ -206,11 +206,6 @@ def gradient_pace(
 
         seconds = min(timeit.repeat(run, number=1, repeat=3))
     return max(each, 1.0) * size * models * cores / seconds
-
-
-def product_rate() -> float:
-    """Return GFLOP/s of a square product in float32, the fastest of several."""
-    return matmul_rate(1024, 1024, 1024, times=5)
 
 
 def trials(

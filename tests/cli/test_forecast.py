@@ -29,7 +29,7 @@ def test_shadow_models_that_pass_in_parts_are_held_in_parts():
 @pytest.fixture
 def plan(monkeypatch, tmp_path):
     monkeypatch.setattr(forecast, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(forecast, "product_rate", lambda: 100.0)
+    monkeypatch.setattr(forecast, "matmul_rate", lambda *_, times: 100.0)
     return forecast.forecast(composed(*WORDS)[0])
 
 
@@ -178,7 +178,7 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
         "scenario=binary_mnist", "data=digits", "defenses=[dpsgd]",
         "attacks=[class_mean,reconstructor,matched_filter]",
     )  # fmt: skip
-    monkeypatch.setattr(forecast, "product_rate", lambda: 100.0)
+    monkeypatch.setattr(forecast, "matmul_rate", lambda *_, times: 100.0)
     pace = forecast.SHARE * 100e9  # that of the network
     monkeypatch.setattr(forecast, "gradient_pace", lambda *given: pace)
     few, many = (
