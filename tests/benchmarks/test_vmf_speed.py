@@ -6,6 +6,7 @@ import pytest
 
 from audit.accounting import vmf
 from audit.models import networks
+from audit.rng import normal
 from audit.types import Examples, TrainingSet
 from tests.conftest import public
 from tests.games import worlds
@@ -15,7 +16,7 @@ BATCH = 256
 
 
 def gaussian(key, means):
-    return jax.random.normal(key, means.shape)
+    return normal(key, means.shape)
 
 
 def directional(key, means):
