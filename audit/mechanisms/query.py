@@ -140,7 +140,8 @@ def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
         return ClosedForms(total, trace, score, information, span=span)
     # exact while the first layer is narrow; else the builder's probes are cheaper
     narrow = not task.dense.passes and task.dense.width <= NARROW
-    forms = ClosedForms(total, trace if narrow else None, score, None, motion, span)
+    some = trace if narrow else None
+    forms = ClosedForms(total, some, score, motion=motion, span=span)
     if not task.dense.convolutional:
         return forms
     params = jax.eval_shape(task.init, jax.random.key(0))

@@ -80,7 +80,7 @@ def norms(stack: Stack, params: Any) -> str:
         return "ghost clipping: every layer is dense"
     direct = [
         f"{'/'.join(map(str, path(name)))} ({t} positions)"
-        for name, (t, *sizes) in zip(stack.layers, _shapes(stack, params), strict=True)
+        for name, (t, *sizes) in zip(stack.layers, shapes(stack, params), strict=True)
         if t > 1 and not is_ghost(t, *sizes)
     ]
     text = "ghost clipping: every layer is dense or a convolution"
@@ -89,8 +89,8 @@ def norms(stack: Stack, params: Any) -> str:
 
 def patches(task: Task) -> int:
     """Return how many numbers the layers' inputs have for one example, at positions."""
-    shapes = _shapes(task.dense, jax.eval_shape(task.init, jax.random.key(0)))
-    return _patches(shapes)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    return _patches(shapes(task.dense, params))
 
 
 def at_a_time(stack: Stack, params: Any) -> tuple[int, int]:
@@ -100,23 +100,23 @@ def at_a_time(stack: Stack, params: Any) -> tuple[int, int]:
     the sum itself, which is read and written every time, is as much work as one
     example's products: dense layers need several. `params` may be shapes.
     """
-    shapes = _shapes(stack, params)
-    most = min(PART, 2 ** int(math.log2(max(1, PATCHES // _patches(shapes)))))
-    products = sum(math.prod(layer) for layer in shapes)
-    parameters = sum(inputs * outputs for _, inputs, outputs in shapes)
+    layers = shapes(stack, params)
+    most = min(PART, 2 ** int(math.log2(max(1, PATCHES // _patches(layers)))))
+    products = sum(math.prod(layer) for layer in layers)
+    parameters = sum(inputs * outputs for _, inputs, outputs in layers)
     alone = jax.default_backend() == "cpu" and products >= REUSE * parameters
     return 1 if alone else most, most
 
 
-def _shapes(stack: Stack, params: Any) -> list[tuple[int, int, int]]:
-    """Return (positions, inputs, outputs) of every layer."""
+def shapes(stack: Stack, params: Any) -> list[tuple[int, int, int]]:
+    """Return (positions, inputs, outputs) of every layer; `params` may be shapes."""
     kernels = [_at(params, name)["kernel"].shape for name in stack.layers]
     layers = zip(stack.positions or (1,) * len(kernels), kernels, strict=True)
     return [(t, math.prod(inputs), outputs) for t, (*inputs, outputs) in layers]
 
 
-def _patches(shapes: list[tuple[int, int, int]]) -> int:
-    return sum(t * inputs for t, inputs, _ in shapes)
+def _patches(layers: list[tuple[int, int, int]]) -> int:
+    return sum(t * inputs for t, inputs, _ in layers)
 
 
 def is_ghost(positions: int, before: int, after: int) -> bool:

@@ -4,11 +4,14 @@ What `python -m audit bench` does not measure. Skipped by default. Rates depend 
 machine: compare lines of one run. What was computed rides along in `extra_info`.
 """
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 
 from audit.cli.bench import subjects
+from audit.clipping import soft_clip
 from audit.config import registry
 from audit.data import Dataset, half_in
 from audit.engine import shadow
@@ -17,6 +20,9 @@ from audit.games import leave_one_out
 from audit.games.base import Problem, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.games.membership import _scorer
+from audit.mechanisms import batch
+from audit.mechanisms.query import Side, gradient
+from audit.models import networks, pretrain
 from audit.statistics import lpips
 from audit.types import Examples, Knowledge, Lanes, Release, Splits, Task, TrainingSet
 
@@ -79,8 +85,6 @@ NETWORK = {
 @pytest.mark.parametrize("name", ["sgd", "dpsgd"])
 def test_half_in_shadow_networks(benchmark, name):
     """256 perceptrons 784-64-10 as in mia_mnist5k, trained and asked."""
-    from audit.models import networks, pretrain
-
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(5000, 28, 28, 1)).astype(np.float32)
     z = Examples(x, rng.integers(0, 10, 5000).astype(np.int32))
@@ -135,3 +139,30 @@ def test_scoring(benchmark, name):
     benchmark.extra_info["signals"] = 256 * n
     inside = member[0]
     assert np.median(scores[0, inside]) > np.median(scores[0, ~inside])
+
+
+RECORDS = 128
+COLOUR, GREY = (32, 32, 3), (28, 28, 1)
+TASKS = {
+    "lenet": networks.lenet(COLOUR, 10),
+    "lenet, 100 classes": networks.lenet(COLOUR, 100),
+    "lenet5": networks.lenet(COLOUR, 10, kind="lenet5"),
+    "cnn_tanh": networks.cnn_tanh(GREY, 10),
+    "cnn_max_pool": networks.cnn_max_pool(GREY, 10),
+}
+
+
+@pytest.mark.parametrize("part", [1, 8, 32])
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("name", TASKS)
+def test_clipped_sum(benchmark, name, lanes, part):
+    """What a step of DP-SGD costs, without its noise; compiled in the warm-up."""
+    task, rng = TASKS[name], np.random.default_rng(0)
+    x = rng.uniform(size=(RECORDS, *task.features)).astype(np.float32)
+    z = Examples(x, np.arange(RECORDS) % task.classes)
+    query = gradient(task, soft_clip(1.0))
+    forms = query.closed_forms._replace(part=part)
+    total = partial(batch.sum_fixed, query._replace(closed_forms=forms))
+    params = jax.vmap(task.init)(jax.random.split(jax.random.key(0), lanes))
+    run = jax.jit(jax.vmap(lambda p: total(p, Side(p), z, np.ones(RECORDS))))
+    benchmark(lambda: jax.block_until_ready(run(params)))

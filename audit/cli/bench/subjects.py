@@ -14,7 +14,7 @@ import numpy as np
 
 from audit.config import registry
 from audit.engine import shadow
-from audit.models import networks, pretrain
+from audit.models import dense, networks, pretrain
 from audit.types import Examples, Task, TrainingSet
 
 FIXED, PIXELS = 1_000, (28, 28, 1)
@@ -100,34 +100,18 @@ def operations(task: Task, records: int = 1) -> float:
     A layer takes one product forward, one for its weights, and one for what it passes
     on to the layer before, of two operations per entry of the kernel and position.
     """
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    params = jax.eval_shape(task.init, jax.random.key(0))
     if task.dense is None:
         assert task.linear is not None, "a model whose layers are known"
-        head = task.linear[0](shapes)
-        layers = [(head.kernel.shape, head.bias is not None, 1)]
+        head = task.linear[0](params)
+        layers, biases = [(1, *head.kernel.shape)], [head.bias is not None]
     else:
-        positions = task.dense.positions or (1,) * len(task.dense.layers)
-        layers = [
-            (layer["kernel"].shape, "bias" in layer, times)
-            for layer, times in zip(_layers(task, shapes), positions, strict=True)
-        ]
+        layers = dense.shapes(task.dense, params)
+        biases = [name not in task.dense.unbiased for name in task.dense.layers]
     total = 0
-    for i, ((*inputs, outputs), biased, times) in enumerate(layers):
-        entries = (int(np.prod(inputs)) + biased) * outputs
-        total += (6 if i else 4) * entries * times
+    for i, (times, inputs, outputs) in enumerate(layers):
+        total += (6 if i else 4) * (inputs + biases[i]) * outputs * times
     return float(total * records)
-
-
-def _layers(task: Task, tree: Any) -> list[Any]:
-    """Return the kernels and biases of a layered model, first layer first."""
-    assert task.dense is not None
-    layers = []
-    for path in task.dense.layers:
-        layer = tree
-        for name in path if isinstance(path, tuple) else (path,):
-            layer = layer[name]
-        layers.append(layer)
-    return layers
 
 
 def operations_of(learner: shadow.Learner) -> float:
