@@ -29,7 +29,7 @@ from audit.engine.shadow import Engine, Learner
 from audit.errors import UserError
 from audit.games import base, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
-from audit.games.guarantees import Guarantees, calibrated, check_smooth
+from audit.games.guarantees import Guarantees, calibrated, check_smooth, reads
 from audit.games.rows import Audited, SelfChecks
 from audit.mechanisms import shadow_models
 from audit.models import pretrain
@@ -282,7 +282,8 @@ def workload(
     held, folded = dict(trainings.held), dict(trainings.folded)
     if shadows := max((shadow_runs(*pair, splits) for pair in attacks), default=0):
         held["shadow"] = shadows
-    if game.trajectories and defense.fisher is not None and "accounting" not in folded:
+    accounted = game.trajectories and reads(defense, table.fisher)
+    if accounted and "accounting" not in folded:
         folded["accounting"] = table.trajectories * each
     records: float = len(splits.fixed.y) + bool(targets)
     if isinstance(mechanism, Iterative):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 if TYPE_CHECKING:
     from jax import Array
@@ -33,32 +34,84 @@ def stream(key: Array, name: str) -> Array:
 # vector of four million normals takes 19 ms in place of 67 (two cores), bit for bit.
 
 LONG = 4096  # numbers; shorter vectors are left to JAX, whose loop compiles faster
+LARGE = 2**20  # numbers of a pytree, from which on its leaves are drawn one by one,
+PART = 2**18  # and so many numbers of a leaf at a time
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # Salmon et al. (2011)
 PARITY = np.uint32(0x1BD11BDA)  # of its key schedule
 
 
 def normal(key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
     """Return `jax.random.normal(key, shape, dtype)`, to the bit."""
-    fast = (
-        math.prod(shape) >= LONG
-        and jax.default_backend() == "cpu"
+    if _fast(key) and math.prod(shape) >= LONG:
+        key = _from(key, 0)
+    return jax.random.normal(key, shape, dtype)
+
+
+def normal_like(key: Array, tree: Any) -> Any:
+    """Return normals in the shape of `tree`: those of `normal`, leaf after leaf.
+
+    Matrices that are cut out of one long vector take longer than the vector, and what
+    uses one twice draws it twice. So each leaf of a large tree is drawn by itself, in
+    a loop over parts that stay in cache: four million normals, and a step of Adam by
+    them, take 27 ms in place of 50 (one core).
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    sizes = [leaf.size for leaf in leaves]
+    if sum(sizes) < LARGE or not _fast(key):
+        flat, unravel = ravel_pytree(tree)
+        return unravel(normal(key, flat.shape, flat.dtype))
+    drawn = []
+    for leaf, first in zip(leaves, np.cumsum([0, *sizes]), strict=False):
+        parts = _parts(leaf.size)
+        size = leaf.size // parts
+        starts = jnp.uint32(first) + jnp.uint32(size) * jnp.arange(
+            parts, dtype="uint32"
+        )
+        one = functools.partial(_part, key, size, leaf.dtype)
+        part = jax.lax.map(one, starts) if parts > 1 else one(starts[0])
+        drawn.append(part.reshape(leaf.shape))
+    return jax.tree.unflatten(structure, drawn)
+
+
+def _part(key: Array, size: int, dtype: Any, first: Array) -> Array:
+    return jax.random.normal(_from(key, first), (size,), dtype)
+
+
+def _parts(size: int) -> int:
+    """Return into how many equal parts of PART numbers at most a leaf is cut.
+
+    1 if there are none, which is slower.
+    """
+    fewest = -(-size // PART)
+    return next((m for m in range(fewest, 4 * fewest + 1) if m and size % m == 0), 1)
+
+
+def _fast(key: Array) -> bool:
+    """Return whether the bits of `key` are those that `_bits` makes, and sooner."""
+    return (
+        jax.default_backend() == "cpu"
         and str(jax.random.key_impl(key)) == "threefry2x32"
         and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     )
-    if fast:
-        data = jax.random.key_data(key)
-        key = jax.random.wrap_key_data(data, impl=_written_out())
-    return jax.random.normal(key, shape, dtype)
+
+
+def _from(key: Array, first: Any) -> Array:
+    """Return the key of the numbers of `key` from number `first` on."""
+    data = jnp.append(jax.random.key_data(key), jnp.uint32(first))
+    return jax.random.wrap_key_data(data, impl=_written_out())
 
 
 @functools.cache
 def _written_out() -> Any:
-    """Return Threefry as JAX has it, but for how its bits are compiled."""
+    """Return Threefry as JAX has it, but for how its bits are compiled.
+
+    The third word of a key is the number of its first element.
+    """
     from jax.extend import random
 
     fry = random.threefry_prng_impl
     return random.define_prng_impl(
-        key_shape=fry.key_shape,
+        key_shape=(3,),
         seed=fry.seed,
         split=fry.split,
         fold_in=fry.fold_in,
@@ -75,7 +128,7 @@ def _bits(key: Array, shape: tuple[int, ...]) -> Array:
     size = math.prod(shape)
     if size >= 2**32:
         raise ValueError(f"{size:,} numbers from one key: more than 2^32")
-    counter = jax.lax.iota(jnp.uint32, size)
+    counter = jax.lax.iota(jnp.uint32, size) + key[2]
     keys = key[0], key[1], key[0] ^ key[1] ^ PARITY
     high, low = jnp.zeros_like(counter) + keys[0], counter + keys[1]
     for i in range(5):

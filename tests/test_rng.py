@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from audit import rng
 
@@ -28,6 +29,18 @@ def test_normals_under_vmap_and_in_a_loop_are_those_of_jax() -> None:
 
     ours, theirs = both(rng.normal)()[0], both(jax.random.normal)()[0]
     np.testing.assert_array_equal(ours, theirs)
+
+
+def test_normals_of_a_tree_are_those_of_one_vector(monkeypatch) -> None:
+    tree = {"a": jnp.zeros(3), "b": {"c": jnp.zeros((90, 70)), "d": jnp.zeros((5, 2))}}
+    flat, unravel = ravel_pytree(tree)
+    want = unravel(jax.random.normal(jax.random.key(8), flat.shape))
+    # cut out of one vector; each leaf by itself; in parts of 1,000 at most
+    for large, part in [(rng.LARGE, rng.PART), (0, rng.PART), (0, 1000)]:
+        monkeypatch.setattr(rng, "LARGE", large)
+        monkeypatch.setattr(rng, "PART", part)
+        got = jax.jit(lambda k: rng.normal_like(k, tree))(jax.random.key(8))
+        jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
 def test_other_generators_are_left_to_jax() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
+import optax
 from scipy import special
 
-from audit.rng import normal
+from audit.rng import normal, normal_like
 
 # A proposal is accepted with probability .657 at least (attained as kappa grows, at
 # K = 2), so that all of them are rejected with probability below 1e-18.
@@ -209,8 +209,9 @@ def sample_sum(
     Raises:
       ValueError: if K is less than B + 2.
     """
-    flat, unravel = ravel_pytree(like)
-    count, dimension = len(weight), flat.size
+    leaves = jax.tree.leaves(like)
+    count, dimension = len(weight), sum(leaf.size for leaf in leaves)
+    dtype = jnp.result_type(*leaves)
     if dimension < count + 2:
         raise ValueError(f"{count} draws at once need {count + 2} dimensions or more")
     keys = jax.random.split(key, 5)
@@ -222,37 +223,35 @@ def sample_sum(
     # an orthonormal basis of M: directions @ basis; a row of `means` is an m_i in it
     means, basis, spans = _factor(among)
 
-    one = lambda k, kappa: sample_cosine(k, dimension, kappa, flat.dtype)  # noqa: E731
+    one = lambda k, kappa: sample_cosine(k, dimension, kappa, dtype)  # noqa: E731
     cosine, sine = jax.vmap(one)(
         jax.random.split(keys[0], count), concentration * jnp.where(some, norm, 0)
     )
     cosine, sine = jnp.where(some, cosine, 0), jnp.where(some, sine, 1)
-    inside = jnp.where(spans, normal(keys[1], gram.shape, flat.dtype), 0)
+    inside = jnp.where(spans, normal(keys[1], gram.shape, dtype), 0)
     along = (inside * means).sum(1) / jnp.where(some, (means**2).sum(1), 1)
     inside = inside - along[:, None] * means
-    free = (dimension - spans.sum()).astype(flat.dtype)  # at least 2
+    free = (dimension - spans.sum()).astype(dtype)  # at least 2
     off, other = (
         _chi_square(keys[2], free, count),
         _chi_square(keys[3], free - 1, count),
     )
     scale = weight * sine / jnp.sqrt((inside**2).sum(1) + off)
 
-    across = normal(keys[4], (count + dimension,), flat.dtype)
-    turns, vector = across[:count], across[count:]
+    turns, vector = normal_like(keys[4], (jnp.zeros(count, dtype), like))
     turns = turns / jnp.sqrt(turns**2 + other)
 
     def longer(square: Any, step: tuple) -> tuple:
         more, turn = step  # the signed length of one vector, its cosine with the sum
         return square + more**2 + 2 * jnp.sqrt(square) * more * turn, None
 
-    zero = jnp.zeros((), flat.dtype)
+    zero = jnp.zeros((), dtype)
     length = jax.lax.scan(longer, zero, (scale * jnp.sqrt(off), turns))[0]
-    shadow = basis.T @ (unit * inner(unravel(vector)))  # of the one vector on M
-    ratio = jnp.sqrt(jnp.maximum(length, 0) / (vector @ vector - shadow @ shadow))
+    shadow = basis.T @ (unit * inner(vector))  # of the one vector on M
+    off_m = optax.tree.norm(vector, squared=True) - shadow @ shadow
+    ratio = jnp.sqrt(jnp.maximum(length, 0) / off_m)
     parts = weight * cosine + basis @ (inside.T @ scale - ratio * shadow)
-    return jax.tree.map(
-        lambda a, b: a + ratio * b, combine(unit * parts), unravel(vector)
-    )
+    return jax.tree.map(lambda a, b: a + ratio * b, combine(unit * parts), vector)
 
 
 def _factor(gram: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -289,11 +289,11 @@ def play(scenario: Scenario) -> Any:
         raise UserError(
             f"bounds: the game {name} has no squared errors; leave them out"
         )
-    if scenario.spec.fisher.records is not None and (game.targets or scenario.attacks):
+    if scenario.spec.fisher.records and (game.targets or scenario.attacks):
         raise UserError(
             f"fisher.records={scenario.spec.fisher.records}: some of the records are "
             f"accounted for where each is the target in turn and nobody attacks: take "
-            f"attacks=[] in a game like leave_one_out"
+            f"attacks=[] in a game like leave_one_out, or 0, for no dFIL at all"
         )
     if game.check is not None:
         game.check(scenario)

@@ -90,7 +90,8 @@ class FisherReading(Section):
     error: Annotated[float, Interval(gt=0, lt=1)] = 0.05  # relative standard error of
     # the median record's dFIL that `auto` meets, of what probes contribute
     every: Count = 1  # steps of which one, drawn at random, stands for all of them
-    records: Annotated[int, Interval(ge=2)] | None = None  # drawn at random; None = all
+    records: Literal[0] | Annotated[int, Interval(ge=2)] | None = None  # drawn at
+    # random; None = all, 0 = nobody: no dFIL, and nothing that is made of it
     precision: Literal["double", "single"] = "double"
     lanczos: NonNegativeInt = 0  # products for the spectral norm of each step and
     # record, of which eta is made; 0 = no eta

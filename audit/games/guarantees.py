@@ -98,13 +98,14 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
 
     more: list[Bound] = []
     matrix = None
-    if _has_matrix(learner, len(splits.targets.y) * each):
+    if _has_matrix(learner, table, len(splits.targets.y) * each):
         matrix = read("information_matrix")
         readings = matrix.trace, None
         more.append(_matrix_bound(matrix))
     if matrix is None or table.fisher.lanczos:
         one = lambda method: read(method, np.array([n]))  # noqa: E731
-        readings = _readings(learner, lambda m: jax.tree.map(_only, one(m)))
+        only = lambda method: jax.tree.map(_only, one(method))  # noqa: E731
+        readings = _readings(learner, table, only)
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
     error = _error(learner, readings[0], again)
     more += _finite_prior(stream(key, "finite prior"), learner, splits, engine)
@@ -117,10 +118,15 @@ def _only(a: np.ndarray) -> np.ndarray:
     return a[..., 0]
 
 
-def _has_matrix(learner: Learner, lanes: int) -> bool:
+def reads(defense: Defense, wanted: FisherReading) -> bool:
+    """Return whether there is Fisher information, and somebody's is wanted."""
+    return defense.fisher is not None and wanted.records != 0
+
+
+def _has_matrix(learner: Learner, table: Table, lanes: int) -> bool:
     """Return whether the whole Fisher matrix is at hand, for little memory."""
     mechanism = learner.defense.mechanism
-    if not isinstance(mechanism, Iterative) or learner.defense.fisher is None:
+    if not isinstance(mechanism, Iterative) or not reads(learner.defense, table.fisher):
         return False
     if mechanism.query.closed_forms.information is None:
         return False
@@ -164,7 +170,7 @@ def in_turn(
         engine = engine._replace(store=None)
     runs = _trajectories(learner, table)
     drawn, accounted = table.fisher.records, np.arange(n)
-    if drawn is not None and drawn < n:
+    if drawn and drawn < n:
         rng = np.random.default_rng(drawn)  # the same records for every defense
         accounted = np.sort(rng.choice(n, drawn, replace=False))
     pilot = records, accounted[:: -(-len(accounted) // SAMPLE)]
@@ -184,7 +190,7 @@ def in_turn(
         other = stream(key, "error of dFIL")
         return reading("fisher", other, records, accounted[some], **once)[0].T
 
-    readings, squared = _readings(learner, read), columns is None
+    readings, squared = _readings(learner, table, read), columns is None
     some = take(fixed, accounted)
     guarantees = of_readings(learner, readings, table, some, n, squared=squared)
     error: float | None
@@ -267,7 +273,7 @@ class TraceReading:
         By the defaults of `fisher` no release is kept.
         """
         steps = isinstance(learner.defense.mechanism, Iterative)
-        if wanted == FisherReading() or not steps or learner.defense.fisher is None:
+        if wanted == FisherReading() or not steps or not reads(learner.defense, wanted):
             return TraceReading(learner, wanted, None)
         if wanted.probes != "auto":
             return TraceReading(learner, wanted, wanted.probes, released)
@@ -329,12 +335,13 @@ def _trajectories(learner: Learner, table: Table) -> int:
     return 1 if objective_of(learner.defense) is not None else table.trajectories
 
 
-def _readings(learner: Learner, read: Callable) -> tuple[Any, Any]:
+def _readings(learner: Learner, table: Table, read: Callable) -> tuple[Any, Any]:
     """Return Tr I and ||I||_2, each [records, trajectories] or None."""
     mechanism = learner.defense.mechanism
-    if isinstance(mechanism, Minimiser) and mechanism.fil is not None:
+    closed = isinstance(mechanism, Minimiser) and mechanism.fil is not None
+    if closed and table.fisher.records != 0:
         return read("fil")
-    return (None, None) if learner.defense.fisher is None else read("fisher")
+    return read("fisher") if reads(learner.defense, table.fisher) else (None, None)
 
 
 def _error(

@@ -102,7 +102,7 @@ def account(key: Array, runs: Runs, table: Table) -> Guarantees:
 def release_accounted(key: Array, learner: Learner, table: Table) -> Runs:
     """Train on all fixed records and account for them at once, where there is dFIL."""
     steps = isinstance(learner.defense.mechanism, Iterative)
-    if not steps or learner.defense.fisher is None:
+    if not steps or not guarantees.reads(learner.defense, table.fisher):
         return release(key, learner, table)
     limits = guarantees.in_turn(key, learner, table, released=True)
     releases, limits = limits.releases, limits._replace(releases=None)

@@ -190,7 +190,7 @@ def account(
     }
     limits = guarantees.without_bounds(learner, design.slots(n), table.delta)
     limits = limits._replace(arrays=arrays, fields={"membership": leakage})
-    if learner.defense.fisher is None:
+    if not guarantees.reads(learner.defense, table.fisher):
         return limits
     each, norms = _readings(design, key, learner, table, 2 * trajectories)
     dfil = each.mean(1) / fixed.x[0].size

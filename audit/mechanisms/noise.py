@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.clipping import clip_tree, normalise
-from audit.rng import normal, stream
+from audit.rng import normal_like, stream
 from audit.types import Noise, NoiseLaw, Span
 
 
@@ -23,8 +23,8 @@ def gaussian(stddev: Any) -> Noise:
 
     def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
         del many
-        flat, unravel = ravel_pytree(vector)
-        return unravel(flat + stddev * normal(key, flat.shape, flat.dtype))
+        drawn = normal_like(key, vector)
+        return jax.tree.map(lambda v, z: v + stddev * z, vector, drawn)
 
     def curve(orders: Any, sensitivity: Any) -> Any:
         return rdp.gaussian(orders, sensitivity / stddev)
