@@ -34,7 +34,7 @@ def stream(key: Array, name: str) -> Array:
 # vector of four million normals takes 19 ms in place of 67 (two cores), bit for bit.
 
 LONG = 4096  # numbers; shorter vectors are left to JAX, whose loop compiles faster
-LARGE = 2**20  # numbers of a pytree, from which on its leaves are drawn one by one,
+LARGE = 2**16  # numbers of a pytree, from which on its leaves are drawn one by one,
 PART = 2**18  # and so many numbers of a leaf at a time
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # Salmon et al. (2011)
 PARITY = np.uint32(0x1BD11BDA)  # of its key schedule

@@ -53,6 +53,25 @@ def test_an_exact_sweep_is_the_closed_form_and_some_records_are_some(closed):
     assert (card["records"], card["every"], card["probe_se"]) == (15, 3, 0)
 
 
+@pytest.mark.parametrize("task", [PROBED, EXACT])  # by probes, and its whole matrix
+def test_of_nobody_there_is_no_dfil_and_no_bound_by_it(task):
+    got = accounted(task, records=0)
+    assert (got.dfil, got.rows) == (None, None)
+    assert got.epsilon is not None
+    fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
+    targets = jax.tree.map(lambda a: a[:3], pool)
+    table = worlds.table(worlds.problem(task, fixed, pool, targets=targets))
+    defense = worlds.learner(task, "dpsgd", **SETTINGS)
+    names = []
+    for wanted in (FisherReading(), FisherReading(records=0)):
+        limits = guarantees.joined(KEY, defense, table._replace(fisher=wanted))
+        names.append({bound.name for bound in limits.bounds})
+        assert (limits.dfil is None) == (wanted.records == 0)
+    matrix = {"cramer_rao_matrix"} if task is EXACT else set()
+    assert names[0] - names[1] == {"cramer_rao", "van_trees"} | matrix
+    assert names[1]
+
+
 def test_only_records_that_are_accounted_for_are_read(monkeypatch):
     """Of batches of 30 some 11 are among the 15; four at a time are read."""
     monkeypatch.setattr(steps_of_runs, "PART", 4)
@@ -186,7 +205,8 @@ def test_each_stretch_of_steps_has_one_that_stands_for_it():
 )
 def test_a_reading_that_does_not_exist_is_refused_by_its_layer(model, words):
     task = model((16, 16, 1), 3, activation="relu")
-    guarantees.check_smooth(task, FisherReading())  # nobody wants one
+    for unwanted in (FisherReading(), FisherReading(records=0)):
+        guarantees.check_smooth(task, unwanted)
     with pytest.raises(UserError, match=words):
         guarantees.check_smooth(task, FisherReading(probes=4))
 

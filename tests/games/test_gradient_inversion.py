@@ -77,6 +77,14 @@ def test_bounds_are_of_one_update_and_epsilon_of_the_run(card):
     assert card.defenses["sgd"]["bounds"] == []
 
 
+def test_of_nobody_no_information_is_read():
+    words = ["attacks=[]", "defenses=[vmf_500]", "training.steps=2", "fisher.records=0"]
+    noised = pipeline.audit(composed(*words), shadow.Engine(Lanes(tile=2))).defenses
+    assert noised["vmf_500"]["dfil"] is None
+    bounds = {b["name"] for b in noised["vmf_500"]["bounds"]}
+    assert bounds == {"hammersley_chapman_robbins"}
+
+
 def test_pictures_of_people_leave_no_array():
     scenario = composed()
     problem = pipeline.load(scenario, compose.play(scenario))

@@ -10,6 +10,7 @@ import pytest
 
 from audit.__main__ import main
 from audit.accounting import rdp
+from audit.config.schema import FisherReading
 from audit.data import half_in
 from audit.engine import signals
 from audit.engine.signals import Shadows, Signals
@@ -105,6 +106,18 @@ def test_a_records_models_are_split_by_membership():
     for i, models in enumerate(member.T):
         np.testing.assert_array_equal(inside[i].T, signal[models, i])
         np.testing.assert_array_equal(outside[i].T, signal[~models, i])
+
+
+def test_without_records_to_read_there_is_a_separation_and_no_dfil():
+    noised = worlds.learner(TASK, "dpsgd", noise_multiplier=1.0, steps=2)
+    game, asked = made(), table()
+    runs = game.release(worlds.KEY, noised, asked)
+    for wanted in (FisherReading(), FisherReading(records=0)):
+        limits = game.account(worlds.KEY, runs, asked._replace(fisher=wanted))
+        assert (limits.dfil is None) == (wanted.records == 0)
+        leakage = limits.fields["membership"]
+        assert ("against_dfil" in leakage) == (wanted.records != 0)
+        assert 0.5 <= leakage["separation"]["max"] <= 1
 
 
 def test_separation_is_every_records_own_auc():
