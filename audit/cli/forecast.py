@@ -17,7 +17,7 @@ import resource
 import statistics
 import sys
 import timeit
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ import numpy as np
 from audit import pipeline
 from audit.cli.bench.clock import matmul_rate
 from audit.cli.cache import size as in_bytes
+from audit.clipping import no_clip
 from audit.config import budget, compose, registry
 from audit.config.compose import Entry, Scenario
 from audit.config.schema import FisherReading
@@ -36,9 +37,10 @@ from audit.engine.cores import Cores
 from audit.engine.program import threads
 from audit.engine.shadow import Engine
 from audit.errors import UserError
-from audit.games.base import Table
+from audit.games.base import Table, take
 from audit.games.guarantees import calibrated
-from audit.mechanisms import shadow_models
+from audit.mechanisms import batch, gradient, shadow_models
+from audit.mechanisms.query import Side
 from audit.scorecard.card import Scorecard
 from audit.types import Attack, Defense, Examples, Splits, Task
 
@@ -56,7 +58,8 @@ SEARCH = 3.0  # gradients per step of a search whose objective holds a gradient
 WEIGHT = 1e-9  # seconds per weight of such a step, which reads the update of its image
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
 PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
-TIMED = 2e9  # operations of the gradients that are timed
+TIMED = 2e9  # operations of the gradients that are timed,
+TIMED_RECORDS = 256  # which are those of so many records at most
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
@@ -127,7 +130,8 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     params = jax.eval_shape(task.init, jax.random.key(0))
     attacks = [(e, pipeline.make_attack(e, task)) for e in scenario.attacks]
     trajectories, engine = spec.accounting_runs, Engine(scenario.lanes)
-    table = Table(problem, engine, spec.runs, None, trajectories, spec.delta)
+    given = problem, engine, spec.runs, None, trajectories, spec.delta
+    table = Table(*given, fisher=spec.fisher)
     works = []
     for entry in scenario.defenses:
         entry = calibrated(entry, task, n, spec.delta)
@@ -139,13 +143,17 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     gflops = matmul_rate(1024, 1024, 1024, times=5)
     tile = scenario.lanes.tile
     cores = min(threads(), -(-max(work.runs for work in works) // tile))
-    pace = pace_of_one = gradient_pace(task, params, splits.fixed, each, tile, cores)
-    if cores > 1 and any("restarts" in entry.settings for entry, _ in attacks):
-        pace_of_one = gradient_pace(task, params, splits.fixed, each, tile)
+    step = int(max(work.records for work in works))
+    timed = params, take(splits.fixed, slice(min(step, TIMED_RECORDS))), each, tile
+    pace = pace_of_one = gradient_pace(trained(task), *timed, cores)
+    if any("restarts" in entry.settings for entry, _ in attacks):
+        pace_of_one = gradient_pace(searched(task), *timed)
     search = SEARCH * each / pace_of_one + WEIGHT * works[0].parameters
     search /= threads()
     rate = SHARE * gflops * 1e9
-    own = sum(_operations(work, each, read, shadows=False) for work in works)
+    # an attack's shadow models are among its own operations, a game's are not
+    games = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
+    own = sum(_operations(work, each, read, shadows=games) for work in works)
     computing = PRIVATE * own / pace
     programs = {_compiled_in(entry) for entry in scenario.defenses}
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
@@ -180,28 +188,41 @@ def gradient_operations(task: Task, params: Any, records: Examples) -> float:
     return float((counted or {}).get("flops", 0.0))
 
 
-def gradient_pace(
-    task: Task, params: Any, records: Examples, each: float, most: int, cores: int = 1
-) -> float:
-    """Return operations per second of gradients as the engine takes them.
+def trained(task: Task) -> Callable:
+    """Return (parameters, records) -> the sum of gradients, as the engine makes it."""
+    query = gradient(task, no_clip())
+    return lambda params, z: batch.sum_fixed(query, params, Side(params), z, None)
 
-    `each` are the operations of one record's; at most `most` models share a program,
-    and so many cores compute one each.
+
+def searched(task: Task) -> Callable:
+    """Return the same as a search makes it, which differentiates it again."""
+    total = lambda params, z: jax.vmap(task.loss, (None, 0))(params, z).sum()  # noqa: E731
+    return jax.grad(total)
+
+
+def gradient_pace(
+    gradients: Callable,
+    params: Any,
+    records: Examples,
+    each: float,
+    most: int,
+    cores: int = 1,
+) -> float:
+    """Return operations per second of `gradients`, which are `trained` or `searched`.
+
+    They are those of the records in one step, as small as it is. `each` are the
+    operations of one record's; at most `most` models share a program, and so many
+    cores compute one each.
     """
-    batch = jax.tree.map(lambda a: jnp.asarray(a[:256]), records)
-    size = len(batch.y)
+    size = len(records.y)
     models = int(np.clip(TIMED / max(each * size, 1), 1, most))
     many = jax.tree.map(lambda a: jnp.zeros((models, *a.shape), a.dtype), params)
-
-    def total(params: Any, batch: Examples) -> jax.Array:
-        return jax.vmap(task.loss, (None, 0))(params, batch).sum()
-
-    program = jax.jit(jax.vmap(jax.grad(total), (0, None)))
-    jax.block_until_ready(program(many, batch))
+    program = jax.jit(jax.vmap(gradients, (0, None)))
+    jax.block_until_ready(program(many, records))
     with Cores(cores) as pool:
 
         def run() -> None:
-            futures = [pool.submit(program, many, batch) for _ in range(cores)]
+            futures = [pool.submit(program, many, records) for _ in range(cores)]
             jax.block_until_ready([future.result() for future in futures])
 
         seconds = min(timeit.repeat(run, number=1, repeat=3))

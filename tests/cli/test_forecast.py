@@ -3,6 +3,7 @@
 import mmap
 
 import jax
+import numpy as np
 import pytest
 
 from audit.cli import forecast
@@ -84,8 +85,41 @@ def test_a_gradient_is_counted_as_its_products():
 def test_gradients_are_timed_at_a_pace_a_machine_can_have():
     task = networks.binary_linear((20, 20, 1), 2)
     params = jax.eval_shape(task.init, jax.random.key(0))
-    given = records(300, (20, 20, 1), 2), 1600.0, 64
-    assert 1e6 < forecast.gradient_pace(task, params, *given) < 1e15
+    given = params, records(300, (20, 20, 1), 2), 1600.0, 64
+    for gradients in (forecast.trained(task), forecast.searched(task)):
+        assert 1e6 < forecast.gradient_pace(gradients, *given) < 1e15
+
+
+def test_reference_models_of_a_game_take_time_of_their_own(monkeypatch):
+    monkeypatch.setattr(forecast, "matmul_rate", lambda *_, times: 100.0)
+    monkeypatch.setattr(forecast, "gradient_pace", lambda *given: 1.0)
+    words = "scenario=dirdp_mia", "data=mnist5k", "defenses=[gauss_8]"
+    few, many = (
+        forecast.forecast(composed(*words, f"membership.shadows={n}")[0])
+        for n in (2, 100)
+    )
+    more = many.operations[0] - few.operations[0]
+    assert more / many.operations[0] > 0.9
+    seconds = many.model_seconds - few.model_seconds
+    assert seconds == pytest.approx(forecast.PRIVATE * more)
+
+
+def test_the_gradients_that_are_timed_are_the_same_sum():
+    task = networks.lenet((16, 16, 1), 3)
+    params, some = task.init(jax.random.key(0)), records(5, (16, 16, 1), 3)
+    sums = forecast.trained(task)(params, some), forecast.searched(task)(params, some)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *sums)
+
+
+@pytest.mark.parametrize(("records", "runs"), [(None, 1), (0, 0)])
+def test_of_nobody_no_run_is_accounted_for(records, runs):
+    words = "scenario=dirdp_mia", "data=mnist5k", "defenses=[gauss_8]", "attacks=[]"
+    scenario = composed(*words)[0]
+    spec = scenario.spec.model_copy(
+        update={"fisher": schema.FisherReading(records=records)}
+    )
+    (work,) = forecast.forecast(scenario._replace(spec=spec)).works
+    assert work.folded == {"shadow": 12} | ({"accounting": 1} if runs else {})
 
 
 def test_operations_are_those_of_whole_tiles():
