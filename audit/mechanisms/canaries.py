@@ -85,7 +85,7 @@ def _layers(task: Task, count: int, norm: float) -> Stack:
         tuple(planted(stack.layers)),
         passes=passes,
         unbiased=frozenset(planted(stack.unbiased)),
-        positions=(*(stack.positions or [1] * len(stack.layers)), 1),
+        positions=(*stack.every_position, 1),
     )
 
 

@@ -66,6 +66,11 @@ class Stack(NamedTuple):
         """Return whether a layer has more than one position."""
         return any(t > 1 for t in self.positions)
 
+    @property
+    def every_position(self) -> tuple[int, ...]:
+        """Return `positions`, written out."""
+        return self.positions or (1,) * len(self.layers)
+
 
 class Passes(NamedTuple):
     """The factors of one example's gradient, one entry per layer."""
@@ -111,7 +116,7 @@ def at_a_time(stack: Stack, params: Any) -> tuple[int, int]:
 def shapes(stack: Stack, params: Any) -> list[tuple[int, int, int]]:
     """Return (positions, inputs, outputs) of every layer; `params` may be shapes."""
     kernels = [_at(params, name)["kernel"].shape for name in stack.layers]
-    layers = zip(stack.positions or (1,) * len(kernels), kernels, strict=True)
+    layers = zip(stack.every_position, kernels, strict=True)
     return [(t, math.prod(inputs), outputs) for t, (*inputs, outputs) in layers]
 
 
