@@ -215,6 +215,35 @@ def test_training_words_beat_what_a_data_set_brings(words, steps, shown):
     assert defenses.dpsgd.steps == 165  # the defense's own words beat both
 
 
+LINE_UP = "defenses=[sgd,{gauss_8:{use:dpsgd,noise_multiplier:9}}]"
+
+
+@pytest.mark.parametrize(
+    ("words", "noise", "clip"),
+    [
+        (["data=fashion_mnist"], 0.424, 1.0),
+        (["data=cifar10"], 0.482, 1.0),  # the data set's, over the scenario's .424
+        (["data=cifar10", "defense.gauss_8.noise_multiplier=3"], 3, 1.0),
+        (["data=cifar10", "defense={gauss_8:{noise_multiplier:3}}"], 3, 1.0),
+        (["data=cifar10", "defense.gauss_8.clip_norm=2"], 0.482, 2.0),
+        (["data=cifar10", "sets.cifar10.defense.gauss_8.noise_multiplier=5"], 5, 1.0),
+        (["data=cifar10", LINE_UP], 9, 1.0),
+        (["data=cifar10", LINE_UP, "defense.gauss_8.noise_multiplier=3"], 3, 1.0),
+    ],
+)
+def test_a_data_sets_defenses_beat_the_scenarios_and_what_is_typed_beats_both(
+    words, noise, clip, shown
+):
+    gauss = shown("scenario=dirdp_mia", *words).defense.gauss_8
+    assert (gauss.noise_multiplier, gauss.clip_norm) == (noise, clip)
+
+
+def test_a_stand_in_searches_as_little_as_its_scenario_says(shown):
+    words = "scenario=dirdp_cifar10", "data=mnist5k"
+    assert shown(*words).attack.iga.steps == 40
+    assert shown(*words, "attack.iga.steps=7").attack.iga.steps == 7
+
+
 def test_line_up_takes_settings_in_place(shown):
     entry = "defenses=[sgd,{quiet:{use:dpsgd,noise_multiplier:0.01}}]"
     scenario = shown(*RUN[1:], entry)

@@ -358,19 +358,19 @@ def _line_up(
     settings: dict[str, dict[str, Any]],
     data_settings: dict[str, dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return label -> {use, given settings}; a later source wins."""
+    """Return label -> {use, given settings}; those of the data set in use win."""
     chosen: dict[str, dict[str, Any]] = {}
     for item in requested:
-        here = {item: {}} if isinstance(item, str) else item
-        for label, given in here.items():
+        entries = {item: {}} if isinstance(item, str) else item
+        for label, given in entries.items():
             if not re.fullmatch(r"[A-Za-z0-9_-]+", label):
                 raise UserError(
                     f"{kind} label {label!r}: letters, digits, _ and - only"
                 )
             if label in chosen:
                 raise UserError(f"{kind} {label!r} stands twice in the line-up")
-            first, last = data_settings.get(label, {}), settings.get(label, {})
-            chosen[label] = {"use": label, **first, **given, **last}
+            common, here = settings.get(label, {}), data_settings.get(label, {})
+            chosen[label] = {"use": label, **given, **common, **here}
     words = {*chosen, *registry.names(kind)}
     for label, given in settings.items():
         if label not in words and "use" not in given:

@@ -177,30 +177,45 @@ def _scenario(name: str, config: Any) -> compose.Scenario:
     except OmegaConfBaseException as error:
         raise UserError(str(error).split("\n")[0]) from None
     assert isinstance(plain, dict)
-    typed = _typed_training_wins(plain)
+    typed = _typed_wins(plain)
     return compose.validate(name, {str(k): v for k, v in plain.items()}, typed)
 
 
-def _typed_training_wins(plain: dict) -> set[str]:
-    """Drop what a data set of the file says of a word typed as `training.WORD`.
+def _typed_wins(plain: dict) -> set[str]:
+    """Drop what a data set of the file says of a word that is typed.
 
-    Return these words.
+    Such words are `training.WORD`, `defense.LABEL.WORD` and `attack.LABEL.WORD`. Those
+    typed in a line-up also beat what the scenario says of its label. Return the words
+    of training.
     """
     from hydra.core.hydra_config import HydraConfig
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     task = list(HydraConfig.get().overrides.task)
     overrides = OverridesParser.create().parse_overrides(task)
-    typed = {w for o in overrides for w in _leaves(o.key_or_group, o.value())}
-    words = {w.removeprefix("training.") for w in typed if w.startswith("training.")}
+    given = [(o.key_or_group, o.value()) for o in overrides]
+    typed = set[str]().union(*(_leaves(*each) for each in given))
+    lined_up = set[str]()
+    for name, value in given:
+        if name in ("defenses", "attacks") and isinstance(value, list):
+            lined_up = lined_up.union(*(_leaves(name[:-1], item) for item in value))
+    for kind in ("defense", "attack"):
+        _drop(plain.get(kind), kind, lined_up - typed)
     sets = plain.get("sets")
     for name, data_set in sets.items() if isinstance(sets, dict) else ():
-        training = data_set.get("training") if isinstance(data_set, dict) else None
-        if isinstance(training, dict):
-            for word in words:
-                if f"sets.{name}.training.{word}" not in typed:
-                    training.pop(word, None)
-    return words
+        lost = {w for w in typed | lined_up if f"sets.{name}.{w}" not in typed}
+        for kind in ("training", "defense", "attack"):
+            _drop(data_set.get(kind) if isinstance(data_set, dict) else {}, kind, lost)
+    return {w.removeprefix("training.") for w in typed if w.startswith("training.")}
+
+
+def _drop(section: Any, name: str, lost: set[str]) -> None:
+    """Drop the words in `lost` from a section called `name`."""
+    for word in list(section) if isinstance(section, dict) else ():
+        if isinstance(section[word], dict):
+            _drop(section[word], f"{name}.{word}", lost)
+        elif f"{name}.{word}" in lost:
+            del section[word]
 
 
 def _leaves(key: str, value: Any) -> set[str]:

@@ -1,5 +1,8 @@
 """Files of published numbers: what is read from them, and what is refused."""
 
+import re
+
+import dp_accounting as dp
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from audit.cli.reproduce import conventions, execute, plan, published
 from audit.clipping import GELU_OVERSHOOT
 from audit.config import hydra_app, workspace
 from audit.config.compose import scenario_names
+from audit.data import half_in
 from audit.errors import UserError
 from tests.commands import composed
 
@@ -211,6 +215,34 @@ def test_directional_noise_lists_every_cell():
     assert [p.up[0] for p in figure.panels] == ["2"] * 8
     assert [p.across[0] for p in figure.panels] == ["3"] * 4 + ["4"] * 4
     assert all(p.across[1:] == p.up[1:] for p in figure.panels)
+
+
+TRAIN = {"fashion_mnist": 60_000, "cifar10": 50_000, "cifar100": 20_000, "lfw": 1_184}
+DIRDP = published.load(BUILT_IN["dirdp"])[0].runs
+EPSILON = re.compile(r".*: gauss_(08|[\d]+)")
+
+
+@pytest.mark.parametrize("name", list(filter(EPSILON.fullmatch, DIRDP)))
+def test_gaussian_multipliers_are_those_of_the_rows_epsilon(name):
+    """By the records, batches and steps of the run itself, within a tenth.
+
+    Poisson batches, adding or removing a record, by the moments accountant. The tenth
+    is for the records that attackers hold, whom some of the multipliers count in.
+    """
+    full, label = DIRDP[name].full, name.split(": ")[1]
+    words = (f"scenario={DIRDP[name].scenario}", f"data={full.data}", *full.words)
+    scenario, _ = composed(*words)
+    spec, splits = scenario.spec, scenario.splits
+    n = TRAIN[full.data] - (splits.pool or 0) * (splits.pool_from == "train")
+    n = half_in.in_out.slots(n) if spec.game == "membership" else n - splits.targets
+    (entry,) = (entry for entry in scenario.defenses if entry.label == label)
+    given = entry.settings
+    noise = dp.GaussianDpEvent(given["noise_multiplier"])
+    step = dp.PoissonSampledDpEvent(given["batch_size"] / n, noise)
+    accountant = dp.rdp.RdpAccountant(rdp.EDMUNDS_ORDERS)
+    accountant.compose(step, given["steps"])
+    want = float(EPSILON.fullmatch(name)[1].replace("08", "0.8"))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(want, rel=0.1)
 
 
 def test_epsilons_of_the_thesis_in_its_convention():
