@@ -8,11 +8,13 @@ import pytest
 
 from audit.accounting import rdp
 from audit.cli.reproduce import conventions, execute, plan, published
+from audit.cli.reproduce.verdicts import Page, RunRecord
 from audit.clipping import GELU_OVERSHOOT
 from audit.config import hydra_app, workspace
 from audit.config.compose import scenario_names
 from audit.data import half_in
 from audit.errors import UserError
+from audit.scorecard.portable import portable
 from tests.commands import composed
 
 BUILT_IN = published.files([hydra_app.BUILT_IN])
@@ -301,6 +303,19 @@ def test_a_difference_of_runs_made_apart_is_read_from_both(tmp_path):
         number.minus_run: other._replace(kept={("sigma_75", None, *place): [1.0, 1.5]}),
     }
     assert execute.verdict(number, "full", outcomes).values == [4.0, 4.5]
+    # nothing else is read of the other run: a page holds their difference alone
+    place = ("sigma_5", "sigma_75", *place)
+    runs = [
+        RunRecord(run=run, command=portable(job.command), status="finished")
+        for run in outcomes
+        for job in made.jobs[run]["full"]
+    ]
+    held = execute.verdict(number, "full", outcomes)
+    held = held.model_copy(update={"values": [3.0, 3.5]})
+    earlier = Page.model_construct(runs=runs, numbers=[held])
+    kept = {run: execute.kept(made, run, earlier) for run in outcomes}
+    assert [outcome.kept for outcome in kept.values()] == [{place: [3.0, 3.5]}] * 2
+    assert execute.verdict(number, "full", kept).values == [3.0, 3.5]
     outcomes[number.minus_run] = execute.Outcome([], [], missing="no time")
     judged = execute.verdict(number, "full", outcomes)
     assert (judged.verdict, judged.verdict_reason) == ("not run", "no time")
