@@ -56,16 +56,14 @@ def normal_like(key: Array, tree: Any) -> Any:
     """
     leaves, structure = jax.tree.flatten(tree)
     sizes = [leaf.size for leaf in leaves]
-    if sum(sizes) < LARGE or not _fast(key):
+    if not (LARGE <= sum(sizes) < 2**32 and _fast(key)):
         flat, unravel = ravel_pytree(tree)
         return unravel(normal(key, flat.shape, flat.dtype))
     drawn = []
     for leaf, first in zip(leaves, np.cumsum([0, *sizes]), strict=False):
         parts = _parts(leaf.size)
         size = leaf.size // parts
-        starts = jnp.uint32(first) + jnp.uint32(size) * jnp.arange(
-            parts, dtype="uint32"
-        )
+        starts = jnp.uint32(first + size * np.arange(parts))
         one = functools.partial(_part, key, size, leaf.dtype)
         part = jax.lax.map(one, starts) if parts > 1 else one(starts[0])
         drawn.append(part.reshape(leaf.shape))

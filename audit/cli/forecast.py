@@ -130,8 +130,8 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     params = jax.eval_shape(task.init, jax.random.key(0))
     attacks = [(e, pipeline.make_attack(e, task)) for e in scenario.attacks]
     trajectories, engine = spec.accounting_runs, Engine(scenario.lanes)
-    given = problem, engine, spec.runs, None, trajectories, spec.delta
-    table = Table(*given, fisher=spec.fisher)
+    about = spec.runs, None, trajectories, spec.delta, spec.fisher
+    table = Table(problem, engine, *about)
     works = []
     for entry in scenario.defenses:
         entry = calibrated(entry, task, n, spec.delta)
@@ -144,17 +144,18 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     tile = scenario.lanes.tile
     cores = min(threads(), -(-max(work.runs for work in works) // tile))
     step = int(max(work.records for work in works))
-    timed = params, take(splits.fixed, slice(min(step, TIMED_RECORDS))), each, tile
-    pace = pace_of_one = gradient_pace(trained(task), *timed, cores)
+    some = take(splits.fixed, slice(min(step, TIMED_RECORDS)))
+    pace = gradient_pace(trained(task), params, some, each, tile, cores)
+    pace_of_one = pace
     if any("restarts" in entry.settings for entry, _ in attacks):
-        pace_of_one = gradient_pace(searched(task), *timed)
+        pace_of_one = gradient_pace(searched(task), params, some, each, tile)
     search = SEARCH * each / pace_of_one + WEIGHT * works[0].parameters
     search /= threads()
     rate = SHARE * gflops * 1e9
-    # an attack's shadow models are among its own operations, a game's are not
-    games = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
-    own = sum(_operations(work, each, read, shadows=games) for work in works)
-    computing = PRIVATE * own / pace
+    # shadow models that an attack asks for are among the operations of `trials`
+    shadows = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
+    gradients = sum(_operations(work, each, read, shadows) for work in works)
+    computing = PRIVATE * gradients / pace
     programs = {_compiled_in(entry) for entry in scenario.defenses}
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
     compiling = COMPILE * len(programs) * (AGAIN if ran else 1)

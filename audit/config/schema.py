@@ -96,6 +96,11 @@ class FisherReading(Section):
     lanczos: NonNegativeInt = 0  # products for the spectral norm of each step and
     # record, of which eta is made; 0 = no eta
 
+    @property
+    def anybody(self) -> bool:
+        """Return whether anybody's dFIL is read."""
+        return self.records != 0
+
 
 class DataSet(Section):
     """What a scenario does on one data set.

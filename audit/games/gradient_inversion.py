@@ -111,7 +111,7 @@ def account(key: Array, runs: Runs[Exposure], table: Table) -> Guarantees:
     if step is None:
         return limits
     trace, bounds_here = None, []
-    if step.trace is not None and table.fisher.records != 0:
+    if step.trace is not None and table.fisher.anybody:
         many = runs.evidence.params
         count, targets = min(table.trajectories, len(many)), problem.splits.targets
         each = [  # the second for the error, by other probes at least

@@ -103,9 +103,8 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         readings = matrix.trace, None
         more.append(_matrix_bound(matrix))
     if matrix is None or table.fisher.lanczos:
-        one = lambda method: read(method, np.array([n]))  # noqa: E731
-        only = lambda method: jax.tree.map(_only, one(method))  # noqa: E731
-        readings = _readings(learner, table, only)
+        one = lambda method: jax.tree.map(_only, read(method, np.array([n])))  # noqa: E731
+        readings = _readings(learner, table, one)
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
     error = _error(learner, readings[0], again)
     more += _finite_prior(stream(key, "finite prior"), learner, splits, engine)
@@ -118,9 +117,9 @@ def _only(a: np.ndarray) -> np.ndarray:
     return a[..., 0]
 
 
-def reads(defense: Defense, wanted: FisherReading) -> bool:
+def reads(defense: Defense, reading: FisherReading) -> bool:
     """Return whether there is Fisher information, and somebody's is wanted."""
-    return defense.fisher is not None and wanted.records != 0
+    return defense.fisher is not None and reading.anybody
 
 
 def _has_matrix(learner: Learner, table: Table, lanes: int) -> bool:
@@ -317,7 +316,7 @@ def check_smooth(task: Task, wanted: FisherReading) -> None:
     Raises:
       UserError: naming the layer whose slope jumps.
     """
-    if wanted == FisherReading() or wanted.records == 0 or task.smooth:
+    if wanted == FisherReading() or not wanted.anybody or task.smooth:
         return
     params = jax.eval_shape(task.init, jax.random.key(0))
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), params)
@@ -339,7 +338,7 @@ def _readings(learner: Learner, table: Table, read: Callable) -> tuple[Any, Any]
     """Return Tr I and ||I||_2, each [records, trajectories] or None."""
     mechanism = learner.defense.mechanism
     closed = isinstance(mechanism, Minimiser) and mechanism.fil is not None
-    if closed and table.fisher.records != 0:
+    if closed and table.fisher.anybody:
         return read("fil")
     return read("fisher") if reads(learner.defense, table.fisher) else (None, None)
 

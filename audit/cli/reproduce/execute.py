@@ -111,11 +111,11 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> Outcome | None:
     if [record.command for record in records] != commands:
         return None
     # of a run that is only taken from another, the difference is all there is
-    read = {(n.run, _place(n)) for n in plan.numbers if run in (n.run, n.minus_run)}
+    places = {(n.run, _place(n)) for n in plan.numbers if run in (n.run, n.minus_run)}
     values = {
         _place(number): number.values
         for number in earlier.numbers
-        if (number.run, _place(number)) in read and number.values
+        if (number.run, _place(number)) in places and number.values
     }
     records = [record.model_copy(update={"status": EARLIER}) for record in records]
     return Outcome([], records, kept=values) if values else None
@@ -231,9 +231,9 @@ def verdict(
         return pages.judge(number, budget)
     if number.minus_run is None:
         return pages.judge(number, budget, *_ours(number, outcomes[number.run]))
-    both = [outcomes[run].kept or {} for run in (number.run, number.minus_run)]
-    if all(_place(number) in kept for kept in both):
-        return pages.judge(number, budget, both[0][_place(number)])
+    pages_of_both = [outcomes[r].kept or {} for r in (number.run, number.minus_run)]
+    if all(_place(number) in page for page in pages_of_both):
+        return pages.judge(number, budget, pages_of_both[0][_place(number)])
     alone = number.model_copy(update={"minus": None})
     other = alone.model_copy(update={"defense": number.minus})
     one, two = (
