@@ -54,11 +54,11 @@ def normal_like(key: Array, tree: Any) -> Any:
     draws them again wherever they are used. So each leaf of a large tree is drawn by
     itself, in a loop over parts that stay in cache.
     """
-    leaves, structure = jax.tree.flatten(tree)
-    sizes = [leaf.size for leaf in leaves]
-    if not (LARGE <= sum(sizes) < 2**32 and _fast(key)):
+    if not _by_leaves(key, tree):
         flat, unravel = ravel_pytree(tree)
         return unravel(normal(key, flat.shape, flat.dtype))
+    leaves, structure = jax.tree.flatten(tree)
+    sizes = [leaf.size for leaf in leaves]
     drawn = []
     for leaf, first in zip(leaves, np.cumsum([0, *sizes]), strict=False):
         parts = _parts(leaf.size)
@@ -68,6 +68,23 @@ def normal_like(key: Array, tree: Any) -> Any:
         part = jax.lax.map(one, starts) if parts > 1 else one(starts[0])
         drawn.append(part.reshape(leaf.shape))
     return jax.tree.unflatten(structure, drawn)
+
+
+def add_normal(key: Array, tree: Any, scale: Any) -> Any:
+    """Return `tree` plus `scale` times `normal_like(key, tree)`.
+
+    A small tree is added to as one vector, which is rounded in one way whatever its
+    leaves are.
+    """
+    if not _by_leaves(key, tree):
+        flat, unravel = ravel_pytree(tree)
+        return unravel(flat + scale * normal(key, flat.shape, flat.dtype))
+    drawn = normal_like(key, tree)
+    return jax.tree.map(lambda leaf, z: leaf + scale * z, tree, drawn)
+
+
+def _by_leaves(key: Array, tree: Any) -> bool:
+    return LARGE <= sum(a.size for a in jax.tree.leaves(tree)) < 2**32 and _fast(key)
 
 
 def _part(key: Array, size: int, dtype: Any, first: Array) -> Array:

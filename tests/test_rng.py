@@ -48,6 +48,16 @@ def test_normals_of_a_tree_are_those_of_one_vector(monkeypatch) -> None:
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), got, want)
 
 
+def test_noise_is_scaled_normals_whatever_the_size(monkeypatch) -> None:
+    tree = {"a": jnp.arange(3.0), "b": jnp.ones((90, 70))}
+    key = jax.random.key(5)
+    want = jax.tree.map(lambda v, z: v + 0.7 * z, tree, rng.normal_like(key, tree))
+    for large in (rng.LARGE, 0):  # as one vector; leaf by leaf
+        monkeypatch.setattr(rng, "LARGE", large)
+        got = rng.add_normal(key, tree, 0.7)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), got, want)
+
+
 def test_other_generators_are_left_to_jax() -> None:
     key = jax.random.key(7, impl="rbg")
     ours, theirs = rng.normal(key, (9000,)), jax.random.normal(key, (9000,))

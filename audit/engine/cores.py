@@ -20,6 +20,8 @@ from audit.engine.program import threads
 CALLS = re.compile(r'custom_call(?:_target="| @)(\w+)')
 HARMLESS = {"TopK", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 
+COPYING = 3  # programs of a GPU at a time: one copied in, one computed, one copied out
+
 
 def cores_for(program: Any) -> int:
     """Return on how many cores a lowered or compiled program is computed side by side.
@@ -64,4 +66,4 @@ class Cores:
             jax.enable_x64(self.precise),
             jax.threefry_partitionable(self.partitionable),
         ):
-            return jax.block_until_ready(program(*arguments))
+            return jax.device_get(program(*arguments))

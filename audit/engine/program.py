@@ -60,7 +60,9 @@ def lanes_of(tiles: list[int], size: int, m: int, per_lane: Any) -> tuple:
     There are m lanes, so the last tile is padded: its last lane is repeated.
     """
     lanes = np.concatenate([np.arange(t * size, (t + 1) * size) for t in tiles])
-    at = np.minimum(lanes, m - 1)
+    at: Any = np.minimum(lanes, m - 1)
+    if len(tiles) == 1 and lanes[-1] < m:
+        at = slice(lanes[0], lanes[-1] + 1)  # a view, no copy
     return lanes.astype(np.uint32), jax.tree.map(lambda a: a[at], per_lane)
 
 

@@ -22,7 +22,7 @@ from audit.engine import store as stores
 from audit.engine.ahead import Ahead
 from audit.engine.checkpoint import Checkpoints, run_in_parts
 from audit.engine.cluster import Tiles
-from audit.engine.cores import Cores, cores_for
+from audit.engine.cores import COPYING, Cores, cores_for
 from audit.engine.precision import double
 from audit.engine.program import Recipe, lanes_of, threads
 from audit.engine.program import parts as _parts
@@ -203,14 +203,26 @@ class _Sweep(NamedTuple):
         self._forget(shards, address)  # of a run that was killed in between
         self._check_stored(shards)
         self._report(len(shards))
+        shapes = self._program().eval_shape(*self._arguments([0]))
+        whole = jax.tree.map(
+            lambda a: np.empty((self.m, *a.shape[1:]), a.dtype), shapes
+        )
+        self._place(shards, whole)
+        done = len(shards)
         for finished in self._compute([t for t in tiles if t not in shards]):
             self._keep(finished, address)
-            shards.update(finished)
-            self._report(len(shards))
-        leaves = zip(*(shards[t] for t in tiles), strict=True)
-        joined = [np.concatenate(parts)[: self.m] for parts in leaves]
-        shape = jax.eval_shape(self._program(), *self._arguments([0]))
-        return jax.tree.unflatten(jax.tree.structure(shape), joined)
+            self._place(finished, whole)
+            done += len(finished)
+            self._report(done)
+        return whole
+
+    def _place(self, shards: dict[int, list[np.ndarray]], whole: Any) -> None:
+        """Copy tiles to where they belong in the arrays of all lanes."""
+        size = self.engine.lanes.tile
+        for t, leaves in shards.items():
+            for leaf, lanes in zip(leaves, jax.tree.leaves(whole), strict=True):
+                part = lanes[t * size : (t + 1) * size]
+                part[:] = leaf[: len(part)]
 
     def _report(self, tiles: int) -> None:
         done, what = tiles * self.engine.lanes.tile, self.what or self.learner.label
@@ -305,15 +317,18 @@ class _Sweep(NamedTuple):
     def _in_flight(self, devices: int) -> tuple[int, int]:
         """Return how many groups of tiles fit the budget, by the compiler's count.
 
-        And on how many cores they are computed: 1 for what several devices or a GPU
-        compute, and for runs in parts, which may be stopped between two.
+        And how many threads call them: 1 for what several devices compute, and for runs
+        in parts, which may be stopped between two.
         """
         if self._stepwise():
             return 1, 1
         budget = self.engine.lanes.memory_gib * 2**30
         compiled = self._analysed(devices)
         flight = int(min(8, max(1, budget // max(_bytes(compiled), 1))))
-        return flight, min(flight, 1 if devices > 1 else cores_for(compiled))
+        if devices > 1:
+            return flight, 1
+        on_cpu = jax.default_backend() == "cpu"
+        return flight, min(flight, cores_for(compiled) if on_cpu else COPYING)
 
     def _analysed(self, devices: int) -> Any:
         """Return the compiled program, for what the compiler says of it."""

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.clipping import clip_tree, normalise
-from audit.rng import normal_like, stream
+from audit.rng import add_normal, stream
 from audit.types import Noise, NoiseLaw, Span
 
 
@@ -23,8 +23,7 @@ def gaussian(stddev: Any) -> Noise:
 
     def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
         del many
-        drawn = normal_like(key, vector)
-        return jax.tree.map(lambda v, z: v + stddev * z, vector, drawn)
+        return add_normal(key, vector, stddev)
 
     def curve(orders: Any, sensitivity: Any) -> Any:
         return rdp.gaussian(orders, sensitivity / stddev)

@@ -171,10 +171,12 @@ def test_out_of_memory_takes_fewer_tiles(monkeypatch, failures, fits):
 
 
 def test_other_errors_are_not_swallowed(monkeypatch):
-    def broken(*arguments):
-        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+    class Broken(_OutOfMemory):
+        def __call__(self, *arguments):
+            raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
-    monkeypatch.setattr(shadow, "_program", lambda *a: broken)
+    program = shadow._program
+    monkeypatch.setattr(shadow, "_program", lambda *a: Broken(program(*a), 0))
     monkeypatch.setattr(shadow._Sweep, "_in_flight", lambda self, devices: (1, 1))
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         run()
