@@ -31,7 +31,7 @@ DEFENSES: dict[str, dict[str, Any]] = {
     "dirdp_sgd": {"sampling": "uniform", "batch_size": 100},  # draws for every record
 }  # fmt: skip
 FEWER = {"dirdp_sgd": 32}  # so many times fewer models are timed
-ON_GPU = 16, 32  # times as many lanes of a program, and models that are timed
+ON_GPU = 4, 32  # times as many lanes of a program, and models that are timed
 EXACT = {"loss": "logistic", "regularization": 1e-2, "intercept": True}  # of `glm`
 DPSGD = "dpsgd"  # what the rivals train
 
