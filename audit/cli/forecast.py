@@ -2,9 +2,10 @@
 
 Runs, operations and disk follow from the scenario: the compiler counts the operations
 of one record's gradient, and nothing is trained, pre-trained or prepared. Minutes are
-those of so many gradients, at the pace of a few that are taken here and now, and what
-programs take to compile, times a factor of experience: every finished run leaves
-a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
+those of so many gradients, at the pace of a few that are taken here and now, of the
+noise and updates of large models, timed likewise, and what programs take to compile,
+times a factor of experience: every finished run leaves a line with what it took
+(`LINES`), and the nearest such runs correct the next forecast.
 An attack's operations are those of its shadow models, of the network it trains and of
 its searches through gradients; what else it does is known by experience alone.
 """
@@ -24,8 +25,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from audit import pipeline
+from audit import pipeline, rng
 from audit.cli.bench.clock import matmul_rate
 from audit.cli.cache import size as in_bytes
 from audit.clipping import no_clip
@@ -41,8 +43,17 @@ from audit.games.base import Table, take
 from audit.games.guarantees import calibrated
 from audit.mechanisms import batch, gradient, shadow_models
 from audit.mechanisms.query import Side
+from audit.models import optimizers
 from audit.scorecard.card import Scorecard
-from audit.types import Attack, Defense, Examples, Splits, Task
+from audit.types import (
+    Attack,
+    Defense,
+    Examples,
+    Iterative,
+    Optimizer,
+    Splits,
+    Task,
+)
 
 LINES = "took.jsonl"  # in the user's cache: one line per finished run
 MOST_LINES = 400  # the last ones count
@@ -133,10 +144,17 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     about = spec.runs, None, trajectories, spec.delta, spec.fisher
     table = Table(problem, engine, *about)
     works = []
+    updates = dict[str, float]()  # program -> seconds
+    update = list[float]()  # the same of each defense
     for entry in scenario.defenses:
         entry = calibrated(entry, task, n, spec.delta)
         defense, label = _built(entry, task), entry.label
         works.append(pipeline.workload(label, defense, params, table, game, attacks))
+        program = _compiled_in(entry)
+        if program not in updates:
+            optimizer = entry.settings.get("optimizer", "sgd")
+            updates[program] = update_seconds(defense.mechanism, optimizer, params)
+        update.append(updates[program])
     each = gradient_operations(task, params, splits.fixed)
     read = reading(spec.fisher, n)
     operations = tuple(_operations(work, each, read) for work in works)
@@ -156,9 +174,10 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     shadows = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
     gradients = sum(_operations(work, each, read, shadows) for work in works)
     computing = PRIVATE * gradients / pace
-    programs = {_compiled_in(entry) for entry in scenario.defenses}
+    for work, seconds in zip(works, update, strict=True):
+        computing += sum(_lanes(work, shadows).values()) * work.steps * seconds
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
-    compiling = COMPILE * len(programs) * (AGAIN if ran else 1)
+    compiling = COMPILE * len(updates) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
     large = [e for e, a in attacks if _learns(e, a, splits) or "restarts" in e.settings]
@@ -230,6 +249,30 @@ def gradient_pace(
     return max(each, 1.0) * size * models * cores / seconds
 
 
+def update_seconds(mechanism: Any, optimizer: Optimizer, params: Any) -> float:
+    """Return seconds of what a step does beside its gradient: noise, and the update.
+
+    0 for fewer than `rng.LARGE` parameters, of which that takes next to nothing, and
+    where no steps are taken.
+    """
+    leaves = jax.tree.leaves(params)
+    if not isinstance(mechanism, Iterative) or sum(a.size for a in leaves) < rng.LARGE:
+        return 0.0
+    rule = optimizers.named(optimizer, 0.1)
+
+    @jax.jit
+    def update(key: jax.Array, params: Any, state: Any) -> tuple:
+        noised = mechanism.noise.sample(key, params)
+        change, state = rule.update(noised, state, params)
+        return optax.apply_updates(params, change), state
+
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), params)
+    given = jax.random.key(0), zeros, rule.init(zeros)
+    run = lambda: jax.block_until_ready(update(*given))  # noqa: E731
+    run()
+    return min(timeit.repeat(run, number=1, repeat=3))
+
+
 def trials(
     attacks: list[tuple[Entry, Attack]],
     splits: Splits,
@@ -280,9 +323,14 @@ def _compiled_in(entry: Entry) -> str:
     return f"{entry.name} {sorted(static.items())}"
 
 
-def _lanes(work: budget.Workload) -> dict[str, int]:
-    """Return purpose -> lanes that are computed: whole tiles."""
+def _lanes(work: budget.Workload, shadows: bool = True) -> dict[str, int]:
+    """Return purpose -> lanes that are computed, in whole tiles.
+
+    Without `shadows` those of attackers are left out.
+    """
     every = {**work.held, **work.folded}
+    if not shadows:
+        every.pop("shadow", None)
     return {k: -(-n // work.tile) * min(work.tile, n) for k, n in every.items() if n}
 
 
@@ -299,9 +347,7 @@ def reading(fisher: FisherReading, records: int) -> float:
 def _operations(
     work: budget.Workload, each: float, reading: float = READING, shadows: bool = True
 ) -> float:
-    lanes = _lanes(work)
-    if not shadows:
-        lanes.pop("shadow", None)
+    lanes = _lanes(work, shadows)
     training = sum(lanes.values()) * _gradients(work) + FIT * work.first_visits
     read = (reading - 1) * lanes.get("accounting", 0) * work.steps * work.records
     return (training + read) * each

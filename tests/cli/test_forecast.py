@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from audit.cli import forecast
-from audit.config import budget, schema
+from audit.config import budget, registry, schema
 from audit.engine import shadow
 from audit.errors import UserError
 from audit.mechanisms import shadow_models
@@ -102,6 +102,36 @@ def test_reference_models_of_a_game_take_time_of_their_own(monkeypatch):
     assert more / many.operations[0] > 0.9
     seconds = many.model_seconds - few.model_seconds
     assert seconds == pytest.approx(forecast.PRIVATE * more)
+
+
+def test_noise_and_updates_of_large_models_take_time_of_their_own(monkeypatch):
+    monkeypatch.setattr(forecast, "matmul_rate", lambda *_, times: 100.0)
+    monkeypatch.setattr(forecast, "gradient_pace", lambda *given: 1e9)
+    words = "scenario=dirdp_mia", "data=mnist5k", "defenses=[sgd,gauss_8,gauss_1]"
+    free = forecast.forecast(composed(*words)[0])  # of a small model
+    asked = []
+
+    def seconds(mechanism, optimizer, params):
+        asked.append(optimizer)
+        return 3.0
+
+    monkeypatch.setattr(forecast, "update_seconds", seconds)
+    dear = forecast.forecast(composed(*words)[0])
+    runs = sum(sum(forecast._lanes(work).values()) * work.steps for work in dear.works)
+    assert dear.model_seconds - free.model_seconds == pytest.approx(3 * runs)
+    assert asked == ["adam", "adam"]  # gauss_1 is the program of gauss_8
+
+
+@pytest.mark.parametrize(("width", "timed"), [(10, False), (100, True)])
+def test_updates_are_timed_where_models_are_large(width, timed):
+    task = networks.mlp((28, 28, 1), 10, hidden=width)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    factory = registry.find("defense", "dpsgd")
+    settings = registry.check("defense", "dpsgd", {"noise_multiplier": 1.0}, "dpsgd")
+    defense = factory(task, **settings)
+    seconds = forecast.update_seconds(defense.mechanism, "adam", params)
+    assert (seconds > 0) == timed
+    assert forecast.update_seconds(None, "adam", params) == 0
 
 
 def test_the_gradients_that_are_timed_are_the_same_sum():
