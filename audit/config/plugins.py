@@ -137,9 +137,13 @@ def shadow() -> str | None:
 
 
 def import_roots() -> tuple[Path, ...]:
-    """Return the folders Python imports from, but for those of installed packages."""
+    """Return the folders Python imports from, but for those of installed packages.
+
+    `pip install --target` makes such a folder anywhere, with metadata of the packages.
+    """
     folders = dict.fromkeys(Path(p or ".").resolve() for p in sys.path)
-    return tuple(f for f in folders if f.is_dir() and not in_library(f))
+    ours = (f for f in folders if f.is_dir() and not in_library(f))
+    return tuple(f for f in ours if not any(f.glob("*.dist-info")))
 
 
 def in_library(place: Path) -> bool:

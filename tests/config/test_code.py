@@ -150,6 +150,14 @@ def test_a_library_inside_of_a_clone_is_installed():
     assert not plugins.in_library(library.parents[3])
 
 
+def test_packages_in_a_folder_of_their_own_are_installed(tmp_path, monkeypatch):
+    """As `pip install --target FOLDER` leaves them, with FOLDER on PYTHONPATH."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert tmp_path.resolve() in plugins.import_roots()
+    (tmp_path / "helper-1.0.dist-info").mkdir()
+    assert tmp_path.resolve() not in plugins.import_roots()
+
+
 def test_every_version_of_python_has_the_same_hash():
     """Since 3.12 a function has parameters of types, of which nearly all have none."""
     node = ast.parse("def f(x):\n    return x\n").body[0]
