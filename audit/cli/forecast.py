@@ -144,17 +144,17 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     about = spec.runs, None, trajectories, spec.delta, spec.fisher
     table = Table(problem, engine, *about)
     works = []
-    updates = dict[str, float]()  # program -> seconds
-    update = list[float]()  # the same of each defense
+    update_of = dict[str, float]()  # program -> seconds
+    updates = list[float]()  # of each defense
     for entry in scenario.defenses:
         entry = calibrated(entry, task, n, spec.delta)
         defense, label = _built(entry, task), entry.label
         works.append(pipeline.workload(label, defense, params, table, game, attacks))
         program = _compiled_in(entry)
-        if program not in updates:
+        if program not in update_of:
             optimizer = entry.settings.get("optimizer", "sgd")
-            updates[program] = update_seconds(defense.mechanism, optimizer, params)
-        update.append(updates[program])
+            update_of[program] = update_seconds(defense.mechanism, optimizer, params)
+        updates.append(update_of[program])
     each = gradient_operations(task, params, splits.fixed)
     read = reading(spec.fisher, n)
     operations = tuple(_operations(work, each, read) for work in works)
@@ -174,10 +174,10 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     shadows = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
     gradients = sum(_operations(work, each, read, shadows) for work in works)
     computing = PRIVATE * gradients / pace
-    for work, seconds in zip(works, update, strict=True):
+    for work, seconds in zip(works, updates, strict=True):
         computing += sum(_lanes(work, shadows).values()) * work.steps * seconds
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
-    compiling = COMPILE * len(updates) * (AGAIN if ran else 1)
+    compiling = COMPILE * len(update_of) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
     large = [e for e, a in attacks if _learns(e, a, splits) or "restarts" in e.settings]
