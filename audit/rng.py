@@ -42,7 +42,7 @@ PARITY = np.uint32(0x1BD11BDA)  # of its key schedule
 
 def normal(key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
     """Return `jax.random.normal(key, shape, dtype)`, to the bit."""
-    if _fast(key) and math.prod(shape) >= LONG:
+    if _fast(key, dtype) and math.prod(shape) >= LONG:
         key = _from(key, 0)
     return jax.random.normal(key, shape, dtype)
 
@@ -84,7 +84,9 @@ def add_normal(key: Array, tree: Any, scale: Any) -> Any:
 
 
 def _by_leaves(key: Array, tree: Any) -> bool:
-    return LARGE <= sum(a.size for a in jax.tree.leaves(tree)) < 2**32 and _fast(key)
+    leaves = jax.tree.leaves(tree)
+    large = LARGE <= sum(a.size for a in leaves) < 2**32
+    return large and all(_fast(key, a.dtype) for a in leaves)
 
 
 def _part(key: Array, size: int, dtype: Any, first: Array) -> Array:
@@ -100,10 +102,11 @@ def _parts(size: int) -> int:
     return next((m for m in range(fewest, 4 * fewest + 1) if m and size % m == 0), 1)
 
 
-def _fast(key: Array) -> bool:
-    """Return whether the bits of `key` are those that `_bits` makes, and sooner."""
+def _fast(key: Array, dtype: Any) -> bool:
+    """Return whether `_bits` makes the bits of numbers of this type, and sooner."""
     return (
         jax.default_backend() == "cpu"
+        and jax.dtypes.canonicalize_dtype(dtype) == jnp.float32  # `_bits` have 32
         and str(jax.random.key_impl(key)) == "threefry2x32"
         and jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     )

@@ -58,6 +58,18 @@ def test_noise_is_scaled_normals_whatever_the_size(monkeypatch) -> None:
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), got, want)
 
 
+def test_normals_in_float64_are_left_to_jax() -> None:
+    with jax.enable_x64(True):
+        key, tree = jax.random.key(3), {"w": jnp.zeros(rng.LARGE), "b": jnp.zeros(3)}
+        flat, unravel = ravel_pytree(tree)
+        want = jax.random.normal(key, flat.shape)
+        assert want.dtype == np.float64
+        np.testing.assert_array_equal(rng.normal(key, flat.shape), want)
+        drawn = rng.normal_like(key, tree)
+    for ours, theirs in zip(*map(jax.tree.leaves, (drawn, unravel(want))), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_other_generators_are_left_to_jax() -> None:
     key = jax.random.key(7, impl="rbg")
     ours, theirs = rng.normal(key, (9000,)), jax.random.normal(key, (9000,))
