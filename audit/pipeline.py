@@ -274,7 +274,7 @@ def workload(
     """
     splits, mechanism = table.problem.splits, defense.mechanism
     targets, steps = len(splits.targets.y), 1
-    first_visits = visits = 0.0
+    first_passes = passes = 0.0
     each = max(targets, 1)
     trainings = base.Trainings({"target": table.runs * each}, {})
     if game.trainings is not None:
@@ -290,8 +290,8 @@ def workload(
         records = min(records, float(mechanism.sampler.denominator(int(records))))
         steps = mechanism.steps
         if mechanism.refresh is not None:
-            first_visits = len(splits.public.y) * mechanism.refresh.first_passes
-            visits = len(splits.public.y) * mechanism.refresh.passes
+            first_passes = mechanism.refresh.first_passes
+            passes = mechanism.refresh.passes
     return budget.Workload(
         f"defense.{label}",
         held=held,
@@ -302,8 +302,9 @@ def workload(
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
         shard=shadow_models.held(shadows, len(splits.pool.y)),
-        first_visits=first_visits,
-        visits=visits,
+        public=len(splits.public.y),
+        first_passes=first_passes,
+        passes=passes,
     )
 
 

@@ -74,7 +74,8 @@ TIMED_RECORDS = 256  # which are those of so many records at most
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
-FIT = 20.0  # a fit's visit of a public record, in gradients that are taken
+LOOK = 10.0  # gradients of a public record, and their derivatives, before each fit
+FIT = 1.2e-9  # seconds per weight of a fit's visit of a public record
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
 LARGE = 0.2 * budget.GIB  # what programs of an attack that learns or searches add
@@ -157,13 +158,15 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         updates.append(update_of[program])
     each = gradient_operations(task, params, splits.fixed)
     read = reading(spec.fisher, n)
-    operations = tuple(_operations(work, each, read) for work in works)
     gflops = matmul_rate(1024, 1024, 1024, times=5)
     tile = scenario.lanes.tile
     cores = min(threads(), -(-max(work.runs for work in works) // tile))
     step = int(max(work.records for work in works))
     some = take(splits.fixed, slice(min(step, TIMED_RECORDS)))
     pace = gradient_pace(trained(task), params, some, each, tile, cores)
+    # gradients that take as long as a fit's visit of a record
+    visit = FIT * works[0].parameters * pace / max(each, 1.0) if works else 0.0
+    operations = tuple(_operations(work, each, visit, read) for work in works)
     pace_of_one = pace
     if any("restarts" in entry.settings for entry, _ in attacks):
         pace_of_one = gradient_pace(searched(task), params, some, each, tile)
@@ -172,7 +175,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     rate = SHARE * gflops * 1e9
     # shadow models that an attack asks for are among the operations of `trials`
     shadows = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
-    gradients = sum(_operations(work, each, read, shadows) for work in works)
+    gradients = sum(_operations(work, each, visit, read, shadows) for work in works)
     computing = PRIVATE * gradients / pace
     for work, seconds in zip(works, updates, strict=True):
         computing += sum(_lanes(work, shadows).values()) * work.steps * seconds
@@ -187,7 +190,9 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         gflops,
         START + EACH * len(works) + compiling + computing,
         _memory(works, arrays, len(large), scenario.lanes.memory_gib),
-        trials(attacks, splits, works, each / pace * rate, search * rate, spec.runs),
+        trials(
+            attacks, splits, works, each / pace * rate, search * rate, visit, spec.runs
+        ),
         CARD + sum(_disk(work, width) for work in works),
     )
     return _with_experience(plain, scenario, history)
@@ -279,6 +284,7 @@ def trials(
     works: list[budget.Workload],
     each: float,
     search: float,
+    visit: float,
     runs: int = 1,
 ) -> dict[str, tuple[float, float]]:
     """Return label -> what does not grow, in seconds, and operations of an attack.
@@ -287,7 +293,7 @@ def trials(
     attack that asks for so many; the network that is trained on them, at six per
     weight and example; and steps of searches, from every restart, for every target of
     every run. `each` are those of a network that take as long as one record's gradient,
-    and `search` as long as a step of a search.
+    `search` as long as a step of a search; `visit` is in gradients, see `_gradients`.
     """
     result: dict[str, tuple[float, float]] = {}
     trained = set[int]()
@@ -301,7 +307,7 @@ def trials(
         total = steps * searches * len(works)
         for work in works:
             if shadows not in trained:
-                total += shadows * _gradients(work) * each
+                total += shadows * _gradients(work, visit) * each
             epochs = EARLY * given.get("epochs", 0)
             weights = given.get("width", 0) * (work.parameters + outputs)
             total += 6 * weights * epochs * shadow_models.held(shadows, images)
@@ -345,17 +351,27 @@ def reading(fisher: FisherReading, records: int) -> float:
 
 
 def _operations(
-    work: budget.Workload, each: float, reading: float = READING, shadows: bool = True
+    work: budget.Workload,
+    each: float,
+    visit: float,
+    reading: float = READING,
+    shadows: bool = True,
 ) -> float:
     lanes = _lanes(work, shadows)
-    training = sum(lanes.values()) * _gradients(work) + FIT * work.first_visits
+    training = sum(lanes.values()) * _gradients(work, visit)
+    training += visit * work.public * work.first_passes
     read = (reading - 1) * lanes.get("accounting", 0) * work.steps * work.records
     return (training + read) * each
 
 
-def _gradients(work: budget.Workload) -> float:
-    """Return how many gradients one run takes as long as, its fits included."""
-    return work.steps * work.records + FIT * work.visits
+def _gradients(work: budget.Workload, visit: float) -> float:
+    """Return how many gradients one run takes as long as, its fits included.
+
+    A fit's visit of a public record takes as long as `visit` of them.
+    """
+    looks = LOOK * work.steps if work.passes else 0.0
+    fits = work.public * (looks + visit * work.passes)
+    return work.steps * work.records + fits
 
 
 def _memory(

@@ -33,8 +33,9 @@ class Workload(NamedTuple):
     records: float  # that take part in a step
     devices: int = 0  # accelerators; 0 = the processor's cores
     shard: int | None = None  # an attacker's shadow models that are held; None = all
-    first_visits: float = 0.0  # of public records, by fits before all runs
-    visits: float = 0.0  # the same in each run
+    public: int = 0  # public records
+    first_passes: float = 0.0  # over them, by fits before all runs
+    passes: float = 0.0  # the same in each run
 
     @property
     def in_memory(self) -> int:

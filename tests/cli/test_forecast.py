@@ -154,14 +154,15 @@ def test_of_nobody_no_run_is_accounted_for(records, runs):
 
 def test_operations_are_those_of_whole_tiles():
     """7 targets are two tiles of 4, 3 accounted runs one of 3, each ten times a run."""
-    assert forecast._operations(WORK, 8.0) == (8 + 10 * 3) * 5 * 20 * 8
+    assert forecast._operations(WORK, 8.0, 0.0) == (8 + 10 * 3) * 5 * 20 * 8
 
 
 def test_fits_to_public_records_count_once_and_in_every_run():
     """Two tiles of 4 targets and one of 3 accounted runs are 11 runs."""
-    work = WORK._replace(first_visits=100.0, visits=30.0)
-    added = forecast._operations(work, 8.0) - forecast._operations(WORK, 8.0)
-    assert added == forecast.FIT * (100 + 11 * 30) * 8
+    work = WORK._replace(public=10, first_passes=100.0, passes=30.0)
+    added = forecast._operations(work, 8.0, 2.0) - forecast._operations(WORK, 8.0, 2.0)
+    looks = forecast.LOOK * WORK.steps
+    assert added == 10 * (2 * 100 + 11 * (2 * 30 + looks)) * 8
 
 
 @pytest.mark.parametrize(
@@ -176,9 +177,8 @@ def test_a_defense_says_how_often_it_goes_through_public_records(shared, passes)
     )  # fmt: skip
     scenario = composed(*words)[0]
     (work,) = forecast.forecast(scenario).works
-    assert (work.first_visits, work.visits) == tuple(
-        scenario.splits.public * p for p in passes
-    )
+    assert work.public == scenario.splits.public
+    assert (work.first_passes, work.passes) == passes
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
     epochs, width, pixels = forecast.EARLY * 40, 512, 64
     network = 6 * epochs * width * (pixels + 1 + pixels)
     (work,), (more,) = few.works, many.works
-    each = few.operations[0] / forecast._operations(work, 1.0)
+    each = few.operations[0] / forecast._operations(work, 1.0, 0.0)
     run = work.steps * work.records * each
     assert few.sizes["class_mean"] == (forecast.TRIAL, 0)
     assert few.sizes["reconstructor"][0] == forecast.FITTED
@@ -272,7 +272,7 @@ def test_a_search_takes_its_steps_from_every_restart_on_one_core(monkeypatch):
     monkeypatch.setattr(forecast, "gradient_pace", lambda *given: 1e9)
     plan = forecast.forecast(composed(*words)[0])
     weights = 64 * 32 + 32 + 32 * 10 + 10
-    each = plan.operations[0] / forecast._operations(plan.works[0], 1.0)
+    each = plan.operations[0] / forecast._operations(plan.works[0], 1.0, 0.0)
     step = forecast.SEARCH * each / 1e9 + forecast.WEIGHT * weights
     seconds = plan.sizes["iga"][1] / (forecast.SHARE * plan.gflops * 1e9)
     targets = 16
