@@ -24,6 +24,7 @@ from audit.types import (
     Knowledge,
     NonNegative,
     Observation,
+    Positive,
     Share,
     Task,
     ThreatModel,
@@ -36,6 +37,7 @@ class Filter(NamedTuple):
     """What the attacker learns of one class; a leading axis C for all of them."""
 
     prior: KernelPrior
+    ends: Any  # ([p], [p]) releases are clipped to
     centre: Any  # [p] the mean release of the shadow models
     shift: Any  # [K] added to scores: targets are not blurred as their images are
     project: Any  # [K, p] B' N^-1
@@ -50,6 +52,7 @@ def matched_filter(
     components: Count = 160,
     repeats: Count = 6,
     held_out: Share = 0.1,
+    limit: Positive = 5.0,
     ridge: NonNegative = 1e-3,
     width: Count = 512,
     denoiser_steps: Count = 3000,
@@ -71,6 +74,9 @@ def matched_filter(
       components: principal directions per class, at most.
       repeats: shadow models per pool image.
       held_out: share of the pool's source images that choose the weights.
+      limit: released weights are clipped to so many standard deviations of the shadow
+        models' in their class. Without noise a weight that hardly varies between images
+        may be thousands away for the next one, and would decide the whole guess.
       ridge: share of its residual variance that is added to each weight's.
       width: of the denoiser's hidden layers.
       denoiser_steps: of Adam, for all classes together.
@@ -96,7 +102,8 @@ def matched_filter(
         ]
         rows = [(labels == c) & ~left_out for c in classes]
         learnt_from = [scores[c][rows[c]] for c in classes]
-        moments, parts = [_Moments() for _ in classes], list[np.ndarray]()
+        moments = [_Moments(limit) for _ in classes]
+        parts = list[np.ndarray]()
         for shard in shards:
             releases, _ = shard()
             shaped = releases.reshape(len(x), -1, releases.shape[1])
@@ -108,6 +115,7 @@ def matched_filter(
         centre, project, information = (
             jnp.asarray(np.stack(a), jnp.float32) for a in zip(*fits, strict=True)
         )
+        ends = jnp.asarray([m.ends for m in moments], jnp.float32).swapaxes(0, 1)
         priors = jax.tree.map(jnp.asarray, priors)
         network = denoiser.fit(
             stream(key, "denoiser"),
@@ -120,7 +128,9 @@ def matched_filter(
         read = jax.vmap(kernel_prior.reading)(priors, information)
         blur = jnp.einsum("cd,ckd->ck", priors.blur, priors.basis)
         shift = jnp.einsum("ckl,cl->ck", information, blur)
-        learnt = Filter(priors, centre, 0 * shift, project, read, network, centre)
+        learnt = Filter(
+            priors, tuple(ends), centre, 0 * shift, project, read, network, centre
+        )
         weights, info = [], dict[str, Any](shadows=len(x) * repeats)
         for label in classes:
             mine = labels[left_out] == label
@@ -152,6 +162,7 @@ def _guess(fitted: Filter, release: Array) -> Array:
 
 def _posterior_means(fitted: Filter, release: Array) -> Array:
     """Return what one release says of s, in every way [W + 1, K]."""
+    release = jnp.clip(release, *fitted.ends)
     score = fitted.project @ (release - fitted.centre) + fitted.shift
     return denoiser.guesses(fitted.denoiser, fitted.prior, fitted.read, score)
 
@@ -162,8 +173,10 @@ _means_of_all = jax.jit(jax.vmap(_posterior_means, (None, 0)))
 class _Moments(NamedTuple):
     """Sums over shadow models of one class, of their s and releases side by side."""
 
+    limit: float  # releases are clipped to so many standard deviations
     components: int = 0  # K
     models: int = 0
+    ends: Any = None  # ([p], [p]) that is, by the first models
     near: Any = 0.0  # [K + p] a point near the mean: sums of squares cancel less
     total: Any = 0.0  # [K + p] of the differences from `near`
     squares: Any = 0.0  # [K + p, K + p] of their products
@@ -174,11 +187,18 @@ class _Moments(NamedTuple):
         rows = np.empty((len(flat), s.shape[1] + flat.shape[1]))
         rows[:, : s.shape[1]] = np.repeat(s, releases.shape[1], 0)
         rows[:, s.shape[1] :] = flat
+        ends = self.ends
+        if ends is None:
+            mean, reach = flat.mean(0), self.limit * flat.std(0)
+            ends = mean - reach, mean + reach
+        np.clip(rows[:, s.shape[1] :], *ends, out=rows[:, s.shape[1] :])
         near = self.near if self.models else rows.mean(0)
         rows -= near
         return _Moments(
+            self.limit,
             s.shape[1],
             self.models + len(rows),
+            ends,
             near,
             self.total + rows.sum(0),
             self.squares + rows.T @ rows,

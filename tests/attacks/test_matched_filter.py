@@ -90,12 +90,38 @@ def test_it_falls_back_to_the_floor_where_nothing_leaks():
     assert info["shadows"] == 1200
 
 
+def test_weights_that_one_image_moves_do_not_spoil_the_guesses_at_others():
+    """As an optimizer moves the weight of a pixel that no other image lights."""
+    pool, rng = images(600, 4), np.random.default_rng(8)
+
+    def usual(key, data):
+        return Release({"w": release(data.target, 0.02, 1)})
+
+    def rare(key, data):
+        still = 1e-6 * rng.normal(size=(600, 60))
+        still[np.arange(60), np.arange(60)] = 1
+        (w,) = usual(key, data).params.values()
+        return Release({"w": np.column_stack([w, still]).astype(np.float32)})
+
+    def held_out_errors(train, limit):
+        knowledge = Knowledge(TASK, pool, np.arange(600), fixed=pool, train=train)
+        _, info = matched_filter(TASK, repeats=1, limit=limit, **SMALL).fit(
+            KEY, knowledge
+        )
+        return np.array([info["held_mse_0"], info["held_mse_1"]])
+
+    without = held_out_errors(usual, 5.0)
+    lost, kept = (held_out_errors(rare, limit) - without for limit in (1e9, 5.0))
+    assert (lost > without).all()
+    assert (kept < 0.2 * lost).all()
+
+
 def test_sums_over_parts_regress_like_all_at_once():
     """The other derivation: least squares on all rows, and their residuals."""
     rng = np.random.default_rng(3)
     s, noise = rng.normal(size=(90, 5)), rng.normal(size=(90, 4, P))
     shaped = 7 + (s @ rng.normal(size=(5, P)))[:, None] + 0.3 * noise
-    moments = _Moments()
+    moments = _Moments(limit=100.0)
     for part in np.array_split(shaped, [1, 3], axis=1):  # repeats come in parts
         moments = moments.with_more(s, part)
     flat, ridge = shaped.reshape(-1, P), 1e-3
@@ -114,7 +140,7 @@ def test_no_noise_is_left_where_releases_are_linear():
     rng = np.random.default_rng(4)
     s, slope = rng.normal(size=(50, 3)), rng.normal(size=(3, P))
     shaped = (1e3 + s @ slope)[:, None]
-    _, _, information = _Moments().with_more(s, shaped).regression(1e-3)
+    _, _, information = _Moments(limit=100.0).with_more(s, shaped).regression(1e-3)
     assert np.isfinite(information).all()
     assert np.linalg.eigvalsh(information).min() > 1e6
 
