@@ -75,6 +75,7 @@ READING = 10.0  # a step whose derivatives are accounted for, in steps that are 
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
 LOOK = 10.0  # gradients of a public record, and their derivatives, before each fit
+KEPT = 3  # numbers per weight and record that they leave, of a model not affine
 FIT = 1.2e-9  # seconds per weight of a fit's visit of a public record
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
@@ -183,6 +184,9 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     compiling = COMPILE * len(update_of) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
+    if task.linear is None:
+        most = max((w.public * w.parameters for w in works if _fits(w)), default=0)
+        arrays += 4 * COPIES * KEPT * most
     large = [e for e, a in attacks if _learns(e, a, splits) or "restarts" in e.settings]
     plain = Forecast(
         tuple(works),
@@ -369,9 +373,14 @@ def _gradients(work: budget.Workload, visit: float) -> float:
 
     A fit's visit of a public record takes as long as `visit` of them.
     """
-    looks = LOOK * work.steps if work.passes else 0.0
+    looks = LOOK * work.steps if work.passes else 0.0  # one fit per step
     fits = work.public * (looks + visit * work.passes)
     return work.steps * work.records + fits
+
+
+def _fits(work: budget.Workload) -> bool:
+    """Return whether a defense is fitted to public records."""
+    return work.first_passes + work.passes > 0
 
 
 def _memory(
