@@ -272,3 +272,34 @@ def test_a_finished_attack_is_not_played_again(folder, monkeypatch):
     assert cards.plain(after.trials) == cards.plain(before.trials)
     for name, array in before.arrays.items():
         np.testing.assert_array_equal(after.arrays[name], array)
+
+
+def test_what_is_added_to_a_line_up_alone_is_played(tmp_path, monkeypatch):
+    """Nor does it change a bit of what the others got; their own settings do."""
+    monkeypatch.chdir(tmp_path)
+    play, played = reconstruction.play, []
+
+    def counted(key, attack, runs, *others):
+        played.append(runs.learner.label)
+        return play(key, attack, runs, *others)
+
+    monkeypatch.setattr(reconstruction, "play", counted)
+
+    def run(*words):
+        played.clear()
+        assert main(["run", *SMALL[:-1], "runs=1", "accounting_runs=1", *words]) == 0
+        played.remove("sgd")  # the floor, which is no row
+        newest = max(
+            tmp_path.glob("results/runs/*/scorecard.json"),
+            key=lambda path: path.stat().st_mtime_ns,
+        )
+        return row(cards.load(newest.parent), "sgd", "ridge"), sorted(played)
+
+    two, three = "attacks=[class_mean,ridge]", "attacks=[nearest_neighbour,ridge]"
+    before, first = run("defenses=[sgd]", two)
+    after, added = run("defenses=[sgd,dpsgd]", three)
+    _, changed = run("defenses=[sgd,dpsgd]", three, "attack.ridge.held_out=0.2")
+    assert (first, added) == (["sgd"] * 2, ["dpsgd"] * 2 + ["sgd"])
+    assert changed == ["dpsgd", "sgd"]
+    others = {"win_rate": None}  # of the oracle's row, which came later
+    assert cards.plain(after.result) | others == cards.plain(before.result) | others

@@ -129,7 +129,6 @@ class Table(NamedTuple):
     delta: float = 0.0  # at which epsilon is given
     fisher: FisherReading = FisherReading()
     floor: np.ndarray | None = None  # [targets] error of who ignores the release
-    digest: str = ""  # of all that can change what an attack gets, but for the attack
 
 
 class Trial(NamedTuple):
