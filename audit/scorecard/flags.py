@@ -25,7 +25,7 @@ SLACK = 0.02  # relative, of measured noise: rounding and nothing else
 LONGEST = 1.001  # contribution over its bound, float32 rounding allowed
 LEAST_DIVERGENCE = 0.9  # accounted over measured, which has an error of a few percent
 SHARED = 6.0  # standard errors, of the largest of thousands of correlations
-MATERIAL = 0.95  # of the floor, for the null control
+MATERIAL = 0.95  # of the floor, for both controls
 MATCH = 0.5  # of the error of pool images matched with the targets
 LATE = 0.1  # share of the held-out error by which the last quarter of epochs lowers it
 FEW_IN_POOL = 0.01  # of the targets; real data contain identical records
@@ -177,6 +177,17 @@ def attack_dead(row: FlagInputs) -> Flag | None:
         return None
     text = "the attack fails on the undefended learner: its other rows mean nothing"
     return Flag("attack-dead", "error", text)
+
+
+def attack_feeble(row: FlagInputs) -> Flag | None:
+    """The attack hardly beats the floor even where nothing defends."""
+    if row.oracle or row.is_floor or row.control is None or attack_dead(row):
+        return None
+    share = row.control.mean() / np.mean(row.floor)
+    if share <= MATERIAL:
+        return None
+    text = f"on the undefended learner the attack's error is {share:.1%} of the floor"
+    return Flag("attack-feeble", "note", text)
 
 
 def no_control(row: FlagInputs) -> Flag | None:
@@ -397,6 +408,7 @@ OF_RUNS = (
 FLAGS = (
     non_finite,
     attack_dead,
+    attack_feeble,
     no_control,
     attack_below_floor,
     below_bound,

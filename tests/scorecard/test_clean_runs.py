@@ -76,7 +76,7 @@ RUNS = {  # scenario, cut down where it takes long: words, seeds, notes
             "attacks=[coin,loss_threshold,attack_r]",
         ),
         (0,),
-        STAND_IN,
+        STAND_IN | {"attack-feeble"},  # 210 steps hardly overfit
     ),
     "fim": (
         (

@@ -49,6 +49,7 @@ NO_BIAS = 1e-3 * RNG.normal(size=200)
 FAULTS = {
     "non-finite": {"finite": False},
     "attack-dead": {"control": FLOOR + 0.001},
+    "attack-feeble": {"control": FLOOR - 0.001},
     "no-control": {"control": None},
     "attack-below-floor": {"mse": FLOOR + 0.01},
     "below-bound-biased": {"bounds": (bound(value=0.5),)},
