@@ -186,12 +186,13 @@ class _Moments(NamedTuple):
         flat = releases.reshape(-1, releases.shape[2])
         rows = np.empty((len(flat), s.shape[1] + flat.shape[1]))
         rows[:, : s.shape[1]] = np.repeat(s, releases.shape[1], 0)
-        rows[:, s.shape[1] :] = flat
+        released = rows[:, s.shape[1] :]  # in float64: some hardly vary
+        released[:] = flat
         ends = self.ends
         if ends is None:
-            mean, reach = flat.mean(0), self.limit * flat.std(0)
+            mean, reach = released.mean(0), self.limit * released.std(0)
             ends = mean - reach, mean + reach
-        np.clip(rows[:, s.shape[1] :], *ends, out=rows[:, s.shape[1] :])
+        np.clip(released, *ends, out=released)
         near = self.near if self.models else rows.mean(0)
         rows -= near
         return _Moments(

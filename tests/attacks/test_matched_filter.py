@@ -116,6 +116,15 @@ def test_weights_that_one_image_moves_do_not_spoil_the_guesses_at_others():
     assert (kept < 0.2 * lost).all()
 
 
+def test_weights_that_hardly_vary_between_many_models_are_not_cut_off():
+    """Sums of 50,000 in float32 would be off by more than the weights vary."""
+    rng = np.random.default_rng(9)
+    shaped = (0.3 + 1e-6 * rng.normal(size=(50_000, 1, 3))).astype(np.float32)
+    low, high = _Moments(limit=5.0).with_more(np.zeros((50_000, 1)), shaped).ends
+    np.testing.assert_allclose((low + high) / 2, 0.3, rtol=0, atol=5e-8)
+    np.testing.assert_allclose(high - low, 1e-5, rtol=0.02)
+
+
 def test_sums_over_parts_regress_like_all_at_once():
     """The other derivation: least squares on all rows, and their residuals."""
     rng = np.random.default_rng(3)
