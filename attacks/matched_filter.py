@@ -37,7 +37,7 @@ class Filter(NamedTuple):
     """What the attacker learns of one class; a leading axis C for all of them."""
 
     prior: KernelPrior
-    ends: Any  # ([p], [p]) releases are clipped to
+    ends: Any  # ([p], [p]) of what releases are clipped to
     centre: Any  # [p] the mean release of the shadow models
     shift: Any  # [K] added to scores: targets are not blurred as their images are
     project: Any  # [K, p] B' N^-1
@@ -176,7 +176,7 @@ class _Moments(NamedTuple):
     limit: float  # releases are clipped to so many standard deviations
     components: int = 0  # K
     models: int = 0
-    ends: Any = None  # ([p], [p]) that is, by the first models
+    ends: Any = None  # ([p], [p]) of what releases are clipped to, by the first part
     near: Any = 0.0  # [K + p] a point near the mean: sums of squares cancel less
     total: Any = 0.0  # [K + p] of the differences from `near`
     squares: Any = 0.0  # [K + p, K + p] of their products

@@ -74,9 +74,12 @@ TIMED_RECORDS = 256  # which are those of so many records at most
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
-LOOK = 10.0  # gradients of a public record, and their derivatives, before each fit
-KEPT = 3  # numbers per weight and record that they leave, of a model not affine
-FIT = 1.2e-9  # seconds per weight of a fit's visit of a public record
+# A fit of a constant to public records, as FIM makes one before every step, takes their
+# gradients and derivatives first, and then reads what it keeps of them in every pass.
+# Fits of networks take longer than is counted here.
+LOOK = 10.0  # gradients per record that take as long as the former
+KEPT = 3  # numbers per weight and record that are kept, of a model that is not affine
+FIT = 1.2e-9  # seconds per weight of a record's part in a pass
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
 LARGE = 0.2 * budget.GIB  # what programs of an attack that learns or searches add
@@ -165,7 +168,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     step = int(max(work.records for work in works))
     some = take(splits.fixed, slice(min(step, TIMED_RECORDS)))
     pace = gradient_pace(trained(task), params, some, each, tile, cores)
-    # gradients that take as long as a fit's visit of a record
+    # gradients that take as long as a record's part in a pass of a fit
     visit = FIT * works[0].parameters * pace / max(each, 1.0) if works else 0.0
     operations = tuple(_operations(work, each, visit, read) for work in works)
     pace_of_one = pace
@@ -185,7 +188,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
     if task.linear is None:
-        most = max((w.public * w.parameters for w in works if _fits(w)), default=0)
+        most = max((w.public * w.parameters for w in works if _fitted(w)), default=0)
         arrays += 4 * COPIES * KEPT * most
     large = [e for e, a in attacks if _learns(e, a, splits) or "restarts" in e.settings]
     plain = Forecast(
@@ -371,14 +374,14 @@ def _operations(
 def _gradients(work: budget.Workload, visit: float) -> float:
     """Return how many gradients one run takes as long as, its fits included.
 
-    A fit's visit of a public record takes as long as `visit` of them.
+    A public record's part in a pass of a fit takes as long as `visit` of them.
     """
     looks = LOOK * work.steps if work.passes else 0.0  # one fit per step
     fits = work.public * (looks + visit * work.passes)
     return work.steps * work.records + fits
 
 
-def _fits(work: budget.Workload) -> bool:
+def _fitted(work: budget.Workload) -> bool:
     """Return whether a defense is fitted to public records."""
     return work.first_passes + work.passes > 0
 
