@@ -424,9 +424,11 @@ def _with_experience(
     }
     whose, runs = next(((w, r) for w, r in nearer.items() if r), ("", []))
     timed = {name for took in history for name in took.trials}
+    like = nearer[f"{name} on {scenario.data}"]
     seconds = (
-        _trial(*size, [t for t in history if name in t.trials], name, plain.gflops)
-        for name, size in plain.sizes.items()
+        # where no operations are counted, other data say nothing about these
+        _trial(fixed, size, history if size else like, attack, plain.gflops)
+        for attack, (fixed, size) in plain.sizes.items()
     )
     plain = plain._replace(
         trials=len(plain.works) * sum(seconds),
@@ -445,6 +447,7 @@ def _trial(
     fixed: float, size: float, history: Sequence[Took], name: str, gflops: float
 ) -> float:
     """Return seconds of one attack, from the run that is nearest in operations."""
+    history = [took for took in history if name in took.trials]
     if not history:
         return fixed + size / (SHARE * gflops * 1e9)
     distance = lambda took: abs(np.log((1 + took.trials[name][0]) / (1 + size)))  # noqa: E731

@@ -251,6 +251,16 @@ def test_an_attack_takes_what_it_took_by_its_size(plan, size, gflops, seconds):
     assert got == pytest.approx(seconds)
 
 
+def test_an_attack_without_counted_operations_takes_what_it_took_on_these_data(plan):
+    """How it grows with the data is not known: it may have run on ten times as many."""
+    scenario, sizes = composed(*WORDS)[0], {"class_mean": (2.0, 0.0)}
+    plan = plan._replace(sizes=sizes)
+    for data, seconds in (("digits", 70.0), ("mnist", 2.0)):
+        line = took(plan, data=data, trials={"class_mean": [0.0, 70.0]})
+        corrected = forecast._with_experience(plan, scenario, [line])
+        assert corrected.trials == pytest.approx(len(plan.works) * seconds)
+
+
 def test_an_attack_that_never_ran_takes_its_operations():
     got = forecast._trial(3.0, 5e9, [], "a", 10.0)
     assert got == pytest.approx(3 + 5 / (forecast.SHARE * 10))
