@@ -256,7 +256,7 @@ def test_shadow_models_come_from_the_store(folder):
 
     def state():
         card = json.loads((folder / "scorecard.json").read_text())
-        shards = sorted((folder / "store").rglob("*.npz"))
+        shards = sorted((folder / "store").rglob("tile-*.npz"))
         return [t["result"]["auc"] for t in card["trials"]], [
             (p.name, p.stat().st_mtime_ns) for p in shards
         ]
