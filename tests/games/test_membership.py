@@ -258,11 +258,12 @@ def test_shadow_models_come_from_the_store(folder):
         card = json.loads((folder / "scorecard.json").read_text())
         shards = sorted((folder / "store").rglob("tile-*.npz"))
         return [t["result"]["auc"] for t in card["trials"]], [
-            (p.name, p.stat().st_mtime_ns) for p in shards
+            (p.parent.name, p.name, p.stat().st_mtime_ns) for p in shards
         ]
 
     before = state()
-    assert len(before[1]) == 2 * 2 + 2  # targets and shadows; two accounted runs
+    # of both defenses, targets, shadows, and runs that are accounted for
+    assert len({sweep for sweep, *_ in before[1]}) == 2 * 3
     assert main(["run", *SMALL, f"out={folder}"]) == 0
     assert state() == before
 
