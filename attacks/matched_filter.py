@@ -115,7 +115,10 @@ def matched_filter(
         centre, project, information = (
             jnp.asarray(np.stack(a), jnp.float32) for a in zip(*fits, strict=True)
         )
-        ends = jnp.asarray([m.ends for m in moments], jnp.float32).swapaxes(0, 1)
+        ends = tuple(
+            jnp.asarray(np.stack(a), jnp.float32)
+            for a in zip(*(m.ends for m in moments), strict=True)
+        )
         priors = jax.tree.map(jnp.asarray, priors)
         network = denoiser.fit(
             stream(key, "denoiser"),
@@ -128,9 +131,7 @@ def matched_filter(
         read = jax.vmap(kernel_prior.reading)(priors, information)
         blur = jnp.einsum("cd,ckd->ck", priors.blur, priors.basis)
         shift = jnp.einsum("ckl,cl->ck", information, blur)
-        learnt = Filter(
-            priors, tuple(ends), centre, 0 * shift, project, read, network, centre
-        )
+        learnt = Filter(priors, ends, centre, 0 * shift, project, read, network, centre)
         weights, info = [], dict[str, Any](shadows=len(x) * repeats)
         for label in classes:
             mine = labels[left_out] == label

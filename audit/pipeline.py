@@ -94,7 +94,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         table = table._replace(floor=floor)
 
     used = rows.data_used(scenario, problem)
-    address = addresses(scenario, used["digest"])
+    table = table._replace(address=addresses(scenario, used["digest"]))
     guarantees, defenses, trials = {}, {}, []
     with Ahead(learners) as ahead:
         table = table._replace(engine=engine._replace(ahead=ahead))
@@ -110,11 +110,8 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
                 checks.measured[label] = measured
                 defenses[label] = entry, limits, rows.utility(runs, splits)
             for pair in attacks:
-                place = address(entry, pair[0])
                 with engine.activity(f"{label}: {pair[0].label}"):
-                    trial = play(
-                        key_of_defense, *pair, game, runs, limits, table, place
-                    )
+                    trial = play(key_of_defense, *pair, game, runs, limits, table)
                 trials.append(trial)
     engine.report("defenses", len(entries), len(entries))
     trials = rows.with_shares(game.compare(trials) if game.compare else trials, floor)
@@ -388,21 +385,22 @@ def _floor(
 # Per defense --------------------------------------------------------------------------
 
 
-def addresses(scenario: Scenario, digest: str) -> Callable[[Entry, Entry], str]:
+def addresses(scenario: Scenario, digest: str) -> Callable[[Learner, Entry], str]:
     """Return (defense, attack) -> where the store keeps what the attack gets.
 
-    The address is of everything that can change it: of the line-ups the two alone, so
-    that who adds another attack or defense has none played again. `digest` is the
-    data's.
+    The address is made of everything that can change the result. Of the line-ups that
+    is the pair alone: another defense or attack has no pair played again. `digest` is
+    the data's.
     """
     suite = workspace.code_version(scenario._replace(defenses=(), attacks=()))
     shared = suite, digest, store.versions(), jax.default_backend()
     version = functools.cache(registry.version)
 
-    def address(defense: Entry, attack: Entry) -> str:
-        alone = scenario._replace(defenses=(defense,), attacks=(attack,))
-        plugins = version("defense", defense.name), version("attack", attack.name)
-        return store.digest(alone.resolved(), *plugins, *shared)
+    def address(learner: Learner, attack: Entry) -> str:
+        defenses = tuple(e for e in scenario.defenses if e.label == learner.label)
+        alone = scenario._replace(defenses=defenses, attacks=(attack,)).resolved()
+        code = learner.version, version("attack", attack.name)
+        return store.digest(alone, *code, *shared)
 
     return address
 
@@ -415,21 +413,18 @@ def play(
     runs: Runs,
     guarantees: Guarantees,
     table: Table,
-    place: str,
 ) -> Trial:
-    """Play one attack against one defense, or find at `place` what it got before.
-
-    Whatever happens is a Trial.
-    """
+    """Play one attack against one defense; whatever happens is a Trial."""
     model, learner = attack.threat_model, runs.learner
     trial = Trial(learner.label, entry, model, base.sentence(model, game), "skipped")
     reason = base.mismatch(model, learner.defense, game)
     if reason is not None:
         return trial._replace(reason=reason)
     began, shelf = time.perf_counter(), table.engine.results
-    kept = None if shelf is None else finished.get(shelf, place)
-    if kept is not None:
-        return trial._replace(status="ok", result=Result(**kept))
+    if shelf is not None:
+        place = table.address(learner, entry)
+        if (kept := finished.get(shelf, place)) is not None:
+            return trial._replace(status="ok", result=Result(**kept))
     try:
         key = stream(key, f"attack {entry.name}")
         result: Result = game.play(key, attack, runs, guarantees, table)

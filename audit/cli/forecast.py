@@ -169,7 +169,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     some = take(splits.fixed, slice(min(step, TIMED_RECORDS)))
     pace = gradient_pace(trained(task), params, some, each, tile, cores)
     # gradients that take as long as a record's part in a pass of a fit
-    visit = FIT * works[0].parameters * pace / max(each, 1.0) if works else 0.0
+    visit = FIT * works[0].parameters * pace / max(each, 1.0)
     operations = tuple(_operations(work, each, visit, read) for work in works)
     pace_of_one = pace
     if any("restarts" in entry.settings for entry, _ in attacks):

@@ -129,6 +129,7 @@ class Table(NamedTuple):
     delta: float = 0.0  # at which epsilon is given
     fisher: FisherReading = FisherReading()
     floor: np.ndarray | None = None  # [targets] error of who ignores the release
+    address: Any = None  # (Learner, Entry of an attack) -> `pipeline.addresses`
 
 
 class Trial(NamedTuple):

@@ -183,7 +183,7 @@ def attack_feeble(row: FlagInputs) -> Flag | None:
     """The attack hardly beats the floor even where nothing defends."""
     if row.oracle or row.is_floor or row.control is None or attack_dead(row):
         return None
-    share = row.control.mean() / np.mean(row.floor)
+    share = row.control.mean() / row.floor.mean()
     if share <= MATERIAL:
         return None
     text = f"on the undefended learner the attack's error is {share:.1%} of the floor"

@@ -198,19 +198,16 @@ def test_an_accounted_step_takes_what_is_read_of_it(settings, steps):
 def test_fits_keep_derivatives_of_networks_and_none_of_linear_models(monkeypatch):
     monkeypatch.setattr(forecast, "matmul_rate", lambda *_, times: 100.0)
     monkeypatch.setattr(forecast, "gradient_pace", lambda *given: 1e9)
-    words = "scenario=mnist_cnn_public", "data=mnist5k"
-    plain, fitted = (
-        forecast.forecast(composed(*words, f"defenses=[{name}]")[0])
-        for name in ("dpsgd", "fim")
-    )
+
+    def plans(*words):
+        words = [(*words, f"defenses=[{name}]") for name in ("dpsgd", "fim")]
+        return [forecast.forecast(composed(*each)[0]) for each in words]
+
+    plain, fitted = plans("scenario=mnist_cnn_public", "data=mnist5k")
     (work,) = fitted.works
     added = 2 * 4 * forecast.COPIES * forecast.KEPT * work.public * work.parameters
     assert fitted.model_memory - plain.model_memory == pytest.approx(added)
-    linear = "scenario=mnist_linear_public", "data=digits"
-    plain, fitted = (
-        forecast.forecast(composed(*linear, f"defenses=[{name}]")[0])
-        for name in ("dpsgd", "fim")
-    )
+    plain, fitted = plans("scenario=mnist_linear_public", "data=digits")
     assert fitted.model_memory == pytest.approx(plain.model_memory)
 
 

@@ -137,8 +137,8 @@ PLAYS = {
         "runs=8000 lanes.tile=4000",
         cells("auc", "gradient_llr", "epsilon_1 epsilon_4 epsilon_8"),
     ),
-    # Ten steps in place of a hundred at the same epsilon. 3,200 runs a seed: with 1,000
-    # the bands would be 8% wide.
+    # Ten steps in place of a hundred at the same epsilon. 3,200 runs per seed: with
+    # 1,000 the bands would be 8% wide.
     "candidates": Play(
         "rero_mnist",
         "data=digits runs=400 training.steps=10 lanes.tile=400 "

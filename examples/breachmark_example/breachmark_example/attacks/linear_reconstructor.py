@@ -24,7 +24,7 @@ from audit.types import (
 def linear_reconstructor(task: Task, *, ridge: Positive = 1e-3) -> Attack:
     """Guess the class mean plus a linear function of the release.
 
-    The function is fitted to shadow models, one a record of the pool, by ridge
+    The function is fitted to shadow models, one per record of the pool, by ridge
     regression. It solves for all parameters at once: meant for small models.
 
     Args:
