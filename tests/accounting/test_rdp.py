@@ -1,5 +1,8 @@
 """Renyi curves, privacy losses and conversions against test vectors and libraries."""
 
+import math
+from decimal import Decimal, localcontext
+
 import dp_accounting as dp
 import numpy as np
 import pytest
@@ -102,6 +105,43 @@ def test_a_loud_record_leaves_two_separate_modes(order, shift):
         want = np.logaddexp(*modes) / (order - 1)
         got = rdp.poisson_gaussian([order], q, shift, adjacency)
         np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+def alternating_sum(power, shift):
+    """E (r - 1)^power = sum_i (-1)^i C(power, i) E r^i, with digits to spare."""
+    with localcontext(prec=400):
+        variance = Decimal(shift) ** 2
+        moments = ((i * (i - 1) * variance / 2).exp() for i in range(power + 1))
+        signed = (
+            (-1) ** i * math.comb(power, i) * moment for i, moment in enumerate(moments)
+        )
+        return float(sum(signed).ln())
+
+
+@pytest.mark.parametrize("power", [2, 4, 30, 100])
+@pytest.mark.parametrize("shift", [0.001, 0.05, 0.6, 5.0])
+def test_differences_of_moments_lose_no_digit(power, shift):
+    got = rdp._log_difference(power, shift)
+    np.testing.assert_allclose(
+        got, alternating_sum(power, shift), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("q", [1e-4, 0.01, 0.5])
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_fixed_size_subsets_equal_dp_accounting_until_its_sums_cancel(q, shift):
+    orders = np.array([2, 3, 4, 8, 16, 32, 63, 128, 256, 1000])
+    relation = dp.NeighboringRelation.REPLACE_ONE
+    reference = dp.rdp.RdpAccountant(list(orders), relation)
+    drawn = dp.SampledWithoutReplacementDpEvent(
+        10**6, round(q * 10**6), dp.GaussianDpEvent(1 / shift)
+    )
+    with np.errstate(invalid="ignore"):  # differences of infinities, not used
+        reference.compose(drawn)
+    ratio = rdp._wang(orders, q, shift) / reference.rdp
+    assert (ratio < 1 + 1e-5).all()
+    stable = orders <= (256 if shift >= 1 else 16)
+    np.testing.assert_allclose(ratio[stable], 1, rtol=1e-9)
 
 
 def test_a_rare_fixed_size_subset_is_not_rounded_away():

@@ -24,25 +24,12 @@ def epsilon(solved):
     return guarantees.epsilon(dpsgd(TASK, **solved.settings), N, DELTA)
 
 
-SAMPLED = {"sampling": "uniform", "batch_size": 10}
-
-
-@pytest.mark.parametrize(
-    ("target", "sampling", "below"),
-    [
-        *((target, {}, 1e-4) for target in (0.1, 1.0, 8.0, 1000.0)),
-        # a sampled loss is rounded to a grid, so that its epsilon jumps
-        (1.0, SAMPLED, 2e-3),
-        *(
-            pytest.param(target, SAMPLED, 2e-3, marks=pytest.mark.slow)
-            for target in (0.1, 8.0)
-        ),
-    ],
-)
-def test_the_noise_gives_the_epsilon_and_not_more(target, sampling, below):
+@pytest.mark.parametrize("target", [0.1, 1.0, 8.0, 1000.0])
+@pytest.mark.parametrize("sampling", [{}, {"sampling": "uniform", "batch_size": 10}])
+def test_the_noise_gives_the_epsilon_and_not_more(target, sampling):
     values = epsilon(calibrated(entry(target, **sampling), TASK, N, DELTA))
     reached = min(v for v in values["replace_one"].values() if v is not None)
-    assert target * (1 - below) < reached <= target
+    assert target * (1 - 1e-4) < reached <= target
 
 
 def test_full_batches_agree_with_the_gaussian_trade_off():
