@@ -571,7 +571,7 @@ class ThreatModel(NamedTuple):
         "reconstruction", "inversion", "membership", "attribute", "identification"
     ]
     sees: frozenset[str] = frozenset()  # of {"params", "signals"}; oracles: {"target"}
-    # of {"fixed", "label", "init", "train", "public", "shadows"}
+    # of {"fixed", "label", "init", "train", "replay", "public", "shadows"}
     knows: frozenset[str] = frozenset()
     assumes: frozenset[Trait] = frozenset()  # a defense without them is skipped
 
@@ -592,6 +592,14 @@ class StepLaw(NamedTuple):
     steps: int  # T
 
 
+class Replay(Protocol):
+    def __call__(self, example: Examples, /) -> Any:
+        """Return the params that the run releases with this record for the target.
+
+        It has no randomness, and JAX traces and differentiates it. A pytree.
+        """
+
+
 class TrainLikeDefense(Protocol):
     def __call__(self, key: Array, data: TrainingSet, /) -> Release:
         """Return one release per target [m] of `data`, under the attacker's own key."""
@@ -607,6 +615,7 @@ class Knowledge(NamedTuple):
     init: Any = None  # the parameters every run starts from
     public: Examples | None = None
     train: TrainLikeDefense | None = None
+    replay: Replay | None = None
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games
     likelihood: Any = None  # (params, example, update) -> log density of the update

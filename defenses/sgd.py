@@ -62,7 +62,11 @@ def sgd(
         optimizer=optimizers.named(optimizer, learning_rate, weight_decay),
         steps=steps,
     )
-    return defense if start == "shared" else _from_fresh_starts(task, defense)
+    if start == "fresh":
+        return _from_fresh_starts(task, defense)
+    if "full_batch" not in defense.traits:
+        return defense
+    return defense._replace(traits=defense.traits | {"noiseless"})
 
 
 def _from_fresh_starts(task: Task, defense: Defense) -> Defense:

@@ -55,6 +55,7 @@ OBSERVED_BY = {
 }
 KNOWN_BY = {
     **{f: {f} for f in ("fixed", "init", "public", "train", "objective", "shadows")},
+    "replay": {"replay"},
     "likelihood": {"mechanism"},
     "mechanism": {"mechanism"},
     "prior": {"prior"},
@@ -67,6 +68,7 @@ WORDS = {
     "label": "the target's label",
     "init": "the initialisation",
     "train": "the algorithm with its initialisation, never its noise",
+    "replay": "the whole run but for the target",
     "public": "the public data",
     "objective": "all other records' part in what the release minimises",
     "transcript": "every noised update",

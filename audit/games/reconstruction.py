@@ -19,6 +19,7 @@ from audit.engine.shadow import Learner, sweep
 from audit.games import base, controls, guarantees, scoring
 from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees
+from audit.mechanisms.batch import gathered
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
 from audit.scorecard.view import Column, Line, View, number
@@ -28,6 +29,7 @@ from audit.types import (
     Examples,
     Iterative,
     Release,
+    Replay,
     Splits,
     StepLaw,
     Steps,
@@ -37,7 +39,7 @@ from audit.types import (
 
 # the steps of all runs, made when an attack asks for them
 Transcript = Callable[[], Steps]
-# guesses from transcripts that are made at a time: what a cache holds, or a GPU
+# guesses from whole runs that are made at a time: what a cache holds, or a GPU
 TOGETHER = {"cpu": 2}
 
 
@@ -50,6 +52,7 @@ def reconstruction() -> Game:
             "label",
             "init",
             "train",
+            "replay",
             "public",
             "objective",
             "transcript",
@@ -137,6 +140,25 @@ def _steps_of(recipe: Recipe, floats: dict) -> Iterative:
     return mechanism
 
 
+@functools.cache
+def _replayed(recipe: Recipe) -> Callable:
+    """Return (floats, side, fixed, example) -> what the run releases, without noise."""
+
+    def replayed(floats: dict, side: Any, fixed: Examples, example: Examples) -> Any:
+        defense, data = recipe.build(floats), TrainingSet(fixed, example)
+        if "rows" not in defense.traits:
+            data = gathered(data)
+        return defense.train(jax.random.key(0), side, data).params
+
+    return replayed
+
+
+def replay(learner: Learner, fixed: Examples) -> Replay:
+    """Return what a defense releases of the fixed records and one more, noise apart."""
+    arrays = jax.tree.map(jnp.asarray, fixed)
+    return Partial(_replayed(learner.recipe), learner.floats, learner.side, arrays)
+
+
 def step_law(learner: Learner) -> StepLaw:
     """Return how a record enters the steps of a defense that `refuses` lets through."""
     recipe, floats, side = learner.recipe, learner.floats, learner.side
@@ -181,21 +203,25 @@ def play(
 ) -> Result:
     """Let one attack guess every run; return its scores."""
     model, splits, releases = attack.threat_model, table.problem.splits, runs.releases
-    learner, same_noise = runs.learner, []
+    learner, same_noise = runs.learner, list[float]()
     law = step_law(learner) if base.shown(model, "mechanism") else None
-    knowledge = base.grant(model, learner, table, mechanism=law)
+    again = replay(learner, splits.fixed) if base.shown(model, "replay") else None
+    knowledge = base.grant(model, learner, table, mechanism=law, replay=again)
     if knowledge.train is not None:
         train = knowledge.train
 
         def watched(key: Array, records: TrainingSet) -> Release:
             shadows = train(key, records)
-            sure = controls.same_noise(releases, shadows, table.runs)
+            sure = controls.same_noise(runs.releases, shadows, table.runs)
             same_noise.extend([] if sure is None else [sure])
             return shadows
 
         knowledge = knowledge._replace(train=watched)
     state, diagnostics = attack.fit(stream(key, "fit"), knowledge)
-    targets = base.repeated(splits.targets, table.runs)
+    # runs that nothing random enters release the same, which is guessed once
+    alike = table.runs if "noiseless" in learner.defense.traits else 1
+    releases = base.take(releases, slice(None, None, alike))
+    targets = base.repeated(splits.targets, table.runs // alike)
     rest = None
     if base.shown(model, "rest") and objective_of(learner.defense) is not None:
         with jax.enable_x64(True):
@@ -214,8 +240,9 @@ def play(
     keys = jax.random.split(stream(key, "guess"), len(targets.y))
     # a solver's release has more digits than float32 holds, and attacks need them
     with jax.enable_x64("exact" in learner.defense.traits):
-        guess = _guesser(attack, in_blocks=steps is not None)
-        guesses = np.asarray(guess(state, keys, observation))
+        large = steps is not None or knowledge.replay is not None
+        guess = _guesser(attack, in_blocks=large)
+        guesses = np.repeat(np.asarray(guess(state, keys, observation)), alike, 0)
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
     sure = max(same_noise, default=None)
     result = scoring.result(

@@ -9,11 +9,14 @@ import optax
 
 from audit.types import Optimizer
 
+# Added under Adam's square root, which has no slope at 0: training has a derivative. It
+# changes no bit of a step where a gradient is above 1e-11, or 0.
+TINY = 1e-30
 OPTIMIZERS = {
     "sgd": optax.sgd,
     "momentum": partial(optax.sgd, momentum=0.9),
     "half_momentum": partial(optax.sgd, momentum=0.5),  # Guo et al. (2022)
-    "adam": optax.adam,
+    "adam": partial(optax.adam, eps_root=TINY),
 }
 
 

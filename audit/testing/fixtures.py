@@ -40,6 +40,7 @@ ATTACKED: dict[str, dict[str, Any]] = {
     "dpsgd": {"steps": 2, "noise_multiplier": 0.3},
     "noisy_sum": {},
     "output_perturbed_glm": {"intercept": True},
+    "sgd": {"steps": 2},
 }
 
 
@@ -145,6 +146,9 @@ def _records(
     runs = reconstruction.release(world.key, learner, table)
     releases = runs.releases
     observation = Observation(params=releases.params, label=targets.y, target=targets.x)
+    if "noiseless" in learner.defense.traits:
+        again = reconstruction.replay(learner, world.splits.fixed)
+        knowledge = knowledge._replace(replay=again)
     if reconstruction.has_transcript(learner.defense):
         knowledge = knowledge._replace(mechanism=reconstruction.step_law(learner))
         observation = observation._replace(steps=runs.evidence())

@@ -55,6 +55,7 @@ SLOW_ATTACKS = {
     "matched_filter": {"components": 4, "repeats": 1},
     "nearest_neighbour": {"oracle": True},
     "ridge": {},
+    "unrolled_inversion": {},
     "reconstructor": {"width": 8, "width_last": 8, "epochs": 2, "batch_size": 8},
 }
 # words of the smallest run; scenarios without any are composed and built, not run

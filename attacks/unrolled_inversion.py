@@ -1,0 +1,179 @@
+"""Unrolled inversion: solve a run that nothing random enters for its record."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from audit.types import (
+    Attack,
+    Count,
+    Examples,
+    Knowledge,
+    Observation,
+    Positive,
+    Replay,
+    Task,
+    ThreatModel,
+)
+
+# of a Gauss-Newton step, of which the best is taken: the run is curved
+SHARES = np.array([1.0, 0.6, 0.3, 0.1, 0.03, 0.0], np.float32)
+WHOLE = 2  # the first so many are steps that fit
+TIGHTER, LOOSER = 0.4, 1.5  # what trust is multiplied by
+SOLVED = 10.0  # (release_j - T_j(x))^2 / sigma_j^2, at most, on the average over j
+SWITCH = 1e3  # slope of a switch, over the root mean square of all weights
+LEAST = 1e-5  # variance of the prior along any direction: no image is certain
+
+
+class Solver(NamedTuple):
+    """What the attacker knows; the prior has a leading axis C for all classes."""
+
+    replay: Replay
+    mean: Any  # [C, d] m, of the pool's images
+    axes: Any  # [C, K, d] V', K the pixels that are solved for
+    score: Any  # [C, d, K] what gives s of x - m
+    black: Any  # [C, p] what training on a black image releases
+    switches: Any  # [C, p, d] which pixels a weight is the switch of
+
+
+def unrolled_inversion(
+    task: Task,
+    *,
+    rounds: Count = 12,
+    loose: Positive = 0.3,
+    tight: Positive = 0.003,
+) -> Attack:
+    """Change the guess until training on it releases what was seen.
+
+    Without randomness a run is a function T of the unknown record x, which the attacker
+    can differentiate as well as compute (an *unrolled* run). The guess is the most
+    probable record under a Gaussian prior of its class, x = m + V s with s ~ N(0, I),
+    by Gauss-Newton steps from m. Each replaces T by its tangent and minimises
+
+      sum_j ((release_j - T_j(x)) / sigma_j)^2 + |s|^2.
+
+    sigma_j^2 is the variance of what float32 rounds weight j by, plus the square of
+    `trust` times the slope |dT_j / ds|: an optimizer that divides by the size of a
+    gradient bends most where it is steepest. A round whose whole step fits tightens the
+    trust, another loosens it; the attacker stops where the guess explains the release.
+
+    Where no other record lights a pixel, such an optimizer moves its weight by whole
+    steps or not at all: *switches*. The pixel of a switch that did not move is black,
+    and all that is known of another is its class. Neither is solved for.
+
+    Args:
+      task: what was learnt; gives the image shape and the domain.
+      rounds: Gauss-Newton steps, at most; each costs as many forward derivatives of a
+        run as there are pixels to solve for.
+      loose: trust of the first round.
+      tight: trust at which a guess may be final.
+    """
+    threat_model = ThreatModel(
+        "reconstruction",
+        sees=frozenset({"params"}),
+        knows=frozenset({"label", "replay"}),
+        assumes=frozenset({"noiseless"}),
+    )
+
+    def fit(key: Array, knowledge: Knowledge) -> tuple[Solver, dict]:
+        del key
+        assert knowledge.replay is not None, "granted: declared above"
+        labels = np.asarray(knowledge.pool.y)
+        images = np.asarray(knowledge.pool.x, np.float64).reshape(len(labels), -1)
+        found = jax.jit(partial(_at_black, task))(knowledge.replay)
+        free = (np.ptp(images, axis=0) > 0) & ~np.asarray(found[1]).any((0, 1))
+        each = [_prior(images[labels == c], free) for c in range(task.classes)]
+        prior = (jnp.asarray(np.stack(a), jnp.float32) for a in zip(*each, strict=True))
+        return Solver(knowledge.replay, *prior, *found), {"pixels": int(free.sum())}
+
+    def guess(fitted: Solver, key: Array, observation: Observation) -> Array:
+        del key
+        label, release = observation.label, ravel_pytree(observation.params)[0]
+        mean, axes, score, black, switches = (a[label] for a in fitted[1:])
+        rounding = jnp.finfo(release.dtype).eps * jnp.sqrt((release**2).mean())
+        dark = (jnp.abs(release - black) <= rounding) @ switches > 0
+        start = jnp.where(dark, _black(task), mean)
+
+        def released(x: Array) -> Array:
+            return _released(task, fitted.replay, x, label)
+
+        def better(state: tuple) -> tuple:
+            done, x, trust, _ = state
+            here, push = jax.linearize(released, x)
+            slopes = jax.vmap(push, 0, 1)(axes)  # [p, K]
+            steep = jnp.sqrt((slopes**2).sum(1))
+            scale = 1 / jnp.sqrt(rounding**2 + (trust * steep) ** 2)
+
+            def gap(there: Array) -> Array:
+                return (release - there) * scale
+
+            scaled = slopes * scale[:, None]
+            curved = scaled.T @ scaled + jnp.eye(len(axes))
+            # more than float32 rounds it by, so that it stays positive definite
+            curved += 1e-6 * jnp.trace(curved) / len(axes) * jnp.eye(len(axes))
+            factor = jax.scipy.linalg.cho_factor(curved)
+            pull = scaled.T @ gap(here) - (x - start) @ score
+            # a factor that fails leaves the guess where it is
+            move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
+
+            def misfit(x: Array) -> Array:
+                missed, s = gap(released(x)), (x - start) @ score
+                return missed @ missed + s @ s
+
+            tried = jnp.clip(x + SHARES[:, None] * (move @ axes), *task.domain)
+            misses = jax.lax.map(misfit, tried)
+            best = tried[misses.argmin()]
+            missed = (gap(released(best)) ** 2).mean()
+            straight = misses.argmin() < WHOLE
+            then = trust * jnp.where(straight, TIGHTER, LOOSER)
+            return done + 1, best, jnp.clip(then, tight, 1.0), missed
+
+        def unsolved(state: tuple) -> Array:
+            done, _, trust, missed = state
+            return (done < rounds) & ~((trust <= tight) & (missed < SOLVED))
+
+        first = 0, start, jnp.float32(loose), jnp.float32(jnp.inf)
+        _, x, _, _ = jax.lax.while_loop(unsolved, better, first)
+        return x.reshape(task.features)
+
+    return Attack(threat_model, fit, guess)
+
+
+def _released(task: Task, replay: Replay, x: Array, label: Any) -> Array:
+    """Return what training on the image x [d] releases [p]."""
+    return ravel_pytree(replay(Examples(x.reshape(task.features), label)))[0]
+
+
+def _black(task: Task) -> Array:
+    """Return the record [d] that lights no pixel."""
+    return jnp.full(int(np.prod(task.features)), float(np.clip(0.0, *task.domain)))
+
+
+def _at_black(task: Task, replay: Replay) -> tuple[Array, Array]:
+    """Return what black images release [C, p], and the switches [C, p, d]."""
+    black = _black(task)
+
+    def of_class(label: Array) -> tuple[Array, Array]:
+        here, push = jax.linearize(lambda x: _released(task, replay, x, label), black)
+        slopes = jax.vmap(push, 0, 1)(jnp.eye(black.size))
+        return here, jnp.abs(slopes) > SWITCH * jnp.sqrt((here**2).mean())
+
+    return jax.lax.map(of_class, jnp.arange(task.classes))
+
+
+def _prior(images: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return m, V' and what gives s, of images [m, d]; `free` pixels [d] vary."""
+    mean = images.mean(0)
+    away = (images - mean)[:, free]
+    variances, basis = np.linalg.eigh(away.T @ away / len(images))
+    scales = np.sqrt(np.maximum(variances, LEAST))
+    axes, score = np.zeros((2, len(scales), len(mean)))
+    axes[:, free], score[:, free] = (basis * scales).T, (basis / scales).T
+    return mean, axes, score.T

@@ -1,0 +1,87 @@
+"""Unrolled inversion reads images off runs that nothing random enters."""
+
+import jax
+import numpy as np
+import pytest
+
+from attacks.ridge import ridge
+from attacks.unrolled_inversion import unrolled_inversion
+from audit.engine import shadow
+from audit.games import base, reconstruction
+from audit.models import networks
+from audit.models.regressor import matrix
+from audit.testing import fixtures
+from audit.types import Knowledge, Observation, TrainingSet
+from defenses.dpsgd import dpsgd
+from defenses.sgd import sgd
+from tests.conftest import records
+
+SHAPE, KEY = (5, 5, 1), jax.random.key(0)
+TASK = networks.binary_linear(SHAPE, 2)
+WORLD = fixtures.make(TASK)
+FIXED, POOL, TARGETS = (records(n, SHAPE, 2, seed=n) for n in (40, 120, 10))
+ADAM = {"optimizer": "adam", "learning_rate": 0.1, "steps": 5}
+
+
+def dark(examples, pixels=6):
+    """Return the records with the same pixels black in all of them."""
+    x = np.array(examples.x)
+    x.reshape(len(x), -1)[:, :pixels] = 0.0
+    return examples._replace(x=x)
+
+
+def errors(fixed=FIXED, pool=POOL, targets=TARGETS, attack=unrolled_inversion, **given):
+    """Return the attack's mean square at each target."""
+    settings = {"optimizer": "sgd", "learning_rate": 0.5, "steps": 5, **given}
+    learner = shadow.learner(sgd, TASK, settings, key=KEY, public=WORLD.public)
+
+    def train(key, data):
+        return shadow.sweep("train", learner, key, data, engine=shadow.Engine())
+
+    released = train(KEY, TrainingSet(fixed, targets))
+    again = reconstruction.replay(learner, fixed)
+    knowledge = Knowledge(
+        TASK, pool, np.arange(len(pool.y)), fixed=fixed, train=train, replay=again
+    )
+    made = attack(TASK)
+    state, _ = made.fit(KEY, knowledge)
+    shown = Observation(params=released.params, label=targets.y)
+    got = jax.vmap(made.guess, (None, None, 0))(state, KEY, shown)
+    return np.asarray(((got - targets.x) ** 2).mean((1, 2, 3)))
+
+
+@pytest.mark.parametrize("training", [{}, ADAM], ids=["sgd", "adam"])
+def test_the_undefended_release_is_the_image(training):
+    assert np.median(errors(**training)) < 1e-5
+    assert errors(**training).mean() < 0.1 * errors(attack=ridge, **training).mean()
+
+
+def test_pixels_that_no_record_lights_do_not_stop_it():
+    """Adam takes no step there, or a whole one: its square root is at 0."""
+    pool = dark(POOL, 3)  # some of these pixels vary in the pool: a guess lights them
+    far = errors(dark(FIXED), pool, dark(TARGETS), **ADAM)
+    assert np.isfinite(far).all()
+    assert np.median(far) < 1e-3
+
+
+def test_a_replay_is_the_run():
+    learner = shadow.learner(sgd, TASK, ADAM, key=KEY, public=WORLD.public)
+    data = TrainingSet(FIXED, TARGETS)
+    released = shadow.sweep("train", learner, KEY, data, engine=shadow.Engine())
+    again = jax.vmap(reconstruction.replay(learner, FIXED))(TARGETS)
+    np.testing.assert_allclose(matrix(again), matrix(released.params), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("defense", "plays"),
+    [
+        (sgd(TASK), True),
+        (sgd(TASK, start="fresh"), False),
+        (sgd(TASK, sampling="uniform", batch_size=4), False),
+        (dpsgd(TASK, clip_norm=1.0, noise_multiplier=0.1), False),
+    ],
+)
+def test_only_runs_without_randomness_are_replayed(defense, plays):
+    model = unrolled_inversion(TASK).threat_model
+    reason = base.mismatch(model, defense, reconstruction.reconstruction())
+    assert reason == (None if plays else "the defense is not noiseless")
