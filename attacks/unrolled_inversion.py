@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from attacks.ridge import ridge
 from audit.types import (
     Attack,
     Count,
@@ -36,6 +37,7 @@ class Solver(NamedTuple):
     """What the attacker knows; the prior has a leading axis C for all classes."""
 
     replay: Replay
+    start: Any  # what `ridge` has learnt
     mean: Any  # [C, d] m, of the pool's images
     axes: Any  # [C, K, d] V', K the pixels that are solved for
     score: Any  # [C, d, K] what gives s of x - m
@@ -47,7 +49,7 @@ def unrolled_inversion(
     task: Task,
     *,
     rounds: Count = 12,
-    loose: Positive = 0.3,
+    loose: Positive = 0.03,
     tight: Positive = 0.003,
 ) -> Attack:
     """Change the guess until training on it releases what was seen.
@@ -55,7 +57,8 @@ def unrolled_inversion(
     Without randomness a run is a function T of the unknown record x, which the attacker
     can differentiate as well as compute (an *unrolled* run). The guess is the most
     probable record under a Gaussian prior of its class, x = m + V s with s ~ N(0, I),
-    by Gauss-Newton steps from m. Each replaces T by its tangent and minimises
+    by Gauss-Newton steps from the guess of `ridge`. Each replaces T by its tangent and
+    minimises
 
       sum_j ((release_j - T_j(x)) / sigma_j)^2 + |s|^2.
 
@@ -78,28 +81,31 @@ def unrolled_inversion(
     threat_model = ThreatModel(
         "reconstruction",
         sees=frozenset({"params"}),
-        knows=frozenset({"label", "replay"}),
+        knows=frozenset({"fixed", "label", "train", "replay"}),
         assumes=frozenset({"noiseless"}),
     )
+    linear = ridge(task)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Solver, dict]:
-        del key
         assert knowledge.replay is not None, "granted: declared above"
+        start, info = linear.fit(key, knowledge)
         labels = np.asarray(knowledge.pool.y)
         images = np.asarray(knowledge.pool.x, np.float64).reshape(len(labels), -1)
         found = jax.jit(partial(_at_black, task))(knowledge.replay)
         free = (np.ptp(images, axis=0) > 0) & ~np.asarray(found[1]).any((0, 1))
         each = [_prior(images[labels == c], free) for c in range(task.classes)]
         prior = (jnp.asarray(np.stack(a), jnp.float32) for a in zip(*each, strict=True))
-        return Solver(knowledge.replay, *prior, *found), {"pixels": int(free.sum())}
+        info = info | {"pixels": int(free.sum())}
+        return Solver(knowledge.replay, start, *prior, *found), info
 
     def guess(fitted: Solver, key: Array, observation: Observation) -> Array:
-        del key
         label, release = observation.label, ravel_pytree(observation.params)[0]
-        mean, axes, score, black, switches = (a[label] for a in fitted[1:])
+        mean, axes, score, black, switches = (a[label] for a in fitted[2:])
         rounding = jnp.finfo(release.dtype).eps * jnp.sqrt((release**2).mean())
         dark = (jnp.abs(release - black) <= rounding) @ switches > 0
-        start = jnp.where(dark, _black(task), mean)
+        mean = jnp.where(dark, _black(task), mean)
+        start = linear.guess(fitted.start, key, observation).reshape(-1)
+        solved_for = (axes != 0).any(0)
 
         def released(x: Array) -> Array:
             return _released(task, fitted.replay, x, label)
@@ -119,12 +125,12 @@ def unrolled_inversion(
             # more than float32 rounds it by, so that it stays positive definite
             curved += 1e-6 * jnp.trace(curved) / len(axes) * jnp.eye(len(axes))
             factor = jax.scipy.linalg.cho_factor(curved)
-            pull = scaled.T @ gap(here) - (x - start) @ score
+            pull = scaled.T @ gap(here) - (x - mean) @ score
             # a factor that fails leaves the guess where it is
             move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
 
             def misfit(x: Array) -> Array:
-                missed, s = gap(released(x)), (x - start) @ score
+                missed, s = gap(released(x)), (x - mean) @ score
                 return missed @ missed + s @ s
 
             tried = jnp.clip(x + SHARES[:, None] * (move @ axes), *task.domain)
@@ -139,7 +145,8 @@ def unrolled_inversion(
             done, _, trust, missed = state
             return (done < rounds) & ~((trust <= tight) & (missed < SOLVED))
 
-        first = 0, start, jnp.float32(loose), jnp.float32(jnp.inf)
+        x = jnp.where(solved_for, start, mean)
+        first = 0, x, jnp.float32(loose), jnp.float32(jnp.inf)
         _, x, _, _ = jax.lax.while_loop(unsolved, better, first)
         return x.reshape(task.features)
 

@@ -97,6 +97,15 @@ SLIPS = {
         "ridge, a tenth of the shadows": Mutant("noisier", TENTH),
         "ridge, label dropped": Mutant("noisier", LABEL_DROPPED),
     },
+    "replayed": {
+        "unrolled_inversion, label dropped": Mutant("sgd", LABEL_DROPPED),
+        "unrolled_inversion, a quarter of the rounds": Mutant(
+            "sgd", words="attack.unrolled_inversion.rounds=3"
+        ),
+        "unrolled_inversion, switches solved for": Mutant(
+            "sgd", patch=weaken.no_switches
+        ),
+    },
     "noised_steps": {
         "transcript_bayes, label dropped": Mutant("dpsgd louder", LABEL_DROPPED),
         "candidate_bayes, label dropped": Mutant("dpsgd louder", LABEL_DROPPED),

@@ -65,6 +65,13 @@ PLAYS = {
         "defense.noisier.noise_stddev=0.5 attack.matched_filter.repeats=2",
         cells("mse", "matched_filter ridge", "noisier"),
     ),
+    # Most targets are solved to the digit, a few not at all. How many these are
+    # hangs on the run's start: the mean square moves by more than itself
+    "replayed": Play(
+        "binary_mnist",
+        "data=digits runs=1",
+        cells("ssim", "unrolled_inversion", "sgd"),
+    ),
     # Which records are targets moves the mean square by a tenth, structure by 2%
     "noised_steps": Play(
         "binary_mnist",

@@ -24,7 +24,7 @@ PUBLISHED = {
     ),
     "binary_mnist-mnist5k": (
         *cells("mse", "matched_filter transcript_bayes", "dpsgd"),
-        *cells("mse", "ridge", "sgd"),
+        *cells("mse", "ridge unrolled_inversion", "sgd"),
     ),
     "calibration-mnist5k": cells("mse", "sum_inversion", "noisy_sum"),
     "glm_reconstruction-mnist": (
