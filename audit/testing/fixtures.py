@@ -40,7 +40,7 @@ ATTACKED: dict[str, dict[str, Any]] = {
     "dpsgd": {"steps": 2, "noise_multiplier": 0.3},
     "noisy_sum": {},
     "output_perturbed_glm": {"intercept": True},
-    "sgd": {"steps": 2},
+    "sgd": {"steps": 2, "learning_rate": 1.0},  # a record shows above rounding
 }
 
 

@@ -99,11 +99,8 @@ SLIPS = {
     },
     "replayed": {
         "unrolled_inversion, label dropped": Mutant("sgd", LABEL_DROPPED),
-        "unrolled_inversion, a quarter of the rounds": Mutant(
-            "sgd", words="attack.unrolled_inversion.rounds=3"
-        ),
-        "unrolled_inversion, switches solved for": Mutant(
-            "sgd", patch=weaken.no_switches
+        "unrolled_inversion, a single round": Mutant(
+            "sgd", words="attack.unrolled_inversion.rounds=1"
         ),
     },
     "noised_steps": {

@@ -147,11 +147,6 @@ def few_halvings(number: int) -> Callable:
     return lambda m: m.setattr(module_of("sum_inversion"), "HALVINGS", number)
 
 
-def no_switches(monkeypatch: Any) -> None:
-    """Trust the tangent of a weight that moves by whole steps."""
-    monkeypatch.setattr(module_of("unrolled_inversion"), "SWITCH", jnp.inf)
-
-
 def wrong_smoothness(sign: float) -> Callable:
     def patch(monkeypatch: Any) -> None:
         real = gradient_search.total_variation
