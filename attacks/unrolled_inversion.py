@@ -49,7 +49,8 @@ def unrolled_inversion(
     task: Task,
     *,
     rounds: Count = 12,
-    loose: Positive = 0.03,
+    near: Positive = 0.03,
+    far: Positive = 0.3,
     tight: Positive = 0.003,
 ) -> Attack:
     """Change the guess until training on it releases what was seen.
@@ -65,7 +66,8 @@ def unrolled_inversion(
     sigma_j^2 is the variance of what float32 rounds weight j by, plus the square of
     `trust` times the slope |dT_j / ds|: an optimizer that divides by the size of a
     gradient bends most where it is steepest. A round whose whole step fits tightens the
-    trust, another loosens it; the attacker stops where the guess explains the release.
+    trust, another loosens it. The attacker stops where the guess explains the release,
+    and starts once more, from m, where it does not.
 
     Where no other record lights a pixel, such an optimizer moves its weight by whole
     steps or not at all: *switches*. The pixel of a switch that did not move is black,
@@ -73,10 +75,11 @@ def unrolled_inversion(
 
     Args:
       task: what was learnt; gives the image shape and the domain.
-      rounds: Gauss-Newton steps, at most; each costs as many forward derivatives of a
-        run as there are pixels to solve for.
-      loose: trust of the first round.
-      tight: trust at which a guess may be final.
+      rounds: Gauss-Newton steps per start, at most; each costs as many forward
+        derivatives of a run as there are pixels to solve for.
+      near: trust at the guess of `ridge`.
+      far: trust at m.
+      tight: least trust, by which a guess is judged.
     """
     threat_model = ThreatModel(
         "reconstruction",
@@ -111,7 +114,9 @@ def unrolled_inversion(
             return _released(task, fitted.replay, x, label)
 
         def better(state: tuple) -> tuple:
-            done, x, trust, _ = state
+            done, x, trust, solution, least = state
+            anew = done == rounds
+            x, trust = jnp.where(anew, mean, x), jnp.where(anew, far, trust)
             here, push = jax.linearize(released, x)
             slopes = jax.vmap(push, 0, 1)(axes)  # [p, K]
             steep = jnp.sqrt((slopes**2).sum(1))
@@ -136,18 +141,20 @@ def unrolled_inversion(
             tried = jnp.clip(x + SHARES[:, None] * (move @ axes), *task.domain)
             misses = jax.lax.map(misfit, tried)
             best = tried[misses.argmin()]
-            missed = (gap(released(best)) ** 2).mean()
+            variances = rounding**2 + (tight * steep) ** 2
+            missed = ((release - released(best)) ** 2 / variances).mean()
+            solution = jnp.where(missed < least, best, solution)
             straight = misses.argmin() < WHOLE
-            then = trust * jnp.where(straight, TIGHTER, LOOSER)
-            return done + 1, best, jnp.clip(then, tight, 1.0), missed
+            trust = jnp.clip(trust * jnp.where(straight, TIGHTER, LOOSER), tight, 1.0)
+            return done + 1, best, trust, solution, jnp.minimum(missed, least)
 
         def unsolved(state: tuple) -> Array:
-            done, _, trust, missed = state
-            return (done < rounds) & ~((trust <= tight) & (missed < SOLVED))
+            done, _, trust, _, least = state
+            return (done < 2 * rounds) & ~((trust <= tight) & (least < SOLVED))
 
         x = jnp.where(solved_for, start, mean)
-        first = 0, x, jnp.float32(loose), jnp.float32(jnp.inf)
-        _, x, _, _ = jax.lax.while_loop(unsolved, better, first)
+        first = 0, x, jnp.float32(near), x, jnp.float32(jnp.inf)
+        *_, x, _ = jax.lax.while_loop(unsolved, better, first)
         return x.reshape(task.features)
 
     return Attack(threat_model, fit, guess)
