@@ -2,44 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
-from jax.flatten_util import ravel_pytree
-
-from audit.mechanisms import (
-    hold_out,
-    regressor,
-    shadow_models,
-    side_by_side,
-    stream,
-)
-from audit.types import (
-    Attack,
-    Count,
-    Knowledge,
-    NonNegative,
-    Observation,
-    Positive,
-    Share,
-    Task,
-    ThreatModel,
-)
-
-# penalties that are tried, over the mean square of a standardised weight
-PENALTIES = np.logspace(-7, 2, 19)
-
-
-class Fitted(NamedTuple):
-    """What the attacker learns; a leading axis C for all classes."""
-
-    scaler: regressor.Scaler  # of released weights, for all classes
-    centre: Any  # [C, p] mean standardised release
-    means: Any  # [C, d] mean image
-    slope: Any  # [C, p, d] image per standardised weight
+from audit.mechanisms.linear_map import linear_map
+from audit.types import Attack, Count, NonNegative, Positive, Share, Task
 
 
 def ridge(
@@ -64,85 +28,10 @@ def ridge(
       clip_features: standardised weights are clipped to so many standard deviations.
       least_scale: of a weight, in median scales: others hardly vary between shadows.
     """
-    threat_model = ThreatModel(
-        "reconstruction",
-        sees=frozenset({"params"}),
-        knows=frozenset({"fixed", "label", "train"}),
+    return linear_map(
+        task,
+        held_out=held_out,
+        repeats=repeats,
+        clip_features=clip_features,
+        least_scale=least_scale,
     )
-
-    def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
-        pool, source = knowledge.pool, np.asarray(knowledge.pool_source)
-        releases, rows = shadow_models.releases(
-            stream(key, "shadow"), knowledge, pool, repeats
-        )
-        left_out = hold_out(source, held_out)[rows]
-        original = (source == np.arange(len(source)))[rows]
-        labels = np.asarray(pool.y)[rows]
-        images = np.asarray(pool.x, np.float64).reshape(len(source), -1)[rows]
-        scaler = regressor.fit_scaler(
-            releases[~left_out], limit=clip_features, least=least_scale
-        )
-        scaled = regressor.scale(scaler, jnp.asarray(releases))
-        features = np.asarray(scaled, np.float64)
-
-        def of_class(label: int) -> tuple[Any, ...]:
-            mine = labels == label
-            learnt, others = mine & ~left_out, mine & original & left_out
-            line = _Line.through(features[learnt], images[learnt], original[learnt])
-            errors = [
-                line.error(penalty, features[others], images[others], task.domain)
-                for penalty in PENALTIES
-            ]
-            best = int(np.argmin(errors))
-            whole = _Line.through(features[mine], images[mine], original[mine])
-            slope = whole.slope(PENALTIES[best])
-            return whole.centre, whole.mean, slope, float(PENALTIES[best]), errors[best]
-
-        *fits, penalties, errors = zip(
-            *side_by_side(of_class, range(task.classes)), strict=True
-        )
-        centre, means, slope = (jnp.asarray(np.stack(a), jnp.float32) for a in fits)
-        info: dict[str, Any] = {"shadows": len(rows)}
-        info |= {f"penalty_{c}": p for c, p in enumerate(penalties)}
-        info |= {f"held_mse_{c}": e for c, e in enumerate(errors)}
-        return Fitted(scaler, centre, means, slope), info
-
-    def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
-        del key
-        release = ravel_pytree(observation.params)[0]
-        away = regressor.scale(fitted.scaler, release) - fitted.centre
-        # of all classes: to gather one class's map would copy it for each release
-        each = fitted.means + jnp.einsum("cp,cpd->cd", away, fitted.slope)
-        image = jax.nn.one_hot(observation.label, task.classes) @ each
-        return jnp.clip(image, *task.domain).reshape(task.features)
-
-    return Attack(threat_model, fit, guess)
-
-
-class _Line(NamedTuple):
-    """The regression of one class at every penalty, by one decomposition."""
-
-    centre: np.ndarray  # [p] mean standardised release of originals
-    mean: np.ndarray  # [d] mean image of originals: that of augmented copies is blurred
-    axes: np.ndarray  # [k, p] right singular vectors of the centred features
-    values: np.ndarray  # [k] their mean squares
-    products: np.ndarray  # [k, d] mean products of axes and images
-
-    @staticmethod
-    def through(features: np.ndarray, images: np.ndarray, original: Any) -> _Line:
-        """Return the regression of images [m, d] on features [m, p]."""
-        away, m = features - features.mean(0), len(features)
-        values, vectors = np.linalg.eigh(away.T @ away / m)
-        products = vectors.T @ (away.T @ (images - images.mean(0)))
-        centre, mean = features[original].mean(0), images[original].mean(0)
-        return _Line(centre, mean, vectors.T, np.maximum(values, 0), products / m)
-
-    def slope(self, penalty: float) -> np.ndarray:
-        """Return what a standardised weight adds to the image [p, d]."""
-        return self.axes.T @ (self.products / (self.values + penalty)[:, None])
-
-    def error(self, penalty: float, features: Any, images: Any, domain: Any) -> float:
-        """Return the mean squared error at images [n, d] with features [n, p]."""
-        along = (features - self.centre) @ self.axes.T / (self.values + penalty)
-        guess = np.clip(self.mean + along @ self.products, *domain)
-        return float(((guess - images) ** 2).mean())

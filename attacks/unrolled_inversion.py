@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from attacks.ridge import ridge
+from audit.mechanisms.linear_map import linear_map
 from audit.types import (
     Attack,
     Count,
@@ -87,7 +87,7 @@ def unrolled_inversion(
         knows=frozenset({"fixed", "label", "train", "replay"}),
         assumes=frozenset({"noiseless"}),
     )
-    linear = ridge(task)
+    linear = linear_map(task)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Solver, dict]:
         assert knowledge.replay is not None, "granted: declared above"

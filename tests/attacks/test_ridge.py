@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from attacks import ridge as module
 from attacks.ridge import ridge
+from audit.mechanisms import linear_map as module
 from audit.models import networks
 from audit.types import Examples, Knowledge, Observation, Release
 from tests.conftest import records

@@ -65,7 +65,7 @@ def test_pictures_show_all_steps_only_where_no_release_tells_anything():
     each = {line.label: line for line in columns.lines(pages.card())}
     assert strips.drawn(each["dpsgd"]).best.attack == "matched_filter"
     assert strips.drawn(each["dpsgd_eps8"]).best is each["dpsgd_eps8"].best
-    assert strips.drawn(each["sgd"]).best.attack == "ridge"
+    assert strips.drawn(each["sgd"]).best.attack == "unrolled_inversion"
     blind = {line.label: line for line in columns.lines(pages.card(without_final()))}
     assert blind["dpsgd"].best.attack == "class_mean"
     assert strips.drawn(blind["dpsgd"]).best.attack == "transcript_bayes"

@@ -234,7 +234,7 @@ def test_comparisons_say_what_is_equal_or_why_there_is_none(data):
 
 
 def test_epsilon_lower_and_who_chose_are_shown_where_a_card_has_them():
-    row = wrong("trials", 5, "result", "epsilon_lower", value=1.25)
+    row = wrong("trials", 6, "result", "epsilon_lower", value=1.25)
     who = {"dpsgd": {"by": "Table B.2", "cost": "not stated"}}
     row["provenance"]["chosen"] = who
     whole = table(row)
