@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from audit.mechanisms.linear_map import linear_map
-from audit.types import Attack, Count, NonNegative, Positive, Share, Task
+from functools import partial
+from typing import Any
+
+from jax import Array
+
+from audit.mechanisms import linear_map
+from audit.types import (
+    Attack,
+    Count,
+    NonNegative,
+    Observation,
+    Positive,
+    Share,
+    Task,
+    ThreatModel,
+)
 
 
 def ridge(
@@ -28,10 +42,21 @@ def ridge(
       clip_features: standardised weights are clipped to so many standard deviations.
       least_scale: of a weight, in median scales: others hardly vary between shadows.
     """
-    return linear_map(
-        task,
+    threat_model = ThreatModel(
+        "reconstruction",
+        sees=frozenset({"params"}),
+        knows=frozenset({"fixed", "label", "train"}),
+    )
+    fit = partial(
+        linear_map.fit,
         held_out=held_out,
         repeats=repeats,
         clip_features=clip_features,
         least_scale=least_scale,
     )
+
+    def guess(fitted: Any, key: Array, observation: Observation) -> Array:
+        del key
+        return linear_map.guess(task, fitted, observation)
+
+    return Attack(threat_model, fit, guess)

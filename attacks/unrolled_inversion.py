@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms.linear_map import linear_map
+from audit.mechanisms import linear_map
+from audit.mechanisms.linear_map import LinearMap
 from audit.types import (
     Attack,
     Count,
@@ -37,7 +38,7 @@ class Solver(NamedTuple):
     """What the attacker knows; the prior has a leading axis C for all classes."""
 
     replay: Replay
-    start: Any  # what `ridge` has learnt
+    start: LinearMap
     mean: Any  # [C, d] m, of the pool's images
     axes: Any  # [C, K, d] V', K the pixels that are solved for
     score: Any  # [C, d, K] what gives s of x - m
@@ -87,27 +88,29 @@ def unrolled_inversion(
         knows=frozenset({"fixed", "label", "train", "replay"}),
         assumes=frozenset({"noiseless"}),
     )
-    linear = linear_map(task)
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Solver, dict]:
         assert knowledge.replay is not None, "granted: declared above"
-        start, info = linear.fit(key, knowledge)
+        start, info = linear_map.fit(key, knowledge)
         labels = np.asarray(knowledge.pool.y)
         images = np.asarray(knowledge.pool.x, np.float64).reshape(len(labels), -1)
-        found = jax.jit(partial(_at_black, task))(knowledge.replay)
-        free = (np.ptp(images, axis=0) > 0) & ~np.asarray(found[1]).any((0, 1))
+        black, switches = jax.jit(partial(_at_black, task))(knowledge.replay)
+        free = (np.ptp(images, axis=0) > 0) & ~np.asarray(switches).any((0, 1))
         each = [_prior(images[labels == c], free) for c in range(task.classes)]
-        prior = (jnp.asarray(np.stack(a), jnp.float32) for a in zip(*each, strict=True))
+        mean, axes, score = (
+            jnp.asarray(np.stack(a), jnp.float32) for a in zip(*each, strict=True)
+        )
         info = info | {"pixels": int(free.sum())}
-        return Solver(knowledge.replay, start, *prior, *found), info
+        return Solver(knowledge.replay, start, mean, axes, score, black, switches), info
 
     def guess(fitted: Solver, key: Array, observation: Observation) -> Array:
+        del key
         label, release = observation.label, ravel_pytree(observation.params)[0]
         mean, axes, score, black, switches = (a[label] for a in fitted[2:])
         rounding = jnp.finfo(release.dtype).eps * jnp.sqrt((release**2).mean())
         dark = (jnp.abs(release - black) <= rounding) @ switches > 0
         mean = jnp.where(dark, _black(task), mean)
-        start = linear.guess(fitted.start, key, observation).reshape(-1)
+        start = linear_map.guess(task, fitted.start, observation).reshape(-1)
         solved_for = (axes != 0).any(0)
 
         def released(x: Array) -> Array:
@@ -121,32 +124,24 @@ def unrolled_inversion(
             slopes = jax.vmap(push, 0, 1)(axes)  # [p, K]
             steep = jnp.sqrt((slopes**2).sum(1))
             scale = 1 / jnp.sqrt(rounding**2 + (trust * steep) ** 2)
-
-            def gap(there: Array) -> Array:
-                return (release - there) * scale
-
             scaled = slopes * scale[:, None]
             curved = scaled.T @ scaled + jnp.eye(len(axes))
             # more than float32 rounds it by, so that it stays positive definite
             curved += 1e-6 * jnp.trace(curved) / len(axes) * jnp.eye(len(axes))
             factor = jax.scipy.linalg.cho_factor(curved)
-            pull = scaled.T @ gap(here) - (x - mean) @ score
+            pull = scaled.T @ ((release - here) * scale) - (x - mean) @ score
             # a factor that fails leaves the guess where it is
             move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
 
-            def misfit(x: Array) -> Array:
-                missed, s = gap(released(x)), (x - mean) @ score
-                return missed @ missed + s @ s
-
             tried = jnp.clip(x + SHARES[:, None] * (move @ axes), *task.domain)
-            misses = jax.lax.map(misfit, tried)
-            best = tried[misses.argmin()]
-            variances = rounding**2 + (tight * steep) ** 2
-            missed = ((release - released(best)) ** 2 / variances).mean()
-            solution = jnp.where(missed < least, best, solution)
-            straight = misses.argmin() < WHOLE
-            trust = jnp.clip(trust * jnp.where(straight, TIGHTER, LOOSER), tight, 1.0)
-            return done + 1, best, trust, solution, jnp.minimum(missed, least)
+            missed = (release - jax.lax.map(released, tried)) ** 2  # [shares, p]
+            unlikely = (((tried - mean) @ score) ** 2).sum(1)
+            best = ((missed * scale**2).sum(1) + unlikely).argmin()
+            x, judged = tried[best], missed[best] / (rounding**2 + (tight * steep) ** 2)
+            solution = jnp.where(judged.mean() < least, x, solution)
+            change = jnp.where(best < WHOLE, TIGHTER, LOOSER)
+            trust = jnp.clip(trust * change, tight, 1.0)
+            return done + 1, x, trust, solution, jnp.minimum(judged.mean(), least)
 
         def unsolved(state: tuple) -> Array:
             done, _, trust, _, least = state

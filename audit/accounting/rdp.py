@@ -193,7 +193,7 @@ def _wang(orders: np.ndarray, q: float, shift: float) -> np.ndarray:
     powers = np.arange(2, int(orders.max(initial=1)) + 1)
     terms = np.log(2) + powers * (powers - 1) * shift**2 / 2
     few = powers[powers <= _DIFFERENCES]  # beyond them the first of the two is taken
-    even = np.array([_log_difference(j, shift) for j in range(2, _DIFFERENCES + 1, 2)])
+    even = np.array([_log_difference(j, shift) for j in range(2, few.size + 3, 2)])
     both = (even[few // 2 - 1] + even[(few + 1) // 2 - 1]) / 2
     terms[: few.size] = np.minimum(terms[: few.size], np.log(4) + both)
 

@@ -153,7 +153,7 @@ def _replayed(recipe: Recipe) -> Callable:
     return replayed
 
 
-def replay(learner: Learner, fixed: Examples) -> Replay:
+def replay_of(learner: Learner, fixed: Examples) -> Replay:
     """Return what a defense releases of the fixed records and one more, noise apart."""
     arrays = jax.tree.map(jnp.asarray, fixed)
     return Partial(_replayed(learner.recipe), learner.floats, learner.side, arrays)
@@ -205,8 +205,9 @@ def play(
     model, splits, releases = attack.threat_model, table.problem.splits, runs.releases
     learner, same_noise = runs.learner, list[float]()
     law = step_law(learner) if base.shown(model, "mechanism") else None
-    again = replay(learner, splits.fixed) if base.shown(model, "replay") else None
-    knowledge = base.grant(model, learner, table, mechanism=law, replay=again)
+    shown = base.shown(model, "replay")
+    replay = replay_of(learner, splits.fixed) if shown else None
+    knowledge = base.grant(model, learner, table, mechanism=law, replay=replay)
     if knowledge.train is not None:
         train = knowledge.train
 

@@ -15,13 +15,7 @@ from audit.mechanisms import shadow_models
 from audit.models import regressor
 from audit.models.side_by_side import side_by_side
 from audit.rng import stream
-from audit.types import (
-    Attack,
-    Knowledge,
-    Observation,
-    Task,
-    ThreatModel,
-)
+from audit.types import Knowledge, Observation, Task
 
 # penalties that are tried, over the mean square of a standardised weight
 PENALTIES = np.logspace(-7, 2, 19)
@@ -36,68 +30,62 @@ class LinearMap(NamedTuple):
     slope: Any  # [C, p, d] image per standardised weight
 
 
-def linear_map(
-    task: Task,
+def fit(
+    key: Array,
+    knowledge: Knowledge,
     *,
     held_out: float = 0.1,
     repeats: int = 1,
     clip_features: float = 10.0,
     least_scale: float = 1e-3,
-) -> Attack:
-    """Return the attack `ridge`, whose guess other attacks start from."""
-    threat_model = ThreatModel(
-        "reconstruction",
-        sees=frozenset({"params"}),
-        knows=frozenset({"fixed", "label", "train"}),
+) -> tuple[LinearMap, dict]:
+    """Return the map, and diagnostics; settings are those of the attack `ridge`."""
+    task, pool = knowledge.task, knowledge.pool
+    source = np.asarray(knowledge.pool_source)
+    releases, rows = shadow_models.releases(
+        stream(key, "shadow"), knowledge, pool, repeats
     )
+    left_out = hold_out(source, held_out)[rows]
+    original = (source == np.arange(len(source)))[rows]
+    labels = np.asarray(pool.y)[rows]
+    images = np.asarray(pool.x, np.float64).reshape(len(source), -1)[rows]
+    scaler = regressor.fit_scaler(
+        releases[~left_out], limit=clip_features, least=least_scale
+    )
+    scaled = regressor.scale(scaler, jnp.asarray(releases))
+    features = np.asarray(scaled, np.float64)
 
-    def fit(key: Array, knowledge: Knowledge) -> tuple[LinearMap, dict]:
-        pool, source = knowledge.pool, np.asarray(knowledge.pool_source)
-        releases, rows = shadow_models.releases(
-            stream(key, "shadow"), knowledge, pool, repeats
-        )
-        left_out = hold_out(source, held_out)[rows]
-        original = (source == np.arange(len(source)))[rows]
-        labels = np.asarray(pool.y)[rows]
-        images = np.asarray(pool.x, np.float64).reshape(len(source), -1)[rows]
-        scaler = regressor.fit_scaler(
-            releases[~left_out], limit=clip_features, least=least_scale
-        )
-        scaled = regressor.scale(scaler, jnp.asarray(releases))
-        features = np.asarray(scaled, np.float64)
+    def of_class(label: int) -> tuple[Any, ...]:
+        mine = labels == label
+        learnt, others = mine & ~left_out, mine & original & left_out
+        line = _Line.through(features[learnt], images[learnt], original[learnt])
+        errors = [
+            line.error(penalty, features[others], images[others], task.domain)
+            for penalty in PENALTIES
+        ]
+        best = int(np.argmin(errors))
+        whole = _Line.through(features[mine], images[mine], original[mine])
+        slope = whole.slope(PENALTIES[best])
+        return whole.centre, whole.mean, slope, float(PENALTIES[best]), errors[best]
 
-        def of_class(label: int) -> tuple[Any, ...]:
-            mine = labels == label
-            learnt, others = mine & ~left_out, mine & original & left_out
-            line = _Line.through(features[learnt], images[learnt], original[learnt])
-            errors = [
-                line.error(penalty, features[others], images[others], task.domain)
-                for penalty in PENALTIES
-            ]
-            best = int(np.argmin(errors))
-            whole = _Line.through(features[mine], images[mine], original[mine])
-            slope = whole.slope(PENALTIES[best])
-            return whole.centre, whole.mean, slope, float(PENALTIES[best]), errors[best]
+    *fits, penalties, errors = zip(
+        *side_by_side(of_class, range(task.classes)), strict=True
+    )
+    centre, means, slope = (jnp.asarray(np.stack(a), jnp.float32) for a in fits)
+    info: dict[str, Any] = {"shadows": len(rows)}
+    info |= {f"penalty_{c}": p for c, p in enumerate(penalties)}
+    info |= {f"held_mse_{c}": e for c, e in enumerate(errors)}
+    return LinearMap(scaler, centre, means, slope), info
 
-        *fits, penalties, errors = zip(
-            *side_by_side(of_class, range(task.classes)), strict=True
-        )
-        centre, means, slope = (jnp.asarray(np.stack(a), jnp.float32) for a in fits)
-        info: dict[str, Any] = {"shadows": len(rows)}
-        info |= {f"penalty_{c}": p for c, p in enumerate(penalties)}
-        info |= {f"held_mse_{c}": e for c, e in enumerate(errors)}
-        return LinearMap(scaler, centre, means, slope), info
 
-    def guess(fitted: LinearMap, key: Array, observation: Observation) -> Array:
-        del key
-        release = ravel_pytree(observation.params)[0]
-        away = regressor.scale(fitted.scaler, release) - fitted.centre
-        # of all classes: to gather one class's map would copy it for each release
-        each = fitted.means + jnp.einsum("cp,cpd->cd", away, fitted.slope)
-        image = jax.nn.one_hot(observation.label, task.classes) @ each
-        return jnp.clip(image, *task.domain).reshape(task.features)
-
-    return Attack(threat_model, fit, guess)
+def guess(task: Task, fitted: LinearMap, observation: Observation) -> Array:
+    """Return the image [*features] of a release."""
+    release = ravel_pytree(observation.params)[0]
+    away = regressor.scale(fitted.scaler, release) - fitted.centre
+    # of all classes: to gather one class's map would copy it for each release
+    each = fitted.means + jnp.einsum("cp,cpd->cd", away, fitted.slope)
+    image = jax.nn.one_hot(observation.label, task.classes) @ each
+    return jnp.clip(image, *task.domain).reshape(task.features)
 
 
 class _Line(NamedTuple):

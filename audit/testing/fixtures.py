@@ -147,8 +147,8 @@ def _records(
     releases = runs.releases
     observation = Observation(params=releases.params, label=targets.y, target=targets.x)
     if "noiseless" in learner.defense.traits:
-        again = reconstruction.replay(learner, world.splits.fixed)
-        knowledge = knowledge._replace(replay=again)
+        replay = reconstruction.replay_of(learner, world.splits.fixed)
+        knowledge = knowledge._replace(replay=replay)
     if reconstruction.has_transcript(learner.defense):
         knowledge = knowledge._replace(mechanism=reconstruction.step_law(learner))
         observation = observation._replace(steps=runs.evidence())

@@ -41,9 +41,9 @@ def errors(fixed=FIXED, pool=POOL, targets=TARGETS, attack=unrolled_inversion, *
         return shadow.sweep("train", learner, key, data, engine=shadow.Engine())
 
     released = train(KEY, TrainingSet(fixed, targets))
-    again = reconstruction.replay(learner, fixed)
+    replay = reconstruction.replay_of(learner, fixed)
     knowledge = Knowledge(
-        TASK, pool, np.arange(len(pool.y)), fixed=fixed, train=train, replay=again
+        TASK, pool, np.arange(len(pool.y)), fixed=fixed, train=train, replay=replay
     )
     made = attack(TASK)
     state, _ = made.fit(KEY, knowledge)
@@ -70,8 +70,8 @@ def test_a_replay_is_the_run():
     learner = shadow.learner(sgd, TASK, ADAM, key=KEY, public=WORLD.public)
     data = TrainingSet(FIXED, TARGETS)
     released = shadow.sweep("train", learner, KEY, data, engine=shadow.Engine())
-    again = jax.vmap(reconstruction.replay(learner, FIXED))(TARGETS)
-    np.testing.assert_allclose(matrix(again), matrix(released.params), atol=1e-6)
+    replayed = jax.vmap(reconstruction.replay_of(learner, FIXED))(TARGETS)
+    np.testing.assert_allclose(matrix(replayed), matrix(released.params), atol=1e-6)
 
 
 @pytest.mark.parametrize(
