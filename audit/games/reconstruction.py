@@ -241,8 +241,10 @@ def play(
     keys = jax.random.split(stream(key, "guess"), len(targets.y))
     # a solver's release has more digits than float32 holds, and attacks need them
     with jax.enable_x64("exact" in learner.defense.traits):
-        large = steps is not None or knowledge.replay is not None
-        guess = _guesser(attack, in_blocks=large)
+        together = None if steps is None else TOGETHER.get(jax.default_backend(), 32)
+        if knowledge.replay is not None:
+            together = 1  # a guess differentiates in all pixels at once, until it fits
+        guess = _guesser(attack, together)
         guesses = np.repeat(np.asarray(guess(state, keys, observation)), alike, 0)
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
     sure = max(same_noise, default=None)
@@ -260,15 +262,17 @@ def play(
 
 
 @functools.lru_cache(maxsize=64)
-def _guesser(attack: Attack, *, in_blocks: bool) -> Callable:
-    """Return the compiled guesses of an attack at many releases, for all defenses."""
-    if in_blocks:
-        return jax.jit(partial(_one_block_at_a_time, attack.guess))
-    return jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
+def _guesser(attack: Attack, together: int | None) -> Callable:
+    """Return the compiled guesses of an attack at many releases, for all defenses.
+
+    So many are made `together`; None = all.
+    """
+    if together is None:
+        return jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
+    return jax.jit(partial(_one_block_at_a_time, attack.guess, together))
 
 
-def _one_block_at_a_time(guess: Callable, state: Any, *each: Any) -> Any:
-    size = TOGETHER.get(jax.default_backend(), 32)
+def _one_block_at_a_time(guess: Callable, size: int, state: Any, *each: Any) -> Any:
     return jax.lax.map(lambda at: guess(state, *at), each, batch_size=size)
 
 
