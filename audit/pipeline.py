@@ -89,7 +89,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
                 budget.check(
                     workload(learner.label, learner.defense, public.params, *played)
                 )
-        check_plays(attacks, game, learners)
+        check_plays(attacks, game, [each.defense for each in learners], problem.task)
         floor, floor_guess = _floor(key, game, learners[0], table, attacks)
         table = table._replace(floor=floor)
 
@@ -320,7 +320,7 @@ def shadow_runs(entry: Entry, attack: Attack, splits: Splits) -> int:
 
 
 def check_plays(
-    attacks: list[tuple[Entry, Attack]], game: Game, learners: list[Learner]
+    attacks: list[tuple[Entry, Attack]], game: Game, defenses: list[Defense], task: Task
 ) -> None:
     """Refuse an attack that could play against no defense, with those that could.
 
@@ -334,7 +334,7 @@ def check_plays(
 
     def reason(attack: Attack) -> str | None:
         model = attack.threat_model
-        reasons = [base.mismatch(model, each.defense, game) for each in learners]
+        reasons = [base.mismatch(model, each, game) for each in defenses]
         return None if None in reasons else reasons[0]
 
     reasons = {}
@@ -344,12 +344,10 @@ def check_plays(
         except ValueError as error:
             raise UserError(f"attack {entry.label!r}: {error}") from None
     for entry, attack in attacks:
-        missing = [
-            attack.threat_model.assumes - each.defense.traits for each in learners
-        ]
+        missing = [attack.threat_model.assumes - each.traits for each in defenses]
         beside = all(missing) and None in reasons.values()
         if (why := reasons[entry.label]) is not None and not beside:
-            _refuse(entry, why, reason, learners[0].task)
+            _refuse(entry, why, reason, task)
 
 
 def _refuse(entry: Entry, why: str, reason: Callable, task: Task) -> NoReturn:

@@ -39,7 +39,7 @@ from audit.engine.cores import Cores
 from audit.engine.program import threads
 from audit.engine.shadow import Engine
 from audit.errors import UserError
-from audit.games.base import Table, take
+from audit.games.base import Table, mismatch, take
 from audit.games.guarantees import calibrated
 from audit.mechanisms import batch, gradient, shadow_models
 from audit.mechanisms.query import Side
@@ -64,7 +64,7 @@ AGAIN = 0.5  # of that where the scenario has run before
 EACH = 1.0  # seconds, of a defense whose programs are compiled
 TRIAL = 0.4  # seconds of an attack beside its operations
 FITTED = 3.0  # the same if it learns from shadow models or from every step
-EARLY = 0.5  # of the epochs an attack network may take, those it takes before it stops
+EARLY = 0.5  # of the epochs or rounds an attack may take, those before it stops
 SEARCH = 3.0  # gradients per step of a search whose objective holds a gradient
 WEIGHT = 1e-9  # seconds per weight of such a step, which reads the update of its image
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
@@ -87,6 +87,14 @@ COPIES = 3  # of a tile's arrays, and of releases that are held
 CARD = 1e6  # bytes, with its page and figures
 
 
+class Trials(NamedTuple):
+    """What one attack takes, before experience."""
+
+    defenses: int  # that it plays against
+    fixed: float  # seconds against one of them, of what does not grow
+    operations: float  # the same of what does, on the average
+
+
 class Forecast(NamedTuple):
     """What a run will take."""
 
@@ -95,7 +103,7 @@ class Forecast(NamedTuple):
     gflops: float  # of a matrix product, measured now
     model_seconds: float  # of all but attacks and shadow models, before experience
     model_memory: float  # bytes at the peak, before experience
-    sizes: dict[str, tuple[float, float]]  # attack -> seconds, operations: `trials`
+    sizes: dict[str, Trials]  # attack -> what it takes
     disk: float  # bytes of the store and the card
     time_factor: float = 1.0  # by experience
     memory_factor: float = 1.0
@@ -150,16 +158,26 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     table = Table(problem, engine, *about)
     works = []
     update_of = dict[str, float]()  # program -> seconds
-    updates = list[float]()  # of each defense
+    updates, defenses = list[float](), list[Defense]()
     for entry in scenario.defenses:
         entry = calibrated(entry, task, n, spec.delta)
         defense, label = _built(entry, task), entry.label
+        defenses.append(defense)
         works.append(pipeline.workload(label, defense, params, table, game, attacks))
         program = _compiled_in(entry)
         if program not in update_of:
             optimizer = entry.settings.get("optimizer", "sgd")
             update_of[program] = update_seconds(defense.mechanism, optimizer, params)
         updates.append(update_of[program])
+    pipeline.check_plays(attacks, game, defenses, task)
+    plays = [
+        [
+            w
+            for w, d in zip(works, defenses, strict=True)
+            if mismatch(model, d, game) is None
+        ]
+        for model in (attack.threat_model for _, attack in attacks)
+    ]
     each = gradient_operations(task, params, splits.fixed)
     read = reading(spec.fisher, n)
     gflops = matmul_rate(1024, 1024, 1024, times=5)
@@ -198,7 +216,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         START + EACH * len(works) + compiling + computing,
         _memory(works, arrays, len(large), scenario.lanes.memory_gib),
         trials(
-            attacks, splits, works, each / pace * rate, search * rate, visit, spec.runs
+            attacks, plays, splits, each / pace * rate, search * rate, visit, spec.runs
         ),
         CARD + sum(_disk(work, width) for work in works),
     )
@@ -287,40 +305,44 @@ def update_seconds(mechanism: Any, optimizer: Optimizer, params: Any) -> float:
 
 def trials(
     attacks: list[tuple[Entry, Attack]],
+    plays: list[list[budget.Workload]],
     splits: Splits,
-    works: list[budget.Workload],
     each: float,
     search: float,
     visit: float,
     runs: int = 1,
-) -> dict[str, tuple[float, float]]:
-    """Return label -> what does not grow, in seconds, and operations of an attack.
+) -> dict[str, Trials]:
+    """Return label -> what an attack takes.
 
-    The operations are those against one defense, averaged: shadow models, for the first
-    attack that asks for so many; the network that is trained on them, at six per
-    weight and example; and steps of searches, from every restart, for every target of
-    every run. `each` are those of a network that take as long as one record's gradient,
-    `search` as long as a step of a search; `visit` is in gradients, see `_gradients`.
+    The operations are shadow models, for the first attack that asks for so many; the
+    network that is trained on them, at six per weight and example; steps of searches,
+    from every restart, for every target of every run; and derivatives of a run that
+    nothing random enters, for every target. `plays` are the defenses that each attack
+    plays against. `each` are the operations of a network that take as long as one
+    record's gradient, `search` as long as a step of a search; `visit` is in gradients,
+    see `_gradients`.
     """
-    result: dict[str, tuple[float, float]] = {}
+    result: dict[str, Trials] = {}
     trained = set[int]()
     images, *features = np.shape(splits.pool.x)
-    outputs = int(np.prod(features))
-    searches = search * runs * len(splits.targets.y)
-    for entry, attack in attacks:
+    outputs, targets = int(np.prod(features)), len(splits.targets.y)
+    for (entry, attack), works in zip(attacks, plays, strict=True):
         shadows, epochs = pipeline.shadow_runs(entry, attack, splits), 0
-        given = entry.settings
+        given, unrolls = entry.settings, "replay" in attack.threat_model.knows
         steps = given.get("steps", 0) * given.get("restarts", 1)
-        total = steps * searches * len(works)
+        total = steps * search * runs * targets * len(works)
         for work in works:
             if shadows not in trained:
                 total += shadows * _gradients(work, visit) * each
             epochs = EARLY * given.get("epochs", 0)
             weights = given.get("width", 0) * (work.parameters + outputs)
             total += 6 * weights * epochs * shadow_models.held(shadows, images)
+            if unrolls:
+                rounds = EARLY * given.get("rounds", 1) * targets
+                total += rounds * outputs * _gradients(work, visit) * each
         trained.add(shadows)
-        fixed = FITTED if _learns(entry, attack, splits) else TRIAL
-        result[entry.label] = fixed, total / max(len(works), 1)
+        fixed = FITTED if unrolls or _learns(entry, attack, splits) else TRIAL
+        result[entry.label] = Trials(len(works), fixed, total / max(len(works), 1))
     return result
 
 
@@ -427,12 +449,12 @@ def _with_experience(
     like = nearer[f"{name} on {scenario.data}"]
     seconds = (
         # where no operations are counted, other data say nothing about these
-        _trial(fixed, size, history if size else like, attack, plain.gflops)
-        for attack, (fixed, size) in plain.sizes.items()
+        size.defenses
+        * _trial(size, history if size.operations else like, attack, plain.gflops)
+        for attack, size in plain.sizes.items()
     )
     plain = plain._replace(
-        trials=len(plain.works) * sum(seconds),
-        new=tuple(sorted(set(plain.sizes) - timed)),
+        trials=sum(seconds), new=tuple(sorted(set(plain.sizes) - timed))
     )
     if not runs:
         return plain
@@ -443,18 +465,17 @@ def _with_experience(
     )
 
 
-def _trial(
-    fixed: float, size: float, history: Sequence[Took], name: str, gflops: float
-) -> float:
-    """Return seconds of one attack, from the run that is nearest in operations."""
+def _trial(size: Trials, history: Sequence[Took], name: str, gflops: float) -> float:
+    """Return seconds of one trial, from the run that is nearest in operations."""
     history = [took for took in history if name in took.trials]
     if not history:
-        return fixed + size / (SHARE * gflops * 1e9)
-    distance = lambda took: abs(np.log((1 + took.trials[name][0]) / (1 + size)))  # noqa: E731
+        return size.fixed + size.operations / (SHARE * gflops * 1e9)
+    ours = 1 + size.operations
+    distance = lambda took: abs(np.log((1 + took.trials[name][0]) / ours))  # noqa: E731
     nearest = min(reversed(history), key=distance)
     before, seconds = nearest.trials[name]
-    grows = size / before if before else 1.0
-    fixed = min(fixed, seconds)
+    grows = size.operations / before if before else 1.0
+    fixed = min(size.fixed, seconds)
     return (fixed + (seconds - fixed) * grows) * nearest.gflops / gflops
 
 
@@ -499,7 +520,7 @@ def took(plan: Forecast, scenario: Scenario, card: Scorecard, peak: float) -> To
         max(card.provenance.seconds - total, 1e-3),
         plan.model_memory,
         peak,
-        {k: [plan.sizes[k][1], statistics.mean(s)] for k, s in trials.items()},
+        {k: [plan.sizes[k].operations, statistics.mean(s)] for k, s in trials.items()},
     )
 
 

@@ -244,22 +244,23 @@ def test_defenses_that_differ_in_floats_share_their_programs():
 def test_an_attack_takes_what_it_took_by_its_size(plan, size, gflops, seconds):
     """22 s at size 10, of which 2 s do not grow."""
     before = took(plan, gflops=1.0, trials={"a": [10, 22.0]})
-    got = forecast._trial(2.0, size, [before], "a", gflops)
+    now = forecast.Trials(1, 2.0, size)
+    got = forecast._trial(now, [before], "a", gflops)
     assert got == pytest.approx(seconds)
 
 
 def test_an_attack_without_counted_operations_takes_what_it_took_on_these_data(plan):
     """How it grows with the data is not known: it may have run on ten times as many."""
-    scenario, sizes = composed(*WORDS)[0], {"class_mean": (2.0, 0.0)}
+    scenario, sizes = composed(*WORDS)[0], {"class_mean": forecast.Trials(3, 2.0, 0.0)}
     plan = plan._replace(sizes=sizes)
     for data, seconds in (("digits", 70.0), ("mnist", 2.0)):
         line = took(plan, data=data, trials={"class_mean": [0.0, 70.0]})
         corrected = forecast._with_experience(plan, scenario, [line])
-        assert corrected.trials == pytest.approx(len(plan.works) * seconds)
+        assert corrected.trials == pytest.approx(3 * seconds)
 
 
 def test_an_attack_that_never_ran_takes_its_operations():
-    got = forecast._trial(3.0, 5e9, [], "a", 10.0)
+    got = forecast._trial(forecast.Trials(1, 3.0, 5e9), [], "a", 10.0)
     assert got == pytest.approx(3 + 5 / (forecast.SHARE * 10))
 
 
@@ -280,13 +281,13 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
     (work,), (more,) = few.works, many.works
     each = few.operations[0] / forecast._operations(work, 1.0, 0.0)
     run = work.steps * work.records * each
-    assert few.sizes["class_mean"] == (forecast.TRIAL, 0)
-    assert few.sizes["reconstructor"][0] == forecast.FITTED
+    assert few.sizes["class_mean"] == (1, forecast.TRIAL, 0)
+    assert few.sizes["reconstructor"].fixed == forecast.FITTED
     pool = more.held["shadow"] // 1000
     for plan, repeats in ((few, 1), (many, 1000)):
         trained = {1: pool, 1000: shadow_models.SHARD}[repeats]
         want = pool * repeats * run + network * trained
-        assert plan.sizes["reconstructor"][1] == pytest.approx(want)
+        assert plan.sizes["reconstructor"].operations == pytest.approx(want)
 
 
 def test_a_search_takes_its_steps_from_every_restart_on_one_core(monkeypatch):
@@ -300,9 +301,39 @@ def test_a_search_takes_its_steps_from_every_restart_on_one_core(monkeypatch):
     weights = 64 * 32 + 32 + 32 * 10 + 10
     each = plan.operations[0] / forecast._operations(plan.works[0], 1.0, 0.0)
     step = forecast.SEARCH * each / 1e9 + forecast.WEIGHT * weights
-    seconds = plan.sizes["iga"][1] / (forecast.SHARE * plan.gflops * 1e9)
+    seconds = plan.sizes["iga"].operations / (forecast.SHARE * plan.gflops * 1e9)
     targets = 16
     assert seconds == pytest.approx(10 * 3 * 2 * targets * step / 5)
+
+
+def test_an_attack_costs_nothing_where_it_is_skipped(monkeypatch):
+    """Runs that nothing random enters are those of `sgd` alone."""
+    words = (
+        "scenario=binary_mnist", "data=digits", "defenses=[sgd,dpsgd,prune]",
+        "attacks=[class_mean,unrolled_inversion]",
+    )  # fmt: skip
+    monkeypatch.setattr(forecast, "matmul_rate", lambda *_, times: 100.0)
+    pace = forecast.SHARE * 100e9
+    monkeypatch.setattr(forecast, "gradient_pace", lambda *given: pace)
+    plan = forecast.forecast(composed(*words)[0])
+    assert plan.sizes["class_mean"].defenses == 3
+    solved = plan.sizes["unrolled_inversion"]
+    assert (solved.defenses, solved.fixed) == (1, forecast.FITTED)
+    work = plan.works[0]
+    each = plan.operations[0] / forecast._operations(work, 1.0, 0.0)
+    run = work.steps * work.records * each
+    rounds, targets, pixels = (
+        forecast.EARLY * 12,
+        composed(*words)[0].splits.targets,
+        64,
+    )
+    assert solved.operations == pytest.approx(rounds * targets * pixels * run)
+
+
+def test_a_plan_refuses_an_attack_that_could_play_against_nothing():
+    words = "scenario=binary_mnist", "data=digits", "defenses=[dpsgd]"
+    with pytest.raises(UserError, match=r"unrolled_inversion.*not noiseless"):
+        forecast.forecast(composed(*words, "attacks=[unrolled_inversion]")[0])
 
 
 def test_every_attack_that_learns_adds_to_the_memory():
@@ -311,15 +342,15 @@ def test_every_attack_that_learns_adds_to_the_memory():
         forecast.forecast(composed(*words, f"attacks=[{','.join(names)}]")[0])
         for names in (["class_mean"], ["class_mean", "transcript_bayes"])
     ]
-    assert plans[1].sizes["class_mean"][0] == forecast.TRIAL
-    assert plans[1].sizes["transcript_bayes"][0] == forecast.FITTED
+    assert plans[1].sizes["class_mean"].fixed == forecast.TRIAL
+    assert plans[1].sizes["transcript_bayes"].fixed == forecast.FITTED
     added = plans[1].memory - plans[0].memory
     assert added == pytest.approx(forecast.LARGE)
 
 
 def test_a_search_counts_its_steps_from_every_restart():
     words = (
-        "scenario=dirdp_mnist5k", "data=digits", "defenses=[sgd]",
+        "scenario=dirdp_mnist5k", "data=digits", "defenses=[dpsgd]",
         "attacks=[class_mean,iga,map]",
     )  # fmt: skip
     once, often = (
@@ -328,10 +359,12 @@ def test_a_search_counts_its_steps_from_every_restart():
         ).sizes
         for n in (1, 6)
     )
-    assert once["class_mean"][1] == 0
+    assert once["class_mean"].operations == 0
     # each plan measures the pace anew: ratios within one plan are exact
-    assert once["iga"][1] / once["map"][1] == pytest.approx(30 / 200)
-    assert often["iga"][1] / often["map"][1] == pytest.approx(6 * 30 / 200)
+    assert once["iga"].operations / once["map"].operations == pytest.approx(30 / 200)
+    assert often["iga"].operations / often["map"].operations == pytest.approx(
+        6 * 30 / 200
+    )
 
 
 def test_lines_that_cannot_be_read_do_not_count(plan, tmp_path):
