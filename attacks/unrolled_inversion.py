@@ -34,16 +34,22 @@ SWITCH = 1e3  # slope of a switch, over the root mean square of all weights
 LEAST = 1e-5  # variance of the prior along any direction: no image is certain
 
 
+class Pixels(NamedTuple):
+    """What the attacker knows of the images of a class; in a `Solver`, of every one."""
+
+    mean: Any  # [d] m, of the pool's images
+    axes: Any  # [K, d] V', K the pixels that are solved for
+    score: Any  # [d, K] what gives s of x - m
+    black: Any  # [p] what training on a black image releases
+    switches: Any  # [p, d] which pixels a weight is the switch of
+
+
 class Solver(NamedTuple):
-    """What the attacker knows; the prior has a leading axis C for all classes."""
+    """What the attacker knows."""
 
     replay: Replay
     start: LinearMap
-    mean: Any  # [C, d] m, of the pool's images
-    axes: Any  # [C, K, d] V', K the pixels that are solved for
-    score: Any  # [C, d, K] what gives s of x - m
-    black: Any  # [C, p] what training on a black image releases
-    switches: Any  # [C, p, d] which pixels a weight is the switch of
+    pixels: Pixels  # each array with a leading axis of classes
 
 
 def unrolled_inversion(
@@ -101,12 +107,13 @@ def unrolled_inversion(
             jnp.asarray(np.stack(a), jnp.float32) for a in zip(*each, strict=True)
         )
         info = info | {"pixels": int(free.sum())}
-        return Solver(knowledge.replay, start, mean, axes, score, black, switches), info
+        pixels = Pixels(mean, axes, score, black, switches)
+        return Solver(knowledge.replay, start, pixels), info
 
     def guess(fitted: Solver, key: Array, observation: Observation) -> Array:
         del key
         label, release = observation.label, ravel_pytree(observation.params)[0]
-        mean, axes, score, black, switches = (a[label] for a in fitted[2:])
+        mean, axes, score, black, switches = (a[label] for a in fitted.pixels)
         rounding = jnp.finfo(release.dtype).eps * jnp.sqrt((release**2).mean())
         dark = (jnp.abs(release - black) <= rounding) @ switches > 0
         mean = jnp.where(dark, _black(task), mean)

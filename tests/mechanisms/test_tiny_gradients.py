@@ -34,7 +34,7 @@ def fitted(task):
 
 def contribution(task, params, z):
     """A record's direction in float64, by autodiff."""
-    slope = flat(jax.grad(task.loss)(params, z))
+    slope = flat(jax.jit(jax.grad(task.loss))(params, z))
     return slope / np.linalg.norm(slope)
 
 
@@ -42,17 +42,23 @@ def contribution(task, params, z):
 def test_contributions_have_the_directions_of_float64(name):
     task = TASKS[name]
     query = gradient(task, NORMALISE)
-    for params, z in fitted(task):
+
+    @jax.jit
+    def ours(params, z):
         side, one = Side(params), jax.tree.map(lambda a: a[None], z)
-        with jax.enable_x64(True):
-            want = contribution(task, double(params), double(z))
         span = query.closed_forms.span(params, side, one)
         total = query.closed_forms.total(params, side, one, None)
-        for ours in (query.fn(params, side, z), total, span.combine(jnp.ones(1))):
-            np.testing.assert_allclose(flat(ours), want, atol=1e-6)
         inner, square = query.closed_forms.score(params, side, one, total)
-        for length in (span.gram[0, 0], span.inner(total)[0], inner[0], square[0]):
-            assert float(length) == pytest.approx(1, rel=1e-5)
+        directions = query.fn(params, side, z), total, span.combine(jnp.ones(1))
+        return directions, (span.gram[0, 0], span.inner(total)[0], inner[0], square[0])
+
+    for params, z in fitted(task):
+        with jax.enable_x64(True):
+            want = contribution(task, double(params), double(z))
+        directions, lengths = ours(params, z)
+        for direction in directions:
+            np.testing.assert_allclose(flat(direction), want, atol=1e-6)
+        np.testing.assert_allclose(lengths, 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -60,18 +66,20 @@ def test_a_search_sees_the_cosines_of_float64(name):
     """And the way along which they rise; of a zero gradient there is none."""
     task = TASKS[name]
     cosine = gradient_search.cosine(task)
+    update = gradient_search.direction_of(task.init(jax.random.key(2)))
+
+    @jax.jit
+    @jax.value_and_grad
+    def along(x, y, params):
+        return cosine(params, Examples(x, y), update)
+
     for params, z in fitted(task):
-        update = gradient_search.direction_of(task.init(jax.random.key(2)))
-
-        def along(x, y=z.y, params=params, update=update):
-            return cosine(params, Examples(x, y), update)
-
         with jax.enable_x64(True):
-            want = jax.value_and_grad(along)(double(z.x), params=double(params))
-        for one, other in zip(jax.value_and_grad(along)(z.x), want, strict=True):
+            want = along(double(z.x), z.y, double(params))
+        for one, other in zip(along(z.x, z.y, params), want, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
     head = params["head"] | {"bias": jnp.array([1e3, 0.0, 0.0])}
-    value, slope = jax.value_and_grad(along)(z.x, params=params | {"head": head})
+    value, slope = along(z.x, z.y, params | {"head": head})
     np.testing.assert_array_equal([value, *jnp.ravel(slope)], 0)
 
 
