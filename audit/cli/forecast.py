@@ -170,12 +170,9 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
             update_of[program] = update_seconds(defense.mechanism, optimizer, params)
         updates.append(update_of[program])
     pipeline.check_plays(attacks, game, defenses, task)
+    built = list(zip(works, defenses, strict=True))
     plays = [
-        [
-            w
-            for w, d in zip(works, defenses, strict=True)
-            if mismatch(model, d, game) is None
-        ]
+        [work for work, defense in built if mismatch(model, defense, game) is None]
         for model in (attack.threat_model for _, attack in attacks)
     ]
     each = gradient_operations(task, params, splits.fixed)
