@@ -53,6 +53,7 @@ SLOW_ATTACKS = {
     "gradient_inversion": {"steps": 3},
     "ideal_imputation": {"oracle": True},
     "matched_filter": {"components": 4, "repeats": 1},
+    "maximum_likelihood": {"leaves_domain": True},
     "nearest_neighbour": {"oracle": True},
     "ridge": {},
     "unrolled_inversion": {},
