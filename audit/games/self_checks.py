@@ -143,21 +143,27 @@ def between(gaps: np.ndarray) -> float | None:
         return None
     cosine = (first * second).sum(1) / norms
     t = cosine.mean() / max(cosine.std(ddof=1), 1e-9) * math.sqrt(len(cosine))
-    chance = max(special.stdtr(len(cosine) - 1, -t), 0.5 ** len(cosine))
-    return float(max(0.0, -special.ndtri(chance)))
+    return _deviations(max(special.stdtr(len(cosine) - 1, -t), 0.5 ** len(cosine)))
+
+
+def _deviations(chance: float) -> float:
+    """Return how many standard errors of a normal are exceeded with that chance."""
+    return float(max(0.0, -special.ndtri(max(chance, np.finfo(float).tiny))))
 
 
 def correlation(draws: np.ndarray) -> float | None:
-    """Return the largest correlation between draws [m, D], in its standard errors.
+    """Return how surely two of the draws [m, D] share noise, as `between` does.
 
-    The draws are isotropic, as the accounting has it: the standard error is 1 / sqrt D.
+    The draws are isotropic, as the accounting has it: with c the cosine of two of them,
+    c sqrt((D - 1) / (1 - c^2)) follows Student's law of D - 1 degrees of freedom.
     """
     if len(draws) < 2 or draws.shape[1] < LEAST:
         return None
     draws = draws[:CORRELATED]
     unit = draws / np.maximum(np.linalg.norm(draws, axis=1, keepdims=True), 1e-30)
-    between = np.abs(np.triu(unit @ unit.T, 1)).max()
-    return float(between * math.sqrt(draws.shape[1]))
+    cosine, freedom = np.abs(np.triu(unit @ unit.T, 1)).max(), draws.shape[1] - 1
+    t = cosine * math.sqrt(freedom / max(1 - cosine**2, 1e-12))
+    return _deviations(special.stdtr(freedom, -t))
 
 
 # Steps --------------------------------------------------------------------------------
@@ -211,11 +217,12 @@ def _steps(
 ) -> tuple[np.ndarray, float]:
     """Return draws of noise [m, D], and the longest contribution over its bound.
 
-    In the first lane every slot is empty. The other draws have a record in every slot
-    and are spread over the steps of the run; a step that learns from public data is
-    taken once. In the last lanes one record takes part, under the key of the first: the
-    difference is the record's contribution. The norm of the query's `fn` is measured
-    too, for that is what a target adds.
+    In the first lane every slot is empty. The second is another step, if there is one,
+    under the key of the first: steps that share noise show there. All draws but the
+    first have a record in every slot, and they are spread over the steps of the run; a
+    step that learns from public data is taken once. In the last lanes one record takes
+    part, under the key of the first: the difference is the record's contribution. The
+    norm of the query's `fn` is measured too, for that is what a target adds.
     """
     sampler = mechanism.sampler
     size = sum(a.size for a in jax.tree.leaves(learner.side.params))
@@ -231,10 +238,11 @@ def _steps(
         far=np.zeros(total, np.float32),
         rows=np.full((total, slots), -1, np.int32),
     )
-    lanes.draw[:draws] = np.arange(draws)
+    lanes.draw[2:noisy] = np.arange(1, draws)
     if mechanism.refresh is None:
-        lanes.t[1:draws] = np.linspace(0, mechanism.steps - 1, draws)[1:]
-    lanes.t[draws] = mechanism.steps - 1  # another step, under the key of the first
+        lanes.t[2:noisy] = np.linspace(0, mechanism.steps - 1, draws)[1:]
+    lanes.t[1] = mechanism.steps - 1
+    lanes.draw[1] = 0 if mechanism.steps > 1 else draws
     lanes.rows[1:noisy] = np.arange(slots) % m
     lanes.far[noisy + m :] = 1
     lanes.rows[noisy:, 0] = np.tile(np.arange(m), 2)

@@ -17,6 +17,7 @@ from audit.mechanisms.sampler import SAMPLERS
 from audit.models import networks
 from audit.scorecard import flags
 from audit.types import Examples, Refresh, Release, Splits
+from tests import faulty
 from tests.conftest import records
 from tests.games import worlds
 
@@ -52,6 +53,21 @@ def test_a_sound_defense_measures_as_it_accounts(sampling):
     assert flags.of_runs(flags.Ran(measured)) == []
     off = measured._replace(noise=1 - 1.1 * flags.SLACK)
     assert [f.name for f in flags.of_runs(flags.Ran(off))] == ["wrong-noise"]
+
+
+@pytest.mark.parametrize("features", [SHAPE, (20, 15, 1)], ids=["few", "many"])
+def test_noise_shared_between_steps_is_told_from_a_run_of_one_step(features):
+    """Of few parameters there are more draws than are compared with each other."""
+    task, fixed = networks.binary_linear(features, 2), records(60, features, 2)
+
+    def shared(defense, **settings):
+        runs = Runs(
+            worlds.learner(task, defense, **settings), Release(np.zeros((1, 3))), None
+        )
+        return self_checks.measure(KEY, runs, fixed, 60).shared
+
+    assert shared(faulty.same_noise_every_step) > 2 * flags.SHARED
+    assert shared("dpsgd", **SETTINGS | {"steps": 1}) < 5
 
 
 def test_batches_tell_their_law_but_not_in_a_few_steps():
