@@ -24,7 +24,7 @@ DEFENSES = {  # every way of drawing a batch, of noise, and of what goes with a 
     "dirdp_sgd": (NETWORK, {"sampling": "shuffled", "batch_size": 6}),
     "prune": (LINEAR, {"optimizer": "adam"}),
     "public_mean": (LINEAR, {}),
-    "fim": (LINEAR, {}),
+    "fim": (LINEAR, {"epochs": 6, "epochs_decay": 2, "least_epochs": 2}),
 }  # fmt: skip
 
 
