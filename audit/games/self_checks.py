@@ -248,12 +248,15 @@ def _steps(
     lanes.rows[noisy:, 0] = np.tile(np.arange(m), 2)
     program, together = _program(learner.recipe), min(max(1, ALIVE // size), total)
     run = functools.partial(program, learner.floats, learner.side, probes, key)
-    parts = [jax.device_get(run(take(lanes, r))) for r in blocks(total, together)]
-    sums, noise, norms = (
-        np.concatenate(a)[:total].astype(float) for a in zip(*parts, strict=True)
-    )
-    noise, added = noise[:noisy], sums[noisy:] - sums[0]
-    longest = max(np.linalg.norm(added, axis=1).max(), np.max(norms[noisy:]))
+    drawn, empty, longest = [], None, 0.0
+    for rows in blocks(total, together):  # sums of large models are not kept
+        sums, added, norms = jax.device_get(run(take(lanes, rows)))
+        empty = sums[0].astype(float) if empty is None else empty
+        alone = rows >= noisy
+        moved = np.linalg.norm(sums[alone] - empty, axis=1)
+        longest = max([longest, *moved, *norms[alone]])
+        drawn.append(added[~alone])
+    noise = np.concatenate(drawn).astype(float)
     sizes = np.abs(noise).max(0)
     noised = sizes > ROUNDING * sizes.max()  # the others are frozen, or rounding alone
     return noise[:, noised], float(longest / float(mechanism.query.norm_bound))
