@@ -250,16 +250,16 @@ def _steps(
     run = functools.partial(program, learner.floats, learner.side, probes, key)
     drawn, empty, longest = [], None, 0.0
     for rows in blocks(total, together):  # sums of large models are not kept
-        sums, added, norms = jax.device_get(run(take(lanes, rows)))
+        sums, noise, norms = jax.device_get(run(take(lanes, rows)))
         empty = sums[0].astype(float) if empty is None else empty
         alone = rows >= noisy
-        moved = np.linalg.norm(sums[alone] - empty, axis=1)
-        longest = max([longest, *moved, *norms[alone]])
-        drawn.append(added[~alone])
-    noise = np.concatenate(drawn).astype(float)
-    sizes = np.abs(noise).max(0)
+        added = np.linalg.norm(sums[alone] - empty, axis=1)
+        longest = max([longest, *added, *norms[alone]])
+        drawn.append(noise[~alone])
+    every = np.concatenate(drawn).astype(float)
+    sizes = np.abs(every).max(0)
     noised = sizes > ROUNDING * sizes.max()  # the others are frozen, or rounding alone
-    return noise[:, noised], float(longest / float(mechanism.query.norm_bound))
+    return every[:, noised], float(longest / float(mechanism.query.norm_bound))
 
 
 def _probes(records: Examples, task: Any) -> Examples:

@@ -30,12 +30,12 @@ SETTINGS = {
 FIXED = records(60, SHAPE, 2)
 
 
-def measure(defense="dpsgd", task=TASK, **changed):
+def measure(defense="dpsgd", task=TASK, fixed=FIXED, **changed):
     settings = SETTINGS | changed if defense == "dpsgd" else changed
     runs = Runs(
         worlds.learner(task, defense, **settings), Release(np.zeros((1, 3))), None
     )
-    return self_checks.measure(KEY, runs, FIXED, 60)
+    return self_checks.measure(KEY, runs, fixed, 60)
 
 
 @pytest.mark.parametrize("sampling", ["full", "uniform", "poisson", "shuffled"])
@@ -59,15 +59,9 @@ def test_a_sound_defense_measures_as_it_accounts(sampling):
 def test_noise_shared_between_steps_is_told_from_a_run_of_one_step(features):
     """Of few parameters there are more draws than are compared with each other."""
     task, fixed = networks.binary_linear(features, 2), records(60, features, 2)
-
-    def shared(defense, **settings):
-        runs = Runs(
-            worlds.learner(task, defense, **settings), Release(np.zeros((1, 3))), None
-        )
-        return self_checks.measure(KEY, runs, fixed, 60).shared
-
-    assert shared(faulty.same_noise_every_step) > 2 * flags.SHARED
-    assert shared("dpsgd", **SETTINGS | {"steps": 1}) < 5
+    wrong = measure(faulty.same_noise_every_step, task, fixed)
+    assert wrong.shared > 2 * flags.SHARED
+    assert measure(task=task, fixed=fixed, steps=1).shared < 5
 
 
 def test_batches_tell_their_law_but_not_in_a_few_steps():

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from scipy import special
 
 from audit.accounting import gaps
 from audit.report import terminal
@@ -34,6 +33,6 @@ def test_attack_and_bound_meet():
 
 
 def standard_error(bound, errors):
-    """Return that of the mean of so many errors around the risk; see `gaps.needed`."""
-    quantiles = special.ndtri(gaps.POWER) - special.ndtri(gaps.LEVEL)
-    return bound.mean / 2 / quantiles * math.sqrt(bound.needed / errors)
+    """Return that of the mean of so many errors around the risk."""
+    variance = bound.needed / gaps.needed(bound.mean, 1.0)  # they are proportional
+    return math.sqrt(variance / errors)
