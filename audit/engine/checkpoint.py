@@ -6,6 +6,7 @@ steps it has taken. The new one is whole before the old one goes.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -69,6 +70,43 @@ class Checkpoints(NamedTuple):
     def _remove(self, run: str, steps: list[int]) -> None:
         for step in steps:
             stores.remove(self.store, self.key, NAME.format(run, step))
+
+
+class SideBySide:
+    """Runs in parts of which each core computes one; a context that they end with.
+
+    Their steps are counted together. What ends one of them, or the context, ends every
+    other after the part that it is in, with its state saved.
+
+    Args:
+      report: called with the steps that all of them have taken, and with how many there
+        are; one call at a time.
+      steps: of all runs.
+    """
+
+    def __init__(self, report: Callable[[int, int], None], steps: int) -> None:
+        self.report, self.steps = report, steps
+        self.taken: dict[tuple[str, ...], int] = {}
+        self.error: BaseException | None = None
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> SideBySide:
+        return self
+
+    def __exit__(self, _: Any, error: BaseException | None, *__: Any) -> None:
+        self.error = self.error or error
+
+    def count(self, runs: tuple[str, ...], steps: int) -> None:
+        """Report that these runs have taken so many steps; raise what ended another."""
+        with self.lock:
+            if self.error is not None:
+                raise self.error
+            self.taken[runs] = steps
+            try:
+                self.report(sum(self.taken.values()), self.steps)
+            except BaseException as error:
+                self.error = error
+                raise
 
 
 def run_in_parts(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ import numpy as np
 
 from audit.engine import store as stores
 from audit.engine.ahead import Ahead
-from audit.engine.checkpoint import Checkpoints, run_in_parts
+from audit.engine.checkpoint import Checkpoints, SideBySide, run_in_parts
 from audit.engine.cluster import Tiles
 from audit.engine.cores import COPYING, Cores, cores_for
 from audit.engine.precision import double
@@ -250,7 +251,8 @@ class _Sweep(NamedTuple):
         devices = min(len(jax.devices()), len(tiles))
         groups = [tiles[i : i + devices] for i in range(0, len(tiles), devices)]
         flight, cores = self._in_flight(devices)
-        program = self._by_parts(devices) or self._program(devices)
+        counted = self._counted(len(groups))
+        program = self._by_parts(devices, counted) or self._program(devices)
         shared = jax.device_put(self.shared)  # once, not with every tile
 
         def run(group: list[int]) -> Any:
@@ -258,7 +260,7 @@ class _Sweep(NamedTuple):
             return program(shared, *self._arguments(padded)[1:])
 
         futures: list[Future] = []  # of the first groups
-        with Cores(cores) as pool:
+        with Cores(cores) as pool, counted:
             while groups:
                 try:
                     begun = len(futures)
@@ -283,13 +285,19 @@ class _Sweep(NamedTuple):
         )
         return run if long else None
 
-    def _by_parts(self, devices: int) -> Callable | None:
+    def _counted(self, groups: int) -> SideBySide:
+        """Return what counts the steps of so many groups of runs in parts."""
+        run, label = self._stepwise(), self.what or self.learner.label
+        report = partial(self.engine.report, f"{label}: steps")
+        return SideBySide(report, run.steps * groups if run else 0)
+
+    def _by_parts(self, devices: int, counted: SideBySide) -> Callable | None:
         """Return the program, computed part by part; None = runs are short."""
         run, store = self._stepwise(), self.engine.store
         if run is None:
             return None
         parts = _parts(self.method, self.learner.recipe, devices, self.then)
-        label, every = self.what or self.learner.label, self.engine.lanes.checkpoint
+        every = self.engine.lanes.checkpoint
 
         def program(*arguments: Any) -> Any:
             tiles = arguments[2][:: self.engine.lanes.tile] // self.engine.lanes.tile
@@ -301,7 +309,7 @@ class _Sweep(NamedTuple):
                 run.steps,
                 every,
                 saved,
-                lambda done: self.engine.report(f"{label}: steps", done, run.steps),
+                partial(counted.count, runs),
             )
             return parts.finish(*arguments, state)
 
@@ -317,18 +325,19 @@ class _Sweep(NamedTuple):
     def _in_flight(self, devices: int) -> tuple[int, int]:
         """Return how many groups of tiles fit the budget, by the compiler's count.
 
-        And how many threads call them: 1 for what several devices compute, and for runs
-        in parts, which may be stopped between two.
+        And how many threads call them: 1 for what several devices compute. Runs in
+        parts are in flight while a core computes them, and one at a time on a GPU.
         """
-        if self._stepwise():
+        in_parts, on_cpu = self._stepwise(), jax.default_backend() == "cpu"
+        if in_parts and (devices > 1 or not on_cpu):
             return 1, 1
         budget = self.engine.lanes.memory_gib * 2**30
         compiled = self._analysed(devices)
         flight = int(min(8, max(1, budget // max(_bytes(compiled), 1))))
         if devices > 1:
             return flight, 1
-        on_cpu = jax.default_backend() == "cpu"
-        return flight, min(flight, cores_for(compiled) if on_cpu else COPYING)
+        cores = min(flight, cores_for(compiled) if on_cpu else COPYING)
+        return cores if in_parts else flight, cores
 
     def _analysed(self, devices: int) -> Any:
         """Return the compiled program, for what the compiler says of it."""

@@ -1,11 +1,16 @@
 """Long runs are computed in parts: stopped anywhere, they end in the same bits."""
 
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 
 from audit.accounting.traces import Probing
-from audit.engine import checkpoint, shadow
+from audit.engine import checkpoint, cores, shadow
 from audit.engine import store as stores
 from audit.engine.progress import OutOfTime
 from audit.models import networks
@@ -26,6 +31,11 @@ DEFENSES = {  # every way of drawing a batch, of noise, and of what goes with a 
     "public_mean": (LINEAR, {}),
     "fim": (LINEAR, {"epochs": 6, "epochs_decay": 2, "least_epochs": 2}),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch):
+    monkeypatch.setattr(cores, "threads", lambda: 1)
 
 
 def sweep(defense, method="train", *extra, every=2, report=None, tile=2, **engine):
@@ -65,16 +75,19 @@ def test_accounting_by_probes_goes_on_where_it_was(tmp_path):
 
 
 class Stopped:
-    """Reports of a run, which ends when it has taken so many steps of a tile."""
+    """Reports of a sweep, which ends when its runs have taken so many steps."""
 
-    def __init__(self, after=None, tile=0, error=OutOfTime):
-        self.after, self.tile, self.error, self.seen = after, tile, error, []
+    def __init__(self, after=None, error=OutOfTime):
+        self.after, self.error = after, error
+        self.seen, self.total, self.threads = [], None, set()
 
     def __call__(self, what, done, total):
         if not what.endswith(": steps"):
             return
         self.seen.append(done)
-        if done == self.after and self.seen.count(STEPS) == self.tile:
+        self.total = total
+        self.threads.add(threading.current_thread())
+        if self.after is not None and done >= self.after:
             raise self.error
 
 
@@ -82,13 +95,57 @@ class Stopped:
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, error):
     store = stores.open_store(tmp_path)
     with pytest.raises(error):
-        sweep("dpsgd", store=store, report=Stopped(4, 1, error))
+        sweep("dpsgd", store=store, report=Stopped(STEPS + 4, error))
     assert [p.stem for p in tmp_path.rglob("*-step-*.npz")] == ["tile-00001-step-4"]
     again = Stopped()
     got = sweep("dpsgd", store=store, report=again)
-    assert again.seen == [4, 6, 7, 0, 2, 4, 6, 7]  # the second tile, and the third
+    assert again.seen == [4, 6, 7, 7, 9, 11, 13, 14]  # the second tile, and the third
+    assert again.total == 2 * STEPS
     np.testing.assert_array_equal(got, sweep("dpsgd"))
     assert not list(tmp_path.rglob("*-step-*"))  # what is finished needs no state
+
+
+@pytest.mark.parametrize("error", [OutOfTime, KeyboardInterrupt, MemoryError])
+def test_what_ends_one_of_two_runs_side_by_side_ends_both(tmp_path, monkeypatch, error):
+    expected = sweep("dpsgd")
+    monkeypatch.setattr(cores, "threads", lambda: 2)
+    store, first, again = stores.open_store(tmp_path), Stopped(2, error), Stopped()
+    with pytest.raises(error):
+        sweep("dpsgd", store=store, report=first)
+    assert not [t for t in first.threads if t.is_alive()]
+    assert len(first.seen) <= 3  # the one that was not first had begun, at most
+    got = sweep("dpsgd", store=store, report=again)
+    assert len(again.threads) == 2
+    assert again.seen == sorted(again.seen)
+    assert again.seen[-1] == again.total == 3 * STEPS
+    np.testing.assert_array_equal(got, expected)
+    assert not list(tmp_path.rglob("*-step-*"))
+
+
+def test_a_caller_that_is_interrupted_ends_the_runs_of_all_cores(tmp_path):
+    store = stores.open_store(tmp_path)
+
+    def part(state, first, last):
+        time.sleep(0.01)
+        return state + last - first
+
+    def begun(run):
+        saved = checkpoint.Checkpoints(store, "0" * 64, (run,))
+        count = partial(runs.count, saved.runs)
+        given = lambda: np.zeros((1, 1)), part, 500, 1, saved, count
+        return pool.submit(checkpoint.run_in_parts, *given)
+
+    with (
+        suppress(KeyboardInterrupt),
+        cores.Cores(2) as pool,
+        checkpoint.SideBySide(lambda *_: None, 1000) as runs,
+    ):
+        both = [begun("tile-00000"), begun("tile-00001")]
+        while len(runs.taken) < 2 or not all(runs.taken.values()):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert all(isinstance(run.exception(), KeyboardInterrupt) for run in both)
+    assert len(list(tmp_path.rglob("*-step-*.npz"))) == 2
 
 
 def test_a_killed_run_goes_on_from_the_state_of_the_last_minute(tmp_path, monkeypatch):
