@@ -25,7 +25,7 @@ from audit.engine.checkpoint import Checkpoints, SideBySide, run_in_parts
 from audit.engine.cluster import Tiles
 from audit.engine.cores import COPYING, Cores, cores_for
 from audit.engine.precision import double
-from audit.engine.program import Recipe, lanes_of, threads
+from audit.engine.program import Parts, Recipe, lanes_of, threads
 from audit.engine.program import parts as _parts
 from audit.engine.program import program as _program
 from audit.mechanisms.stepwise import Stepwise
@@ -296,8 +296,7 @@ class _Sweep(NamedTuple):
         run, store = self._stepwise(), self.engine.store
         if run is None:
             return None
-        parts = _parts(self.method, self.learner.recipe, devices, self.then)
-        every = self.engine.lanes.checkpoint
+        parts, every = self._parts(devices), self.engine.lanes.checkpoint
 
         def program(*arguments: Any) -> Any:
             tiles = arguments[2][:: self.engine.lanes.tile] // self.engine.lanes.tile
@@ -336,7 +335,10 @@ class _Sweep(NamedTuple):
         flight = int(min(8, max(1, budget // max(_bytes(compiled), 1))))
         if devices > 1:
             return flight, 1
-        cores = min(flight, cores_for(compiled) if on_cpu else COPYING)
+        if not on_cpu:
+            return flight, min(flight, COPYING)
+        called = [compiled, *self._lowered(devices)[1:]]
+        cores = min(flight, *map(cores_for, called))
         return cores if in_parts else flight, cores
 
     def _analysed(self, devices: int) -> Any:
@@ -351,8 +353,24 @@ class _Sweep(NamedTuple):
         return compiled
 
     def _compiled(self, devices: int) -> Any:
+        return self._lowered(devices)[0].compile()
+
+    def _lowered(self, devices: int) -> list[Any]:
+        """Return the program; or that of a part, and what comes before and after it."""
         arguments = self._arguments([0] * devices)
-        return self._program(devices).lower(*arguments).compile()
+        if not self._stepwise():
+            return [self._program(devices).lower(*arguments)]
+        parts = self._parts(devices)
+        state = parts.begin(*arguments)  # a shape alone has not its place on devices
+        part = parts.advance.lower(*arguments, state, 0, 1)
+        return [
+            part,
+            parts.begin.lower(*arguments),
+            parts.finish.lower(*arguments, state),
+        ]
+
+    def _parts(self, devices: int) -> Parts:
+        return _parts(self.method, self.learner.recipe, devices, self.then)
 
     def _signature(self, devices: int) -> Hashable:
         """Return what tells the program from others, arguments' shapes included."""

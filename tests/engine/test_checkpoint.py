@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -38,13 +39,15 @@ def one_core(monkeypatch):
     monkeypatch.setattr(cores, "threads", lambda: 1)
 
 
-def sweep(defense, method="train", *extra, every=2, report=None, tile=2, **engine):
+def sweep(
+    defense, method="train", *extra, every=2, report=None, tile=2, then=None, **engine
+):
     task, settings = DEFENSES[defense]
     start = public(task, records(12, SHAPE, CLASSES, seed=2))
     learner = worlds.learner(task, defense, start=start, steps=STEPS, **settings)
     lanes = Lanes(tile, checkpoint=every)
     engine = shadow.Engine(lanes, report=report or (lambda *_: None), **engine)
-    out = shadow.sweep(method, learner, KEY, DATA, *extra, engine=engine)
+    out = shadow.sweep(method, learner, KEY, DATA, *extra, engine=engine, then=then)
     return np.concatenate([np.ravel(a) for a in jax.tree.leaves(out)])
 
 
@@ -120,6 +123,19 @@ def test_what_ends_one_of_two_runs_side_by_side_ends_both(tmp_path, monkeypatch,
     assert again.seen[-1] == again.total == 3 * STEPS
     np.testing.assert_array_equal(got, expected)
     assert not list(tmp_path.rglob("*-step-*"))
+
+
+def factored(defense, side, release):
+    del defense, side
+    return jnp.linalg.cholesky(release.params["head"]["kernel"][:3] ** 2 + jnp.eye(3))
+
+
+def test_runs_that_end_in_a_library_are_computed_alone(monkeypatch):
+    monkeypatch.setattr(cores, "threads", lambda: 2)
+    for then, threads in ((None, 2), (factored, 1)):
+        steps = Stopped()
+        sweep("dpsgd", report=steps, then=then)
+        assert len(steps.threads) == threads
 
 
 def test_a_caller_that_is_interrupted_ends_the_runs_of_all_cores(tmp_path):
