@@ -288,7 +288,7 @@ def _reproduce(given: list[str]) -> int:
     order, until = [(p, run) for p in plans for run in p.jobs], None
     pages = verdicts.read_pages(REPRODUCTION)
     if hours := options.get("hours"):
-        kept = {(p.name, r) for p, r in order if execute.kept(p, r, pages.get(p.name))}
+        kept = {(p.name, r): execute.kept(p, r, pages.get(p.name)) for p, r in order}
         costs = allowance.costs(plans, RUNS, kept)
         print(f"\n{allowance.table(costs)}\n")
         order, until = [(c.plan, c.run) for c in costs], time.monotonic() + 3600 * hours

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich import box
@@ -28,10 +29,15 @@ class Cost(NamedTuple):
 
     plan: Plan
     run: str
-    # of its seeds that are not finished; inf: it cannot be made here, 0: it is made
+    # of its seeds that nobody has made; inf: it cannot be made here, 0: it is made
     hours: float
     numbers: int  # published numbers that are read from it
-    kept: bool = False  # by earlier code
+    seeds: int = 0  # that earlier code has made
+
+    @property
+    def turn(self) -> int:
+        """Return 0 for new numbers, 1 for further seeds, 2 for what stands on pages."""
+        return 0 if not self.seeds else 1 if self.hours else 2
 
 
 def hours(typed: str) -> float:
@@ -50,26 +56,30 @@ def hours(typed: str) -> float:
 
 
 def costs(
-    plans: list[Plan], runs: Path, kept: Collection[tuple[str, str]] = ()
+    plans: list[Plan],
+    runs: Path,
+    kept: Mapping[tuple[str, str], Collection[int]] = MappingProxyType({}),
 ) -> list[Cost]:
     """Return what every run costs, those with the most numbers per hour first.
 
-    Finished runs, whose folders stand in `runs`, cost nothing. Runs that earlier code
-    has made, `kept` by source and run, come last and are not planned again.
+    Finished runs, whose folders stand in `runs`, cost nothing. Further seeds of numbers
+    that earlier code has made, `kept` by source and run, come after new numbers. What
+    it has made comes last, and is not planned again.
     """
     every = []
     for plan in plans:
         for run, budgets in plan.jobs.items():
-            pending = [
-                job.scenario
+            lacking = [
+                job
                 for job in budgets[plan.budget]
                 if finished(job.scenario, runs) is None
             ]
+            before = kept.get((plan.name, run), ())
+            pending = [job.scenario for job in lacking if job.seed not in before]
             numbers = sum(number.run == run for number in plan.numbers)
-            before = (plan.name, run) in kept
-            hours = 0.0 if before else sum(map(planned, pending))
-            every.append(Cost(plan, run, hours, numbers, before))
-    return sorted(every, key=lambda c: (c.kept, c.hours / max(c.numbers, 1)))
+            hours, seeds = sum(map(planned, pending)), len(lacking) - len(pending)
+            every.append(Cost(plan, run, hours, numbers, seeds))
+    return sorted(every, key=lambda c: (c.turn, c.hours / max(c.numbers, 1)))
 
 
 def planned(scenario: Scenario) -> float:
@@ -90,12 +100,12 @@ def planned(scenario: Scenario) -> float:
 
 
 def _sizes(resolved: dict[str, Any]) -> dict[str, Any]:
-    """Return what a plan depends on: rows that differ by a noise alone take as long."""
+    """Return what a plan depends on: neither the seed nor the amount of noise."""
     rows = [
         {k: v for k, v in settings.items() if not isinstance(v, float)}
         for settings in resolved["defense"].values()
     ]
-    return resolved | {"defense": rows}
+    return resolved | {"defense": rows, "seed": None}
 
 
 def missing(scenario: Scenario) -> str:
@@ -113,8 +123,9 @@ def table(every: list[Cost]) -> str:
         out.add_column(header, justify="left" if left else "right", no_wrap=True)
     for cost in every:
         name = f"{cost.plan.name}: {cost.run}"
-        if cost.kept or cost.hours == 0:
-            out.add_row(name, str(cost.numbers), "done", "by earlier code" * cost.kept)
+        if cost.hours == 0:
+            by = "by earlier code" * (cost.seeds > 0)
+            out.add_row(name, str(cost.numbers), "done", by)
         elif math.isinf(cost.hours):
             out.add_row(name, str(cost.numbers), "no data", "")
         else:

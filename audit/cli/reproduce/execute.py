@@ -33,15 +33,22 @@ DONE, EARLIER = "finished", "finished by earlier code"  # a record's status
 Audit = Callable[[Scenario, str, float | None], int]
 
 
-class Outcome(NamedTuple):
-    """What there is of one run."""
+class Kept(NamedTuple):
+    """What an earlier page holds of one run with one seed."""
 
-    cards: list[Scorecard]  # one per seed; none where the run failed or did not start
+    record: RunRecord
+    values: dict[tuple, float]  # (defense, minus, attack, key) -> ours
+
+
+class Outcome(NamedTuple):
+    """What there is of one run, by seed."""
+
+    cards: dict[int, Scorecard]
     records: list[RunRecord]  # one per seed
-    missing: str | None = None  # why its numbers have none to be compared with
+    kept: dict[int, Kept]  # made by earlier code
+    missing: str | None = None  # why a seed has nothing that could be compared
     failed: str | None = None
-    # (defense, minus, attack, key) -> ours, made by earlier code
-    kept: dict[tuple, list[float]] | None = None
+    stand_in: Scorecard | None = None  # of a smoke run, which is compared with nothing
 
 
 def carry_out(
@@ -57,15 +64,47 @@ def carry_out(
 
     `audit` does it as `python -m audit run` would; run folders stand in `runs`; `say`
     prints what happens, in words. With a time `until` which there is time, on a
-    monotonic clock, a run that asks for a GPU is made on what there is. Of a run that
-    cannot be made now, the numbers of an `earlier` page are kept.
+    monotonic clock, a run that asks for a GPU is made on what there is, and seeds that
+    nobody has made come before those of an `earlier` page. Of a seed that cannot be
+    made now, that page's numbers are kept.
     """
-    before = kept(plan, run, earlier)
-    outcome = _made(plan, run, audit, runs, say, until, before is None)
-    if outcome.missing is None or before is None:
+    jobs, before = plan.jobs[run][plan.budget], kept(plan, run, earlier)
+    done = {job.seed: allowance.finished(job.scenario, runs) for job in jobs}
+    lacking = [seed for seed, card in done.items() if card is None]
+    new = [seed for seed in lacking if seed not in before]
+    outcome = Outcome({}, [], {})
+    if lacking:
+        known = bool(before) or len(lacking) < len(jobs)
+        outcome = _held_up(plan, run, audit, runs, say, until, known)
+    if outcome.records or outcome.failed:  # of a smoke run
         return outcome
-    say(f"kept: {run}: the numbers of commit {before.records[0].commit or 'unknown'}")
-    return before
+    for job in jobs:
+        card, failed, missing = done[job.seed], None, outcome.missing
+        first = job.seed not in before
+        if card is not None:
+            say(f"finished before: {job.command}")
+        elif missing is None and (first or until is None or not new):
+            try:
+                card, failed = _one(job, audit, runs, say, until)
+            except OutOfTime:
+                # planning takes seconds, and is for what nobody has made
+                missing = allowance.missing(job.scenario) if first else "out of time"
+                say(f"not finished: {run}: {missing}; the same command goes on")
+        if failed is not None:
+            outcome.records.append(_record(run, job, failed))
+            return outcome._replace(failed=failed)
+        if card is not None:
+            outcome.cards[job.seed] = card
+            outcome.records.append(_record(run, job, DONE, card))
+        elif not first:
+            outcome.kept[job.seed] = before[job.seed]
+            outcome.records.append(before[job.seed].record)
+            commit = before[job.seed].record.commit or "unknown"
+            say(f"kept: {run}: the numbers of commit {commit}")
+        else:
+            outcome = outcome._replace(missing=missing)
+            outcome.records.append(_record(run, job, str(missing)))
+    return outcome
 
 
 def on_a_cluster(
@@ -84,11 +123,11 @@ def on_a_cluster(
 
     pending: dict[str, Job] = {}  # several tables may be read from one run
     for plan, run in order:
-        made = kept(plan, run, (pages or {}).get(plan.name))
-        if made is not None or _waits_for_gpu(plan, run, until):
+        if _waits_for_gpu(plan, run, until):
             continue
+        made = kept(plan, run, (pages or {}).get(plan.name))
         for job in plan.jobs[run][plan.budget]:
-            if allowance.finished(job.scenario, runs) is None:
+            if job.seed not in made and allowance.finished(job.scenario, runs) is None:
                 pending[job.command] = job
     jobs = [j for j in pending.values() if allowance.no_data(j.scenario) is None]
     say(f"{len(jobs)} runs on the cluster")
@@ -98,27 +137,30 @@ def on_a_cluster(
         pass  # `carry_out` finds what was made
 
 
-def kept(plan: Plan, run: str, earlier: Page | None) -> Outcome | None:
-    """Return what an earlier page holds of a run by the same commands; None = nothing.
+def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, Kept]:
+    """Return seed -> what an earlier page holds of a run by the same command.
 
     Runs of hours are not made again whenever the code changes: the records say which
     code made them.
     """
     if earlier is None or plan.budget == "smoke":
-        return None
-    records = [r for r in earlier.runs if r.run == run and r.status in (DONE, EARLIER)]
-    commands = [portable(job.command) for job in plan.jobs[run]["full"]]
-    if [record.command for record in records] != commands:
-        return None
+        return {}
+    seeds = {portable(job.command): job.seed for job in plan.jobs[run]["full"]}
+    before = {
+        seeds[record.command]: Kept(record.model_copy(update={"status": EARLIER}), {})
+        for record in earlier.runs
+        if record.run == run
+        and record.status in (DONE, EARLIER)
+        and record.command in seeds
+    }
     # of a run that is only taken from another, the difference is all there is
     places = {(n.run, _place(n)) for n in plan.numbers if run in (n.run, n.minus_run)}
-    values = {
-        _place(number): number.values
-        for number in earlier.numbers
-        if (number.run, _place(number)) in places and number.values
-    }
-    records = [record.model_copy(update={"status": EARLIER}) for record in records]
-    return Outcome([], records, kept=values) if values else None
+    for number in earlier.numbers:
+        if (number.run, _place(number)) in places:
+            for seed, value in zip(number.seeds, number.values, strict=True):
+                if seed in before:
+                    before[seed].values[_place(number)] = value
+    return {seed: made for seed, made in before.items() if made.values}
 
 
 def _place(number: PublishedNumber) -> tuple:
@@ -126,47 +168,38 @@ def _place(number: PublishedNumber) -> tuple:
     return number.defense, number.minus, number.attack, number.key
 
 
-def _made(
+def _held_up(
     plan: Plan,
     run: str,
     audit: Audit,
     runs: Path,
     say: Callable[[str], None],
     until: float | None,
-    first: bool,
+    known: bool,
 ) -> Outcome:
-    """Arguments but the last: `carry_out`; `first`: no page has its numbers yet."""
-    jobs, missing = plan.jobs[run][plan.budget], None
-    done = [allowance.finished(job.scenario, runs) for job in jobs]
-    if None in done and (missing := allowance.no_data(jobs[0].scenario)):
+    """Return why a run cannot be made now, if it cannot.
+
+    Arguments but the last: `carry_out`; `known`: there are numbers of some seed.
+    Where a GPU is missing and nothing is known, a smoke run proves that the path works.
+    """
+    jobs = plan.jobs[run][plan.budget]
+    outcome = Outcome({}, [], {})
+    if missing := allowance.no_data(jobs[0].scenario):
         say(f"not run: {run}: {missing}")
-        return Outcome([], [_record(run, jobs[0], f"not run: {missing}")], missing)
-    if None in done and _waits_for_gpu(plan, run, until):
-        # what stands in proves that the path works, and is compared with nothing
-        missing = f"{allowance.missing(jobs[0].scenario)}; a smoke run stood in"
-        if not first:
-            return Outcome([], [], missing)
-        jobs = plan.jobs[run]["smoke"]
-        done = [allowance.finished(job.scenario, runs) for job in jobs]
-        say(f"not run in full: {run}: no GPU; a smoke run stands in")
-    outcome = Outcome([], [], missing)
-    for job, card in zip(jobs, done, strict=True):
-        failed = None
-        if card is not None:
-            say(f"finished before: {job.command}")
-        else:
-            try:
-                card, failed = _one(job, audit, runs, say, until)
-            except OutOfTime:
-                # planning takes seconds, and is for what nobody has made
-                missing = allowance.missing(job.scenario) if first else "out of time"
-                say(f"not finished: {run}: {missing}; the same command goes on")
-        status = failed or missing or DONE
-        outcome.records.append(_record(run, job, status, card))
-        if card is None:
-            return outcome._replace(cards=[], failed=failed, missing=missing)
-        outcome.cards.append(card)
-    return outcome
+        return outcome._replace(missing=missing)
+    if not _waits_for_gpu(plan, run, until):
+        return outcome
+    missing = allowance.missing(jobs[0].scenario)
+    if known:
+        return outcome._replace(missing=missing)
+    say(f"not run in full: {run}: no GPU; a smoke run stands in")
+    missing += "; a smoke run stood in"
+    job = plan.jobs[run]["smoke"][0]
+    card, failed = allowance.finished(job.scenario, runs), None
+    if card is None:
+        card, failed = _one(job, audit, runs, say, until)
+    outcome.records.append(_record(run, job, failed or missing, card))
+    return outcome._replace(missing=missing, failed=failed, stand_in=card)
 
 
 def _one(
@@ -229,43 +262,57 @@ def verdict(
         return pages.judge(number, budget, [value])
     if number.run is None:
         return pages.judge(number, budget)
-    if number.minus_run is None:
-        return pages.judge(number, budget, *_ours(number, outcomes[number.run]))
-    pages_of_both = [outcomes[r].kept or {} for r in (number.run, number.minus_run)]
-    if all(_place(number) in page for page in pages_of_both):
-        return pages.judge(number, budget, pages_of_both[0][_place(number)])
-    alone = number.model_copy(update={"minus": None})
-    other = alone.model_copy(update={"defense": number.minus})
-    one, two = (
-        _ours(alone, outcomes[number.run]),
-        _ours(other, outcomes[number.minus_run]),
-    )
-    values = [a - b for a, b in zip(one.values, two.values, strict=False)]
-    lacking = two if one.values else one
-    return pages.judge(number, budget, values, lacking.why, one.broken or two.broken)
+    ours = _ours(number, outcomes[number.run])
+    if number.minus_run is not None:
+        ours = _difference(number, outcomes[number.run], outcomes[number.minus_run])
+    seeds = sorted(ours.values)
+    values = [ours.values[seed] for seed in seeds]
+    return pages.judge(number, budget, values, ours.why, ours.broken, seeds)
 
 
 class Ours(NamedTuple):
-    """Our values of a number, one per seed; or why there are none."""
+    """Our values of a number, by seed; or why there are none."""
 
-    values: list[float]
+    values: dict[int, float]
     why: str | None = None
     broken: bool = False  # there should have been some
 
 
 def _ours(number: PublishedNumber, outcome: Outcome) -> Ours:
-    """Return what the scorecards of its run say of a number."""
-    if outcome.kept:
-        return Ours(
-            outcome.kept.get(_place(number), []), "earlier code did not read it"
-        )
+    """Return what its run says of a number."""
     if outcome.failed is not None:
-        return Ours([], f"its run {outcome.failed}", broken=True)
+        return Ours({}, f"its run {outcome.failed}", broken=True)
     try:
-        values = [read(card, number) for card in outcome.cards]
+        made = {seed: read(card, number) for seed, card in outcome.cards.items()}
+        if outcome.stand_in is not None:
+            read(outcome.stand_in, number)
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        return Ours([], str(error), broken=True)
-    return Ours([] if outcome.missing else values, outcome.missing)
+        return Ours({}, str(error), broken=True)
+    why = outcome.missing or "earlier code did not read it"
+    return Ours(_kept_values(number, outcome) | made, why)
+
+
+def _difference(number: PublishedNumber, run: Outcome, minus_run: Outcome) -> Ours:
+    """Return what two runs say of a number that is read from both, seed by seed."""
+    alone = number.model_copy(update={"minus": None})
+    other = alone.model_copy(update={"defense": number.minus})
+    one, two = _ours(alone, run), _ours(other, minus_run)
+    both = one.values.keys() & two.values.keys()
+    values = {seed: one.values[seed] - two.values[seed] for seed in both}
+    # of runs that are only taken from each other, the difference is all there is
+    theirs = _kept_values(number, minus_run)
+    known = {s: v for s, v in _kept_values(number, run).items() if s in theirs}
+    lacking = two if one.values else one
+    return Ours(values | known, lacking.why, one.broken or two.broken)
+
+
+def _kept_values(number: PublishedNumber, outcome: Outcome) -> dict[int, float]:
+    place = _place(number)
+    return {
+        seed: made.values[place]
+        for seed, made in outcome.kept.items()
+        if place in made.values
+    }
 
 
 def read(card: Scorecard, number: PublishedNumber) -> float:

@@ -19,6 +19,11 @@ class Job(NamedTuple):
     scenario: Scenario
     command: str
 
+    @property
+    def seed(self) -> int:
+        """Return its seed."""
+        return self.scenario.spec.seed
+
 
 class Plan(NamedTuple):
     """One source, composed and checked; nothing has run."""

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -31,7 +32,8 @@ class ComparedNumber(PublishedNumber):
     """One published number beside ours."""
 
     ours: float | None  # mean over seeds
-    values: list[float]  # one per seed
+    values: list[float]
+    seeds: list[int]  # those of `values`; none of a formula
     verdict: Literal["reproduced", "differs", "not run", "smoke"]
     verdict_reason: str
     broken: bool = Field(False, exclude=True)  # the command fails over this one
@@ -77,6 +79,7 @@ def judge(
     values: Sequence[float] = (),
     why: str | None = None,
     broken: bool = False,
+    seeds: Sequence[int] = (),
 ) -> ComparedNumber:
     """Return the verdict on one number, given ours of a budget, one value per seed.
 
@@ -102,7 +105,8 @@ def judge(
     else:
         reason, broken = "claimed reproduced and outside its band", True
     outcome = dict(number) | {"verdict": word, "verdict_reason": reason, "ours": mean}
-    outcome |= {"values": list(values), "broken": broken, "stale": stale}
+    outcome |= {"values": list(values), "seeds": list(seeds)}
+    outcome |= {"broken": broken, "stale": stale}
     return ComparedNumber.model_validate(outcome)
 
 
@@ -199,8 +203,16 @@ def _tables(numbers: list[ComparedNumber]) -> Tables:
     return groups
 
 
-def _grid(verdicts: list[ComparedNumber], *columns: str) -> str:
-    """Return one line per number, with the columns that are asked for."""
+def _grid(
+    verdicts: list[ComparedNumber],
+    *columns: str,
+    asked: Mapping[str, int] = MappingProxyType({}),
+) -> str:
+    """Return one line per number, with the columns that are asked for.
+
+    `asked`: run -> how many seeds it is to have; where some are not made, the column
+    `seeds` says so.
+    """
     cells = [
         {
             "table": v.table,
@@ -208,7 +220,7 @@ def _grid(verdicts: list[ComparedNumber], *columns: str) -> str:
             "quantity": v.quantity,
             "published": printed(v.published, v.sd),
             "ours": mean_and_sd(v.values),
-            "seeds": str(len(v.values)) if v.run and v.values else "",
+            "seeds": _of(len(v.seeds), asked.get(v.run or "", 0)),
             "band": band_text(v.band),
             "verdict": v.verdict,
             "reason": v.verdict_reason,
@@ -216,6 +228,10 @@ def _grid(verdicts: list[ComparedNumber], *columns: str) -> str:
         for v in verdicts
     ]
     return grid([*columns], ([row[column] for column in columns] for row in cells))
+
+
+def _of(seeds: int, asked: int) -> str:
+    return "" if seeds == 0 else f"{seeds} of {asked}" if seeds < asked else str(seeds)
 
 
 def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
@@ -232,8 +248,10 @@ def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
         "page: `docs/reproduction.md`.",
     ]
     columns = ("", "quantity", "published", "ours", "seeds", "band", "verdict")
+    asked = Counter(record.run for record in page.runs)
     for (heading, title), group in _tables(page.numbers).items():
-        parts += [f"## {heading}: {title}", _grid(group, *columns, "reason")]
+        table = _grid(group, *columns, "reason", asked=asked)
+        parts += [f"## {heading}: {title}", table]
     for file, figure in figures.items():
         parts += [
             f"## Figure {figure.figure}: {figure.title}",
@@ -257,7 +275,7 @@ def to_json(page: Page) -> str:
     """Return a page as JSON, with how many numbers have each verdict."""
     tally = counts(page.numbers)
     facts = {
-        "schema": 2,
+        "schema": 3,
         **page.model_dump(include={"title", "source"}),
         **tally,
         "share_reproduced": share(tally),

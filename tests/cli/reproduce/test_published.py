@@ -296,13 +296,22 @@ def test_a_difference_of_runs_made_apart_is_read_from_both(tmp_path):
     made = plan.plan("mine", file, "full", None)
     number = made.numbers[1]
     assert (number.run, number.minus_run) == ("a: sigma_5", "a: sigma_75")
-    one, other = (execute.Outcome([], [], kept={}) for _ in range(2))
     place = (number.attack, number.key)
+
+    def outcome(defense, values):
+        record = RunRecord(run="", command="", status="")
+        by_seed = {
+            seed: execute.Kept(record, {(defense, None, *place): value})
+            for seed, value in values.items()
+        }
+        return execute.Outcome({}, [], by_seed)
+
     outcomes = {
-        number.run: one._replace(kept={("sigma_5", None, *place): [5.0, 6.0]}),
-        number.minus_run: other._replace(kept={("sigma_75", None, *place): [1.0, 1.5]}),
+        number.run: outcome("sigma_5", {0: 5.0, 1: 6.0, 2: 7.0}),
+        number.minus_run: outcome("sigma_75", {1: 1.5, 0: 1.0}),
     }
-    assert execute.verdict(number, "full", outcomes).values == [4.0, 4.5]
+    judged = execute.verdict(number, "full", outcomes)
+    assert (judged.seeds, judged.values) == ([0, 1], [4.0, 4.5])
     # nothing else is read of the other run: a page holds their difference alone
     place = ("sigma_5", "sigma_75", *place)
     runs = [
@@ -313,9 +322,14 @@ def test_a_difference_of_runs_made_apart_is_read_from_both(tmp_path):
     held = execute.verdict(number, "full", outcomes)
     held = held.model_copy(update={"values": [3.0, 3.5]})
     earlier = Page.model_construct(runs=runs, numbers=[held])
-    kept = {run: execute.kept(made, run, earlier) for run in outcomes}
-    assert [outcome.kept for outcome in kept.values()] == [{place: [3.0, 3.5]}] * 2
+    kept = {
+        run: execute.Outcome({}, [], execute.kept(made, run, earlier))
+        for run in outcomes
+    }
+    assert [
+        [seed.values for seed in outcome.kept.values()] for outcome in kept.values()
+    ] == [[{place: 3.0}, {place: 3.5}]] * 2
     assert execute.verdict(number, "full", kept).values == [3.0, 3.5]
-    outcomes[number.minus_run] = execute.Outcome([], [], missing="no time")
+    outcomes[number.minus_run] = execute.Outcome({}, [], {}, missing="no time")
     judged = execute.verdict(number, "full", outcomes)
     assert (judged.verdict, judged.verdict_reason) == ("not run", "no time")

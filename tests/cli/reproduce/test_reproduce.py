@@ -108,7 +108,10 @@ def test_numbers_in_words():
 @pytest.mark.parametrize("name", sorted(file.stem for file in PAGES.glob("*.json")))
 def test_committed_pages_follow_from_the_values_they_hold(name):
     page = verdicts.read_pages(PAGES)[name]
-    page.numbers = [judge(n, "full", n.values, n.verdict_reason) for n in page.numbers]
+    page.numbers = [
+        judge(n, "full", n.values, n.verdict_reason, seeds=n.seeds)
+        for n in page.numbers
+    ]
     assert verdicts.to_json(page) == (PAGES / f"{name}.json").read_text()
     drawn = published.load(BUILT_IN[name])[0].figures
     drawn = {f"{name}_figure_{figure.figure}.png": figure for figure in drawn}
@@ -277,9 +280,11 @@ def test_a_run_stops_when_its_hours_are_spent_and_goes_on(bench, capsys):
     bench.most = 1
     assert bench.reproduce("hours=1") == 0
     assert bench.done == [(0, 10)]
-    [number] = bench.page()["numbers"]
-    assert number["verdict"] == "not run"
-    assert re.fullmatch(r"[\d.]+ h on \d+ cores", number["verdict_reason"])
+    page = bench.page()
+    assert (page["numbers"][0]["seeds"], page["numbers"][0]["values"]) == ([0], [0.5])
+    assert page["runs"][0]["status"] == "finished"
+    assert re.fullmatch(r"[\d.]+ h on \d+ cores", page["runs"][1]["status"])
+    assert "| 1 of 2 |" in (bench.folder / "results/reproduction/mine.md").read_text()
     output = capsys.readouterr().out
     assert "numbers per hour" in output
     assert "the same command goes on" in output
@@ -324,6 +329,19 @@ def test_numbers_of_earlier_code_are_kept_where_a_run_cannot_be_made(
     assert page["numbers"][0]["verdict"] == "reproduced"
     earlier = [(run["status"], run["code"] == "1" * 64) for run in page["runs"]]
     assert earlier == [("finished by earlier code", False)] * 2
+    # with little time, a seed that nobody has made comes before those of earlier code
+    written(bench.folder, FILE.replace("seeds: [0, 1]", "seeds: [0, 7, 1]"))
+    bench.most = 1
+    assert bench.reproduce("hours=1") == 0
+    assert bench.done == [(7, 10)]
+    [number] = bench.page()["numbers"]
+    assert dict(zip(number["seeds"], number["values"], strict=True)) == {
+        0: 0.5, 1: 0.5, 7: 0.52,
+    }  # fmt: skip
+    assert [run["status"] == "finished" for run in bench.page()["runs"]] == [
+        False, True, False,
+    ]  # fmt: skip
+    written(bench.folder, FILE)
     bench.most = 99
     assert bench.reproduce("hours=1") == 0
     page = bench.page()
@@ -337,12 +355,17 @@ def test_numbers_of_earlier_code_are_kept_where_a_run_cannot_be_made(
 
 
 def test_what_buys_most_numbers_comes_first(monkeypatch, tmp_path):
-    jobs = {name: {"full": [Job(name, "")]} for name in ("slow", "many", "none")}
+
+    def job(name, seed=0):
+        spec = types.SimpleNamespace(seed=seed)
+        return Job(types.SimpleNamespace(name=name, spec=spec), "")
+
+    jobs = {name: {"full": [job(name)]} for name in ("slow", "many", "none")}
     of = lambda run: types.SimpleNamespace(run=run)  # noqa: E731
     numbers = [of("slow"), *[of("many")] * 4, of("none")]
     plan = Plan("mine", None, numbers, "full", jobs)
     hours = {"slow": 1.0, "many": 2.0, "none": math.inf}
-    monkeypatch.setattr(allowance, "planned", hours.get)
+    monkeypatch.setattr(allowance, "planned", lambda scenario: hours[scenario.name])
     monkeypatch.setattr(allowance, "finished", lambda scenario, runs: None)
     costs = allowance.costs([plan], tmp_path)
     assert [(c.run, c.hours, c.numbers) for c in costs] == [
@@ -354,8 +377,14 @@ def test_what_buys_most_numbers_comes_first(monkeypatch, tmp_path):
     ]  # fmt: skip
     monkeypatch.setattr(allowance, "finished", lambda scenario, runs: "a card")
     assert {c.hours for c in allowance.costs([plan], tmp_path)} == {0}
-    costs = allowance.costs([plan], tmp_path, {("mine", "many")})
-    assert [c.run for c in costs] == ["slow", "none", "many"]
+    monkeypatch.setattr(allowance, "finished", lambda scenario, runs: None)
+    costs = allowance.costs([plan], tmp_path, {("mine", "many"): {0}})
+    assert [(c.run, c.hours) for c in costs][1:] == [("none", math.inf), ("many", 0)]
+    jobs["many"]["full"].append(job("many", 1))  # a further seed
+    costs = allowance.costs([plan], tmp_path, {("mine", "many"): {0}})
+    assert [(c.run, c.hours) for c in costs] == [
+        ("slow", 1), ("none", math.inf), ("many", 2),
+    ]  # fmt: skip
 
 
 def test_a_figure_is_drawn_from_published_and_ours(bench):
