@@ -29,7 +29,8 @@ from audit.types import (
 SHARES = np.array([1.0, 0.6, 0.3, 0.1, 0.03, 0.0], np.float32)
 WHOLE = 2  # the first so many are steps that fit
 TIGHTER, LOOSER = 0.4, 1.5  # what trust is multiplied by
-SOLVED = 10.0  # (release_j - T_j(x))^2 / sigma_j^2, at most, on the average over j
+COARSE = 2  # first rounds, which solve for the leading directions alone
+SOLVED = 3.0  # (release_j - T_j(x))^2 / sigma_j^2, at most, on the average over j
 SWITCH = 1e3  # slope of a switch, over the root mean square of all weights
 LEAST = 1e-5  # variance of the prior along any direction: no image is certain
 
@@ -38,7 +39,7 @@ class Pixels(NamedTuple):
     """What the attacker knows of the images of a class; in a `Solver`, of every one."""
 
     mean: Any  # [d] m, of the pool's images
-    axes: Any  # [K, d] V', K the pixels that are solved for
+    axes: Any  # [K, d] V', the largest variance first; K pixels are solved for
     score: Any  # [d, K] what gives s of x - m
     black: Any  # [p] what training on a black image releases
     switches: Any  # [p, d] which pixels a weight is the switch of
@@ -56,6 +57,7 @@ def unrolled_inversion(
     task: Task,
     *,
     rounds: Count = 12,
+    leading: Count = 50,
     near: Positive = 0.03,
     far: Positive = 0.3,
     tight: Positive = 0.003,
@@ -73,8 +75,9 @@ def unrolled_inversion(
     sigma_j^2 is the variance of what float32 rounds weight j by, plus the square of
     `trust` times the slope |dT_j / ds|: an optimizer that divides by the size of a
     gradient bends most where it is steepest. A round whose whole step fits tightens the
-    trust, another loosens it. The attacker stops where the guess explains the release,
-    and starts once more, from m, where it does not.
+    trust, another loosens it. The first rounds move s along its `leading` directions
+    alone, which costs little and brings the guess near. The attacker stops where the
+    guess explains the release, and starts once more, from m, where it does not.
 
     Where no other record lights a pixel, such an optimizer moves its weight by whole
     steps or not at all: *switches*. The pixel of a switch that did not move is black,
@@ -84,6 +87,7 @@ def unrolled_inversion(
       task: what was learnt; gives the image shape and the domain.
       rounds: Gauss-Newton steps per start, at most; each costs as many forward
         derivatives of a run as there are pixels to solve for.
+      leading: directions of the largest variance that the first rounds solve for.
       near: trust at the guess of `ridge`.
       far: trust at m.
       tight: least trust, by which a guess is judged.
@@ -123,39 +127,48 @@ def unrolled_inversion(
         def released(x: Array) -> Array:
             return _released(task, fitted.replay, x, label)
 
+        def moved(x: Array, trust: Array, along: Array) -> tuple[Array, Array, Array]:
+            """Take a step along some axes [k, d]; return x, trust, and how x misses."""
+            here, push = jax.linearize(released, x)
+            slopes = jax.vmap(push, 0, 1)(along)  # [p, k]
+            steep = jnp.sqrt((slopes**2).sum(1))
+            scale = 1 / jnp.sqrt(rounding**2 + (trust * steep) ** 2)
+            scaled = slopes * scale[:, None]
+            curved = scaled.T @ scaled + jnp.eye(len(along))
+            # more than float32 rounds it by, so that it stays positive definite
+            curved += 1e-6 * jnp.trace(curved) / len(along) * jnp.eye(len(along))
+            factor = jax.scipy.linalg.cho_factor(curved)
+            prior = ((x - mean) @ score)[: len(along)]
+            pull = scaled.T @ ((release - here) * scale) - prior
+            # a factor that fails leaves the guess where it is
+            move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
+
+            tried = jnp.clip(x + SHARES[:, None] * (move @ along), *task.domain)
+            missed = (release - jax.lax.map(released, tried)) ** 2  # [shares, p]
+            unlikely = (((tried - mean) @ score) ** 2).sum(1)
+            best = ((missed * scale**2).sum(1) + unlikely).argmin()
+            judged = missed[best] / (rounding**2 + (tight * steep) ** 2)
+            change = jnp.where(best < WHOLE, TIGHTER, LOOSER)
+            return tried[best], jnp.clip(trust * change, tight, 1.0), judged.mean()
+
         def better(state: tuple) -> tuple:
             done, x, trust, solution, least = state
             anew = done == rounds
             x, trust = jnp.where(anew, mean, x), jnp.where(anew, far, trust)
-            here, push = jax.linearize(released, x)
-            slopes = jax.vmap(push, 0, 1)(axes)  # [p, K]
-            steep = jnp.sqrt((slopes**2).sum(1))
-            scale = 1 / jnp.sqrt(rounding**2 + (trust * steep) ** 2)
-            scaled = slopes * scale[:, None]
-            curved = scaled.T @ scaled + jnp.eye(len(axes))
-            # more than float32 rounds it by, so that it stays positive definite
-            curved += 1e-6 * jnp.trace(curved) / len(axes) * jnp.eye(len(axes))
-            factor = jax.scipy.linalg.cho_factor(curved)
-            pull = scaled.T @ ((release - here) * scale) - (x - mean) @ score
-            # a factor that fails leaves the guess where it is
-            move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
-
-            tried = jnp.clip(x + SHARES[:, None] * (move @ axes), *task.domain)
-            missed = (release - jax.lax.map(released, tried)) ** 2  # [shares, p]
-            unlikely = (((tried - mean) @ score) ** 2).sum(1)
-            best = ((missed * scale**2).sum(1) + unlikely).argmin()
-            x, judged = tried[best], missed[best] / (rounding**2 + (tight * steep) ** 2)
-            solution = jnp.where(judged.mean() < least, x, solution)
-            change = jnp.where(best < WHOLE, TIGHTER, LOOSER)
-            trust = jnp.clip(trust * change, tight, 1.0)
-            return done + 1, x, trust, solution, jnp.minimum(judged.mean(), least)
+            x, trust, judged = moved(x, trust, axes)
+            solution = jnp.where(judged < least, x, solution)
+            return done + 1, x, trust, solution, jnp.minimum(judged, least)
 
         def unsolved(state: tuple) -> Array:
             done, _, trust, _, least = state
             return (done < 2 * rounds) & ~((trust <= tight) & (least < SOLVED))
 
-        x = jnp.where(solved_for, start, mean)
-        first = 0, x, jnp.float32(near), x, jnp.float32(jnp.inf)
+        def roughly_better(_: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+            return moved(*at, axes[:leading])[:2]
+
+        x, trust = jnp.where(solved_for, start, mean), jnp.float32(near)
+        x, trust = jax.lax.fori_loop(0, COARSE, roughly_better, (x, trust))
+        first = 0, x, trust, x, jnp.float32(jnp.inf)
         *_, x, _ = jax.lax.while_loop(unsolved, better, first)
         return x.reshape(task.features)
 
@@ -189,6 +202,7 @@ def _prior(images: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, ...]:
     mean = images.mean(0)
     away = (images - mean)[:, free]
     variances, basis = np.linalg.eigh(away.T @ away / len(images))
+    variances, basis = variances[::-1], basis[:, ::-1]
     scales = np.sqrt(np.maximum(variances, LEAST))
     axes, score = np.zeros((2, len(scales), len(mean)))
     axes[:, free], score[:, free] = (basis * scales).T, (basis / scales).T
