@@ -30,7 +30,7 @@ SHARES = np.array([1.0, 0.6, 0.3, 0.1, 0.03, 0.0], np.float32)
 WHOLE = 2  # the first so many are steps that fit
 TIGHTER, LOOSER = 0.4, 1.5  # what trust is multiplied by
 COARSE = 2  # first rounds, which solve for the leading directions alone
-SOLVED = 3.0  # (release_j - T_j(x))^2 / sigma_j^2, at most, on the average over j
+SOLVED = 10.0  # (release_j - T_j(x))^2 / sigma_j^2, at most, on the average over j
 SWITCH = 1e3  # slope of a switch, over the root mean square of all weights
 LEAST = 1e-5  # variance of the prior along any direction: no image is certain
 
@@ -144,7 +144,7 @@ def unrolled_inversion(
             move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
 
             tried = jnp.clip(x + SHARES[:, None] * (move @ along), *task.domain)
-            missed = (release - jax.lax.map(released, tried)) ** 2  # [shares, p]
+            missed = (release - jax.vmap(released)(tried)) ** 2  # [shares, p]
             unlikely = (((tried - mean) @ score) ** 2).sum(1)
             best = ((missed * scale**2).sum(1) + unlikely).argmin()
             judged = missed[best] / (rounding**2 + (tight * steep) ** 2)

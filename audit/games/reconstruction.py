@@ -273,7 +273,10 @@ def _guesser(attack: Attack, together: int | None) -> Callable:
 
 
 def _one_block_at_a_time(guess: Callable, size: int, state: Any, *each: Any) -> Any:
-    return jax.lax.map(lambda at: guess(state, *at), each, batch_size=size)
+    # a block of one is batched as well, which takes a third longer
+    return jax.lax.map(
+        lambda at: guess(state, *at), each, batch_size=size if size > 1 else None
+    )
 
 
 def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:
