@@ -56,7 +56,7 @@ class Solver(NamedTuple):
 def unrolled_inversion(
     task: Task,
     *,
-    rounds: Count = 12,
+    rounds: Count = 6,
     leading: Count = 50,
     near: Positive = 0.03,
     far: Positive = 0.3,
@@ -67,8 +67,8 @@ def unrolled_inversion(
     Without randomness a run is a function T of the unknown record x, which the attacker
     can differentiate as well as compute (an *unrolled* run). The guess is the most
     probable record under a Gaussian prior of its class, x = m + V s with s ~ N(0, I),
-    by Gauss-Newton steps from the guess of `ridge`. Each replaces T by its tangent and
-    minimises
+    by Gauss-Newton rounds from the guess of `ridge`. Each replaces T by its tangent and
+    minimises, in two steps,
 
       sum_j ((release_j - T_j(x)) / sigma_j)^2 + |s|^2.
 
@@ -85,7 +85,7 @@ def unrolled_inversion(
 
     Args:
       task: what was learnt; gives the image shape and the domain.
-      rounds: Gauss-Newton steps per start, at most; each costs as many forward
+      rounds: of Gauss-Newton per start, at most; each costs as many forward
         derivatives of a run as there are pixels to solve for.
       leading: directions of the largest variance that the first rounds solve for.
       near: trust at the guess of `ridge`.
@@ -128,7 +128,7 @@ def unrolled_inversion(
             return _released(task, fitted.replay, x, label)
 
         def moved(x: Array, trust: Array, along: Array) -> tuple[Array, Array, Array]:
-            """Take a step along some axes [k, d]; return x, trust, and how x misses."""
+            """Move along some axes [k, d]; return x, trust, and how far x misses."""
             here, push = jax.linearize(released, x)
             slopes = jax.vmap(push, 0, 1)(along)  # [p, k]
             steep = jnp.sqrt((slopes**2).sum(1))
@@ -138,18 +138,23 @@ def unrolled_inversion(
             # more than float32 rounds it by, so that it stays positive definite
             curved += 1e-6 * jnp.trace(curved) / len(along) * jnp.eye(len(along))
             factor = jax.scipy.linalg.cho_factor(curved)
-            prior = ((x - mean) @ score)[: len(along)]
-            pull = scaled.T @ ((release - here) * scale) - prior
-            # a factor that fails leaves the guess where it is
-            move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
 
-            tried = jnp.clip(x + SHARES[:, None] * (move @ along), *task.domain)
-            missed = (release - jax.vmap(released)(tried)) ** 2  # [shares, p]
-            unlikely = (((tried - mean) @ score) ** 2).sum(1)
-            best = ((missed * scale**2).sum(1) + unlikely).argmin()
-            judged = missed[best] / (rounding**2 + (tight * steep) ** 2)
+            def step(x: Array, here: Array) -> tuple[Array, Array, Array]:
+                prior = ((x - mean) @ score)[: len(along)]
+                pull = scaled.T @ ((release - here) * scale) - prior
+                # a factor that fails leaves the guess where it is
+                move = jnp.nan_to_num(jax.scipy.linalg.cho_solve(factor, pull))
+                tried = jnp.clip(x + SHARES[:, None] * (move @ along), *task.domain)
+                there = jax.vmap(released)(tried)  # [shares, p]
+                missed = (((release - there) * scale) ** 2).sum(1)
+                best = (missed + (((tried - mean) @ score) ** 2).sum(1)).argmin()
+                return tried[best], there[best], best
+
+            x, here, best = step(x, here)
+            x, here, _ = step(x, here)  # the tangent is dear, and does for another
+            judged = (release - here) ** 2 / (rounding**2 + (tight * steep) ** 2)
             change = jnp.where(best < WHOLE, TIGHTER, LOOSER)
-            return tried[best], jnp.clip(trust * change, tight, 1.0), judged.mean()
+            return x, jnp.clip(trust * change, tight, 1.0), judged.mean()
 
         def better(state: tuple) -> tuple:
             done, x, trust, solution, least = state
