@@ -323,7 +323,7 @@ def test_an_attack_costs_nothing_where_it_is_skipped(monkeypatch):
     each = plan.operations[0] / forecast._operations(work, 1.0, 0.0)
     run = work.steps * work.records * each
     rounds, targets, pixels = (
-        forecast.EARLY * 12,
+        forecast.EARLY * 6,
         composed(*words)[0].splits.targets,
         64,
     )

@@ -100,7 +100,9 @@ SLIPS = {
     "replayed": {
         "unrolled_inversion, label dropped": Mutant("sgd", LABEL_DROPPED),
         "unrolled_inversion, a single round": Mutant(
-            "sgd", words="attack.unrolled_inversion.rounds=1"
+            "sgd",
+            words="attack.unrolled_inversion.rounds=1 "
+            "attack.unrolled_inversion.leading=1",
         ),
     },
     "noised_steps": {
