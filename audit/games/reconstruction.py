@@ -273,7 +273,7 @@ def _guesser(attack: Attack, together: int | None) -> Callable:
 
 
 def _one_block_at_a_time(guess: Callable, size: int, state: Any, *each: Any) -> Any:
-    # a block of one is batched as well, which takes a third longer
+    # a block of one would be batched as well, which is slower
     return jax.lax.map(
         lambda at: guess(state, *at), each, batch_size=size if size > 1 else None
     )

@@ -262,9 +262,11 @@ def verdict(
         return pages.judge(number, budget, [value])
     if number.run is None:
         return pages.judge(number, budget)
-    ours = _ours(number, outcomes[number.run])
-    if number.minus_run is not None:
-        ours = _difference(number, outcomes[number.run], outcomes[number.minus_run])
+    run = outcomes[number.run]
+    if number.minus_run is None:
+        ours = _ours(number, run)
+    else:
+        ours = _difference(number, run, outcomes[number.minus_run])
     seeds = sorted(ours.values)
     values = [ours.values[seed] for seed in seeds]
     return pages.judge(number, budget, values, ours.why, ours.broken, seeds)
