@@ -33,7 +33,7 @@ DONE, EARLIER = "finished", "finished by earlier code"  # a record's status
 Audit = Callable[[Scenario, str, float | None], int]
 
 
-class Kept(NamedTuple):
+class EarlierRun(NamedTuple):
     """What an earlier page holds of one run with one seed."""
 
     record: RunRecord
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
     cards: dict[int, Scorecard]
     records: list[RunRecord]  # one per seed
-    kept: dict[int, Kept]  # made by earlier code
+    kept: dict[int, EarlierRun]  # made by earlier code
     missing: str | None = None  # why a seed has nothing that could be compared
     failed: str | None = None
     stand_in: Scorecard | None = None  # of a smoke run, which is compared with nothing
@@ -137,7 +137,7 @@ def on_a_cluster(
         pass  # `carry_out` finds what was made
 
 
-def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, Kept]:
+def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
     """Return seed -> what an earlier page holds of a run by the same command.
 
     Runs of hours are not made again whenever the code changes: the records say which
@@ -147,7 +147,9 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, Kept]:
         return {}
     seeds = {portable(job.command): job.seed for job in plan.jobs[run]["full"]}
     before = {
-        seeds[record.command]: Kept(record.model_copy(update={"status": EARLIER}), {})
+        seeds[record.command]: EarlierRun(
+            record.model_copy(update={"status": EARLIER}), {}
+        )
         for record in earlier.runs
         if record.run == run
         and record.status in (DONE, EARLIER)

@@ -301,7 +301,7 @@ def test_a_difference_of_runs_made_apart_is_read_from_both(tmp_path):
     def outcome(defense, values):
         record = RunRecord(run="", command="", status="")
         by_seed = {
-            seed: execute.Kept(record, {(defense, None, *place): value})
+            seed: execute.EarlierRun(record, {(defense, None, *place): value})
             for seed, value in values.items()
         }
         return execute.Outcome({}, [], by_seed)
