@@ -70,13 +70,11 @@ def carry_out(
     """
     jobs, before = plan.jobs[run][plan.budget], kept(plan, run, earlier)
     done = {job.seed: allowance.finished(job.scenario, runs) for job in jobs}
-    lacking = [seed for seed, card in done.items() if card is None]
-    new = [seed for seed in lacking if seed not in before]
+    new = [job for job in jobs if done[job.seed] is None and job.seed not in before]
     outcome = Outcome({}, [], {})
-    if lacking:
-        known = bool(before) or len(lacking) < len(jobs)
-        outcome = _held_up(plan, run, audit, runs, say, until, known)
-    if outcome.records or outcome.failed:  # of a smoke run
+    if None in done.values():
+        outcome = _held_up(plan, run, audit, runs, say, until, new)
+    if outcome.records:  # of a smoke run
         return outcome
     for job in jobs:
         card, failed, missing = done[job.seed], None, outcome.missing
@@ -125,9 +123,10 @@ def on_a_cluster(
     for plan, run in order:
         if _waits_for_gpu(plan, run, until):
             continue
-        made = kept(plan, run, (pages or {}).get(plan.name))
+        before = kept(plan, run, (pages or {}).get(plan.name))
         for job in plan.jobs[run][plan.budget]:
-            if job.seed not in made and allowance.finished(job.scenario, runs) is None:
+            finished = job.seed in before or allowance.finished(job.scenario, runs)
+            if not finished:
                 pending[job.command] = job
     jobs = [j for j in pending.values() if allowance.no_data(j.scenario) is None]
     say(f"{len(jobs)} runs on the cluster")
@@ -162,7 +161,7 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
             for seed, value in zip(number.seeds, number.values, strict=True):
                 if seed in before:
                     before[seed].values[_place(number)] = value
-    return {seed: made for seed, made in before.items() if made.values}
+    return {seed: record for seed, record in before.items() if record.values}
 
 
 def _place(number: PublishedNumber) -> tuple:
@@ -177,12 +176,12 @@ def _held_up(
     runs: Path,
     say: Callable[[str], None],
     until: float | None,
-    known: bool,
+    new: list[Job],
 ) -> Outcome:
     """Return why a run cannot be made now, if it cannot.
 
-    Arguments but the last: `carry_out`; `known`: there are numbers of some seed.
-    Where a GPU is missing and nothing is known, a smoke run proves that the path works.
+    Arguments but the last: `carry_out`; `new`: what nobody has made. Where a GPU is
+    missing and every seed is new, a smoke run proves that the path works.
     """
     jobs = plan.jobs[run][plan.budget]
     outcome = Outcome({}, [], {})
@@ -191,8 +190,10 @@ def _held_up(
         return outcome._replace(missing=missing)
     if not _waits_for_gpu(plan, run, until):
         return outcome
-    missing = allowance.missing(jobs[0].scenario)
-    if known:
+    if not new:  # planning takes seconds
+        return outcome._replace(missing="no GPU")
+    missing = allowance.missing(new[0].scenario)
+    if len(new) < len(jobs):
         return outcome._replace(missing=missing)
     say(f"not run in full: {run}: no GPU; a smoke run stands in")
     missing += "; a smoke run stood in"
@@ -287,13 +288,13 @@ def _ours(number: PublishedNumber, outcome: Outcome) -> Ours:
     if outcome.failed is not None:
         return Ours({}, f"its run {outcome.failed}", broken=True)
     try:
-        made = {seed: read(card, number) for seed, card in outcome.cards.items()}
+        values = {seed: read(card, number) for seed, card in outcome.cards.items()}
         if outcome.stand_in is not None:
             read(outcome.stand_in, number)
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         return Ours({}, str(error), broken=True)
     why = outcome.missing or "earlier code did not read it"
-    return Ours(_kept_values(number, outcome) | made, why)
+    return Ours(_kept_values(number, outcome) | values, why)
 
 
 def _difference(number: PublishedNumber, run: Outcome, minus_run: Outcome) -> Ours:
@@ -303,19 +304,23 @@ def _difference(number: PublishedNumber, run: Outcome, minus_run: Outcome) -> Ou
     one, two = _ours(alone, run), _ours(other, minus_run)
     both = one.values.keys() & two.values.keys()
     values = {seed: one.values[seed] - two.values[seed] for seed in both}
-    # of runs that are only taken from each other, the difference is all there is
-    theirs = _kept_values(number, minus_run)
-    known = {s: v for s, v in _kept_values(number, run).items() if s in theirs}
+    # of a run that is only taken from another, the difference is all there is
+    values |= {
+        seed: difference
+        for seed, difference in _kept_values(number, run).items()
+        if seed in _kept_values(number, minus_run)
+    }
     lacking = two if one.values else one
-    return Ours(values | known, lacking.why, one.broken or two.broken)
+    return Ours(values, lacking.why, one.broken or two.broken)
 
 
 def _kept_values(number: PublishedNumber, outcome: Outcome) -> dict[int, float]:
+    """Return what earlier code has made of a number, by seed."""
     place = _place(number)
     return {
-        seed: made.values[place]
-        for seed, made in outcome.kept.items()
-        if place in made.values
+        seed: run.values[place]
+        for seed, run in outcome.kept.items()
+        if place in run.values
     }
 
 

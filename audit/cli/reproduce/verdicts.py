@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -58,7 +57,7 @@ class Page(BaseModel):
     title: str
     source: str
     numbers: list[ComparedNumber]
-    runs: list[RunRecord]
+    runs: list[RunRecord]  # one per seed that a run is to have
 
 
 # Judging ------------------------------------------------------------------------------
@@ -203,16 +202,9 @@ def _tables(numbers: list[ComparedNumber]) -> Tables:
     return groups
 
 
-def _grid(
-    verdicts: list[ComparedNumber],
-    *columns: str,
-    asked: Mapping[str, int] = MappingProxyType({}),
-) -> str:
-    """Return one line per number, with the columns that are asked for.
-
-    `asked`: run -> how many seeds it is to have; where some are not made, the column
-    `seeds` says so.
-    """
+def _grid(page: Page, verdicts: list[ComparedNumber], *columns: str) -> str:
+    """Return one line per number of a page, with the columns that are named."""
+    totals = Counter(record.run for record in page.runs)
     cells = [
         {
             "table": v.table,
@@ -220,7 +212,7 @@ def _grid(
             "quantity": v.quantity,
             "published": printed(v.published, v.sd),
             "ours": mean_and_sd(v.values),
-            "seeds": _of(len(v.seeds), asked.get(v.run or "", 0)),
+            "seeds": _seed_count(len(v.seeds), totals[v.run or ""]),
             "band": band_text(v.band),
             "verdict": v.verdict,
             "reason": v.verdict_reason,
@@ -230,8 +222,9 @@ def _grid(
     return grid([*columns], ([row[column] for column in columns] for row in cells))
 
 
-def _of(seeds: int, asked: int) -> str:
-    return "" if seeds == 0 else f"{seeds} of {asked}" if seeds < asked else str(seeds)
+def _seed_count(seeds: int, total: int) -> str:
+    """Return how many seeds a number has, and of how many if some are not made."""
+    return f"{seeds} of {total}" if 0 < seeds < total else str(seeds or "")
 
 
 def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
@@ -248,9 +241,8 @@ def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
         "page: `docs/reproduction.md`.",
     ]
     columns = ("", "quantity", "published", "ours", "seeds", "band", "verdict")
-    asked = Counter(record.run for record in page.runs)
     for (heading, title), group in _tables(page.numbers).items():
-        table = _grid(group, *columns, "reason", asked=asked)
+        table = _grid(page, group, *columns, "reason")
         parts += [f"## {heading}: {title}", table]
     for file, figure in figures.items():
         parts += [
@@ -325,6 +317,6 @@ def overview(pages: Mapping[str, Page]) -> str:
     ]
     columns = ("table", "", "quantity", "published", "ours", "band", "verdict")
     for name, page in pages.items():
-        table = _grid(page.numbers, *columns)
+        table = _grid(page, page.numbers, *columns)
         parts += [f"## {page.title}", f"[Reasons](reproduction/{name}.md).", table]
     return "\n\n".join(parts) + "\n"
