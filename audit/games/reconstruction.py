@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from audit.games.base import Game, Result, Runs, Table
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.batch import gathered
 from audit.mechanisms.output_perturbation import objective_of
+from audit.mechanisms.stepwise import Stepwise
 from audit.rng import stream
 from audit.scorecard.view import Column, Line, View, number
 from audit.types import (
@@ -148,7 +150,12 @@ def _replayed(recipe: Recipe) -> Callable:
         defense, data = recipe.build(floats), TrainingSet(fixed, example)
         if "rows" not in defense.traits:
             data = gathered(data)
-        return defense.train(jax.random.key(0), side, data).params
+        train = defense.train
+        if isinstance(train, Stepwise):
+            # the first step starts from what no record has moved: written out, it has
+            # no derivatives for the others' gradients, and in a loop they would be 0
+            train = replace(train, apart=1)
+        return train(jax.random.key(0), side, data).params
 
     return replayed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -29,13 +30,20 @@ class Loop(NamedTuple):
 
         return jax.lax.fori_loop(begin, end, step, carry)
 
-    def whole(self, steps: int) -> Any:
-        """Return what the method returns after so many steps, in one piece."""
+    def whole(self, steps: int, apart: int = 0) -> Any:
+        """Return what the method returns after so many steps, in one piece.
+
+        The first `apart` steps are written out before the loop.
+        """
 
         def step(carry: Any, planned: Any) -> tuple:
             return self.body(carry, planned), None
 
-        return self.last(jax.lax.scan(step, self.first, self.planned, length=steps)[0])
+        carry = self.first
+        for t in range(apart):
+            carry = self.body(carry, jax.tree.map(itemgetter(t), self.planned))
+        rest = jax.tree.map(itemgetter(slice(apart, None)), self.planned)
+        return self.last(jax.lax.scan(step, carry, rest, length=steps - apart)[0])
 
 
 @dataclass(frozen=True, eq=False)  # JAX refers to functions weakly: no tuple
@@ -44,7 +52,8 @@ class Stepwise:
 
     loop: Callable[..., Loop]  # of the method's own arguments
     steps: int
+    apart: int = 0  # first steps that are written out before the loop, at most `steps`
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the method returns, computed in one piece."""
-        return self.loop(*arguments).whole(self.steps)
+        return self.loop(*arguments).whole(self.steps, self.apart)

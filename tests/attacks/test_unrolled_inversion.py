@@ -5,11 +5,13 @@ import sys
 import jax
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from attacks.ridge import ridge
 from attacks.unrolled_inversion import unrolled_inversion
 from audit.engine import shadow
 from audit.games import base, reconstruction
+from audit.mechanisms.batch import take
 from audit.models import networks
 from audit.models.regressor import matrix
 from audit.testing import fixtures
@@ -72,6 +74,24 @@ def test_a_replay_is_the_run():
     released = shadow.sweep("train", learner, KEY, data, engine=shadow.Engine())
     replayed = jax.vmap(reconstruction.replay_of(learner, FIXED))(TARGETS)
     np.testing.assert_allclose(matrix(replayed), matrix(released.params), atol=1e-6)
+
+
+def test_a_replay_has_the_derivatives_of_the_run():
+    """The loop of all steps, in which nothing is left out, gives the same tangents."""
+    learner = shadow.learner(sgd, TASK, ADAM, key=KEY, public=WORLD.public)
+    replay, target = reconstruction.replay_of(learner, FIXED), take(TARGETS, 0)
+    assert learner.defense.train.apart == 0
+
+    def looped(z):
+        data = TrainingSet(FIXED, z)
+        return learner.defense.train(KEY, learner.side, data).params
+
+    def tangent(run):
+        at = lambda x: run(target._replace(x=x))  # noqa: E731
+        return ravel_pytree(jax.jvp(at, (target.x,), (take(TARGETS, 1).x,))[1])[0]
+
+    one, other = tangent(replay), tangent(looped)
+    np.testing.assert_allclose(one, other, atol=1e-4 * np.abs(other).max())
 
 
 @pytest.mark.parametrize(
