@@ -404,6 +404,9 @@ class Refresh(NamedTuple):
     side: SideOfStep
     first_passes: float = 0.0  # those that `prepare` makes once, for all runs
     passes: float = 0.0  # those of each run
+    # (key, Public) -> what a pass computes, a function without arguments, for plans to
+    # time; None = constants are fitted, whose passes read what is kept of the records
+    one_pass: Callable | None = None
 
 
 class Steps(NamedTuple):

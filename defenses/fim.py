@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -22,7 +23,7 @@ from audit.mechanisms import (
 from audit.mechanisms.fim import networks
 from audit.mechanisms.fim.fitters import constant, network
 from audit.mechanisms.fim.objectives import Schedule
-from audit.mechanisms.fim.refit import begin, pick, refresher, share
+from audit.mechanisms.fim.refit import first_fit, pick, refresher, share
 from audit.types import (
     Count,
     Defense,
@@ -131,9 +132,11 @@ def fim(
         )
         fitter = network(task, narrow, objective, make, static=static)
 
+    def masked(key: jax.Array, public: Public) -> tuple:
+        return start_masked(keep, density)(key, public), public, stream(key, "fim")
+
     def prepare(key: jax.Array, public: Public) -> Side:
-        side = start_masked(keep, density)(key, public)
-        side = begin(fitter, schedule, side, public, stream(key, "fim"))
+        side = first_fit(fitter, schedule, *masked(key, public))()
         if not share_steps:
             return side
         pilot_key = stream(key, "pilots")
@@ -159,7 +162,13 @@ def fim(
             refresh=refresh,
         )
 
+    def one_pass(key: jax.Array, public: Public) -> Callable:
+        once = schedule._replace(epochs=1, least_epochs=1)
+        return first_fit(fitter, once, *masked(key, public))
+
     passes = schedule.passes(steps)
+    refresh = Refresh(refresher(fitter, schedule), epochs, passes)
     if share_steps:
-        return built(Refresh(pick, first_passes=epochs + share_steps * passes))
-    return built(Refresh(refresher(fitter, schedule), epochs, passes))
+        refresh = Refresh(pick, first_passes=epochs + share_steps * passes)
+    constants = perturbation in ("constant", "constant_direct")
+    return built(refresh._replace(one_pass=None if constants else one_pass))

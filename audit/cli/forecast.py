@@ -3,9 +3,9 @@
 Runs, operations and disk follow from the scenario: the compiler counts the operations
 of one record's gradient, and nothing is trained, pre-trained or prepared. Minutes are
 those of so many gradients, at the pace of a few that are taken here and now, of the
-noise and updates of large models, timed likewise, and what programs take to compile,
-times a factor of experience: every finished run leaves a line with what it took
-(`LINES`), and the nearest such runs correct the next forecast.
+noise and updates of large models and of passes of a network's fit, timed likewise, and
+what programs take to compile, times a factor of experience: every finished run leaves
+a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
 An attack's operations are those of its shadow models, of the network it trains and of
 its searches through gradients; what else it does is known by experience alone.
 """
@@ -51,6 +51,7 @@ from audit.types import (
     Examples,
     Iterative,
     Optimizer,
+    Public,
     Splits,
     Task,
 )
@@ -74,9 +75,10 @@ TIMED_RECORDS = 256  # which are those of so many records at most
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
+# A fit of a network is timed if it visits the records that are timed so many times.
+WORTH = 100
 # A fit of a constant to public records, as FIM makes one before every step, takes their
 # gradients and derivatives first, and then reads what it keeps of them in every pass.
-# Fits of networks take longer than is counted here.
 LOOK = 10.0  # gradients per record that take as long as the former
 KEPT = 3  # numbers per weight and record that are kept, of a model that is not affine
 FIT = 1.2e-9  # seconds per weight of a record's part in a pass
@@ -157,24 +159,22 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     about = spec.runs, None, trajectories, spec.delta, spec.fisher
     table = Table(problem, engine, *about)
     works = []
-    update_of = dict[str, float]()  # program -> seconds
-    updates, defenses = list[float](), list[Defense]()
+    parts_of = dict[str, tuple[float, float]]()  # program -> seconds
+    parts, defenses = list[tuple[float, float]](), list[Defense]()
     for entry in scenario.defenses:
         entry = calibrated(entry, task, n, spec.delta)
         defense, label = _built(entry, task), entry.label
         defenses.append(defense)
         works.append(pipeline.workload(label, defense, params, table, game, attacks))
         program = _compiled_in(entry)
-        if program not in update_of:
+        if program not in parts_of:
             optimizer = entry.settings.get("optimizer", "sgd")
-            update_of[program] = update_seconds(defense.mechanism, optimizer, params)
-        updates.append(update_of[program])
+            parts_of[program] = (
+                update_seconds(defense.mechanism, optimizer, params),
+                visit_seconds(defense.mechanism, task, works[-1], splits.public),
+            )
+        parts.append(parts_of[program])
     pipeline.check_plays(attacks, game, defenses, task)
-    built = list(zip(works, defenses, strict=True))
-    plays = [
-        [work for work, defense in built if mismatch(model, defense, game) is None]
-        for model in (attack.threat_model for _, attack in attacks)
-    ]
     each = gradient_operations(task, params, splits.fixed)
     read = reading(spec.fisher, n)
     gflops = matmul_rate(1024, 1024, 1024, times=5)
@@ -183,9 +183,16 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     step = int(max(work.records for work in works))
     some = take(splits.fixed, slice(min(step, TIMED_RECORDS)))
     pace = gradient_pace(trained(task), params, some, each, tile, cores)
-    # gradients that take as long as a record's part in a pass of a fit
-    visit = FIT * works[0].parameters * pace / max(each, 1.0)
-    operations = tuple(_operations(work, each, visit, read) for work in works)
+    works = [
+        work._replace(visit=visit * pace / max(each, 1.0))
+        for work, (_, visit) in zip(works, parts, strict=True)
+    ]
+    built = list(zip(works, defenses, strict=True))
+    plays = [
+        [work for work, defense in built if mismatch(model, defense, game) is None]
+        for model in (attack.threat_model for _, attack in attacks)
+    ]
+    operations = tuple(_operations(work, each, read) for work in works)
     pace_of_one = pace
     if any("restarts" in entry.settings for entry, _ in attacks):
         pace_of_one = gradient_pace(searched(task), params, some, each, tile)
@@ -194,12 +201,12 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     rate = SHARE * gflops * 1e9
     # shadow models that an attack asks for are among the operations of `trials`
     shadows = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
-    gradients = sum(_operations(work, each, visit, read, shadows) for work in works)
+    gradients = sum(_operations(work, each, read, shadows) for work in works)
     computing = PRIVATE * gradients / pace
-    for work, seconds in zip(works, updates, strict=True):
+    for work, (seconds, _) in zip(works, parts, strict=True):
         computing += sum(_lanes(work, shadows).values()) * work.steps * seconds
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
-    compiling = COMPILE * len(update_of) * (AGAIN if ran else 1)
+    compiling = COMPILE * len(parts_of) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
     if task.linear is None:
@@ -212,9 +219,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
         gflops,
         START + EACH * len(works) + compiling + computing,
         _memory(works, arrays, len(large), scenario.lanes.memory_gib),
-        trials(
-            attacks, plays, splits, each / pace * rate, search * rate, visit, spec.runs
-        ),
+        trials(attacks, plays, splits, each / pace * rate, search * rate, spec.runs),
         CARD + sum(_disk(work, width) for work in works),
     )
     return _with_experience(plain, scenario, history)
@@ -300,13 +305,34 @@ def update_seconds(mechanism: Any, optimizer: Optimizer, params: Any) -> float:
     return min(timeit.repeat(run, number=1, repeat=3))
 
 
+def visit_seconds(
+    mechanism: Any, task: Task, work: budget.Workload, public: Examples
+) -> float:
+    """Return seconds of a public record's part in a pass of a fit, of one run.
+
+    0 where nothing is fitted. A pass of a network's fit is timed if the fits are long
+    beside it: its operations say little of convolutions that are differentiated twice.
+    """
+    if not _fitted(work):
+        return 0.0
+    one_pass = mechanism.refresh.one_pass
+    some = take(public, slice(TIMED_RECORDS))
+    visits = work.public * (work.first_passes + work.passes)
+    if one_pass is None or visits < WORTH * len(some.y):
+        return FIT * work.parameters
+    key = jax.random.key(0)
+    program = one_pass(key, Public(some, task.init(key)))
+    run = lambda: jax.block_until_ready(program())  # noqa: E731
+    run()
+    return min(timeit.repeat(run, number=1, repeat=2)) / len(some.y) / PRIVATE
+
+
 def trials(
     attacks: list[tuple[Entry, Attack]],
     plays: list[list[budget.Workload]],
     splits: Splits,
     each: float,
     search: float,
-    visit: float,
     runs: int = 1,
 ) -> dict[str, Trials]:
     """Return label -> what an attack takes.
@@ -316,8 +342,7 @@ def trials(
     from every restart, for every target of every run; and derivatives of a run that
     nothing random enters, for every target. `plays` are the defenses that each attack
     plays against. `each` are the operations of a network that take as long as one
-    record's gradient, `search` as long as a step of a search; `visit` is in gradients,
-    see `_gradients`.
+    record's gradient, `search` as long as a step of a search.
     """
     result: dict[str, Trials] = {}
     trained = set[int]()
@@ -330,13 +355,13 @@ def trials(
         total = steps * search * runs * targets * len(works)
         for work in works:
             if shadows not in trained:
-                total += shadows * _gradients(work, visit) * each
+                total += shadows * _gradients(work) * each
             epochs = EARLY * given.get("epochs", 0)
             weights = given.get("width", 0) * (work.parameters + outputs)
             total += 6 * weights * epochs * shadow_models.held(shadows, images)
             if unrolls:
                 rounds = EARLY * given.get("rounds", 1) * targets
-                total += rounds * outputs * _gradients(work, visit) * each
+                total += rounds * outputs * _gradients(work) * each
         trained.add(shadows)
         fixed = FITTED if unrolls or _learns(entry, attack, splits) else TRIAL
         result[entry.label] = Trials(len(works), fixed, total / max(len(works), 1))
@@ -379,24 +404,20 @@ def reading(fisher: FisherReading, records: int) -> float:
 def _operations(
     work: budget.Workload,
     each: float,
-    visit: float,
     reading: float = READING,
     shadows: bool = True,
 ) -> float:
     lanes = _lanes(work, shadows)
-    training = sum(lanes.values()) * _gradients(work, visit)
-    training += visit * work.public * work.first_passes
+    training = sum(lanes.values()) * _gradients(work)
+    training += work.visit * work.public * work.first_passes
     read = (reading - 1) * lanes.get("accounting", 0) * work.steps * work.records
     return (training + read) * each
 
 
-def _gradients(work: budget.Workload, visit: float) -> float:
-    """Return how many gradients one run takes as long as, its fits included.
-
-    A public record's part in a pass of a fit takes as long as `visit` of them.
-    """
+def _gradients(work: budget.Workload) -> float:
+    """Return how many gradients one run takes as long as, its fits included."""
     looks = LOOK * work.steps if work.passes else 0.0  # one fit per step
-    fits = work.public * (looks + visit * work.passes)
+    fits = work.public * (looks + work.visit * work.passes)
     return work.steps * work.records + fits
 
 

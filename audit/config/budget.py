@@ -36,6 +36,7 @@ class Workload(NamedTuple):
     public: int = 0  # public records
     first_passes: float = 0.0  # over them, by fits before all runs
     passes: float = 0.0  # the same in each run
+    visit: float = 0.0  # gradients that take as long as a public record in a pass
 
     @property
     def in_memory(self) -> int:

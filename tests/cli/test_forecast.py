@@ -12,6 +12,7 @@ from audit.engine import shadow
 from audit.errors import UserError
 from audit.mechanisms import shadow_models
 from audit.models import networks
+from defenses.fim import fim
 from tests.commands import composed, printed, refused
 from tests.conftest import records
 
@@ -154,13 +155,13 @@ def test_of_nobody_no_run_is_accounted_for(records, runs):
 
 def test_operations_are_those_of_whole_tiles():
     """7 targets are two tiles of 4, 3 accounted runs one of 3, each ten times a run."""
-    assert forecast._operations(WORK, 8.0, 0.0) == (8 + 10 * 3) * 5 * 20 * 8
+    assert forecast._operations(WORK, 8.0) == (8 + 10 * 3) * 5 * 20 * 8
 
 
 def test_fits_to_public_records_count_once_and_in_every_run():
     """Two tiles of 4 targets and one of 3 accounted runs are 11 runs."""
-    work = WORK._replace(public=10, first_passes=100.0, passes=30.0)
-    added = forecast._operations(work, 8.0, 2.0) - forecast._operations(WORK, 8.0, 2.0)
+    work = WORK._replace(public=10, first_passes=100.0, passes=30.0, visit=2.0)
+    added = forecast._operations(work, 8.0) - forecast._operations(WORK, 8.0)
     looks = forecast.LOOK * WORK.steps
     assert added == 10 * (2 * 100 + 11 * (2 * 30 + looks)) * 8
 
@@ -179,6 +180,30 @@ def test_a_defense_says_how_often_it_goes_through_public_records(shared, passes)
     (work,) = forecast.forecast(scenario).works
     assert work.public == scenario.splits.public
     assert (work.first_passes, work.passes) == passes
+
+
+@pytest.mark.parametrize(
+    ("perturbation", "passes", "seconds"),
+    [
+        ("network", 100.0, 6.0 / 12 / forecast.PRIVATE),
+        ("network", 99.0, forecast.FIT * WORK.parameters),
+        ("constant", 1e6, forecast.FIT * WORK.parameters),
+        ("network", 0.0, 0.0),
+    ],
+)
+def test_long_fits_of_networks_are_timed(monkeypatch, perturbation, passes, seconds):
+    """A pass over 12 public records is said to take six seconds."""
+
+    def timed(run, number, repeat):
+        run()
+        return repeat * [6.0]
+
+    monkeypatch.setattr(forecast.timeit, "repeat", timed)
+    task, public = networks.binary_linear((4, 4, 1), 2), records(12, (4, 4, 1), 2)
+    defense = fim(task, perturbation=perturbation, architecture="mlp")
+    work = WORK._replace(public=12, first_passes=passes)
+    got = forecast.visit_seconds(defense.mechanism, task, work, public)
+    assert got == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +304,7 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
     epochs, width, pixels = forecast.EARLY * 40, 512, 64
     network = 6 * epochs * width * (pixels + 1 + pixels)
     (work,), (more,) = few.works, many.works
-    each = few.operations[0] / forecast._operations(work, 1.0, 0.0)
+    each = few.operations[0] / forecast._operations(work, 1.0)
     run = work.steps * work.records * each
     assert few.sizes["class_mean"] == (1, forecast.TRIAL, 0)
     assert few.sizes["reconstructor"].fixed == forecast.FITTED
@@ -299,7 +324,7 @@ def test_a_search_takes_its_steps_from_every_restart_on_one_core(monkeypatch):
     monkeypatch.setattr(forecast, "gradient_pace", lambda *given: 1e9)
     plan = forecast.forecast(composed(*words)[0])
     weights = 64 * 32 + 32 + 32 * 10 + 10
-    each = plan.operations[0] / forecast._operations(plan.works[0], 1.0, 0.0)
+    each = plan.operations[0] / forecast._operations(plan.works[0], 1.0)
     step = forecast.SEARCH * each / 1e9 + forecast.WEIGHT * weights
     seconds = plan.sizes["iga"].operations / (forecast.SHARE * plan.gflops * 1e9)
     targets = 16
@@ -320,7 +345,7 @@ def test_an_attack_costs_nothing_where_it_is_skipped(monkeypatch):
     solved = plan.sizes["unrolled_inversion"]
     assert (solved.defenses, solved.fixed) == (1, forecast.FITTED)
     work = plan.works[0]
-    each = plan.operations[0] / forecast._operations(work, 1.0, 0.0)
+    each = plan.operations[0] / forecast._operations(work, 1.0)
     run = work.steps * work.records * each
     rounds, targets, pixels = (
         forecast.EARLY * 6,

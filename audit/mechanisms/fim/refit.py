@@ -6,6 +6,7 @@ what is public by then. phi is fitted in float32 even where accounting is in flo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,12 @@ from audit.rng import stream
 from audit.types import Defense, Iterative, Public, SideOfStep, State, TrainingSet
 
 
-def begin(
+def first_fit(
     fitter: Fitter, schedule: Schedule, side: Side, public: Public, key: jax.Array
-) -> Side:
-    """Return the side with phi fitted to the common starting point, once for all runs.
+) -> Callable[[], Side]:
+    """Return () -> the side with phi fitted to the common starting point.
+
+    It is the fit that serves all runs, compiled when it is first called.
 
     Raises:
       ValueError: if there is no public record.
@@ -37,7 +40,7 @@ def begin(
     phi = fitter.init(stream(key, "phi"), ground)
     opt = adam_of(schedule).init(phi)
     side = side._replace(learnt=learnt._replace(phi=phi, optimizer=opt))
-    return jax.jit(partial(_fitted, fitter, schedule))(params, side, 0)
+    return partial(jax.jit(partial(_fitted, fitter, schedule)), params, side, 0)
 
 
 def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
@@ -119,7 +122,7 @@ def share(
 
     The pilots are trained like the real runs, with the public records for the private
     ones; phi_t is fitted to what their parameters look like before step t. `pilot` is
-    the defense without a refresh, `side` is from `begin`.
+    the defense without a refresh, `side` is from `first_fit`.
     """
     assert isinstance(pilot.mechanism, Iterative)
     move, data = pilot.mechanism.step, TrainingSet(side.learnt.public, None)

@@ -182,7 +182,7 @@ def test_the_fit_lowers_its_objective():
     signal = fitter.look(KEY, on)
     how = {"penalty": 1e3, "learning_rate": 0.1, "epochs": 200}
     schedule = objectives.Schedule(**SCHEDULE | how)
-    side = refit.begin(fitter, schedule, Side(START.params), START, KEY)
+    side = refit.first_fit(fitter, schedule, Side(START.params), START, KEY)()
     value = lambda phi: float(fitter.loss(on, signal, phi, None, 1e3, KEY))  # noqa: E731
     nothing = {"params": {"constant": jnp.zeros(places.size)}}
     assert value(side.learnt.phi) < 0.7 * value(nothing)
