@@ -159,7 +159,8 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     about = spec.runs, None, trajectories, spec.delta, spec.fisher
     table = Table(problem, engine, *about)
     works = []
-    parts_of = dict[str, tuple[float, float]]()  # program -> seconds
+    # program -> seconds of an update, and of a public record in a pass of a fit
+    parts_of = dict[str, tuple[float, float]]()
     parts, defenses = list[tuple[float, float]](), list[Defense]()
     for entry in scenario.defenses:
         entry = calibrated(entry, task, n, spec.delta)
