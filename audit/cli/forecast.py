@@ -17,7 +17,6 @@ import json
 import resource
 import statistics
 import sys
-import timeit
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ import numpy as np
 import optax
 
 from audit import pipeline, rng
-from audit.cli.bench.clock import matmul_rate
+from audit.cli.bench.clock import fastest, matmul_rate
 from audit.cli.cache import size as in_bytes
 from audit.clipping import no_clip
 from audit.config import budget, compose, registry
@@ -271,14 +270,14 @@ def gradient_pace(
     models = int(np.clip(TIMED / max(each * size, 1), 1, most))
     many = jax.tree.map(lambda a: jnp.zeros((models, *a.shape), a.dtype), params)
     program = jax.jit(jax.vmap(gradients, (0, None)))
-    jax.block_until_ready(program(many, records))
+    jax.block_until_ready(program(many, records))  # compiled once, not once per core
     with Cores(cores) as pool:
 
         def run() -> None:
             futures = [pool.submit(program, many, records) for _ in range(cores)]
             jax.block_until_ready([future.result() for future in futures])
 
-        seconds = min(timeit.repeat(run, number=1, repeat=3))
+        seconds = fastest(run, 3)
     return max(each, 1.0) * size * models * cores / seconds
 
 
@@ -301,9 +300,7 @@ def update_seconds(mechanism: Any, optimizer: Optimizer, params: Any) -> float:
 
     zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), params)
     given = jax.random.key(0), zeros, rule.init(zeros)
-    run = lambda: jax.block_until_ready(update(*given))  # noqa: E731
-    run()
-    return min(timeit.repeat(run, number=1, repeat=3))
+    return fastest(lambda: jax.block_until_ready(update(*given)), 3)
 
 
 def visit_seconds(
@@ -323,9 +320,8 @@ def visit_seconds(
         return FIT * work.parameters
     key = jax.random.key(0)
     program = one_pass(key, Public(some, task.init(key)))
-    run = lambda: jax.block_until_ready(program())  # noqa: E731
-    run()
-    return min(timeit.repeat(run, number=1, repeat=2)) / len(some.y) / PRIVATE
+    seconds = fastest(lambda: jax.block_until_ready(program()), 2)
+    return seconds / len(some.y) / PRIVATE
 
 
 def trials(
