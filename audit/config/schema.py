@@ -8,7 +8,15 @@ from annotated_types import Interval, Len
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from audit.types import Count, NonNegative, NonNegativeInt, Positive, Seed, Share
+from audit.types import (
+    Count,
+    NonNegative,
+    NonNegativeInt,
+    Optimizer,
+    Positive,
+    Seed,
+    Share,
+)
 
 # Beyond these no setting makes sense. Settings that say a limit themselves have that.
 LARGEST = 10**7  # of integers
@@ -73,6 +81,7 @@ class Pretrain(Section):
     batch_size: Count = 512
     learning_rate: Positive = 0.01
     weight_decay: NonNegative = 1e-4
+    optimizer: Optimizer = "adam"
 
 
 class FisherReading(Section):

@@ -11,7 +11,7 @@ import optax
 
 from audit.models import optimizers
 from audit.rng import stream
-from audit.types import Examples, Public, Task
+from audit.types import Examples, Optimizer, Public, Task
 
 
 def start(
@@ -23,8 +23,9 @@ def start(
     batch_size: int = 512,
     learning_rate: float = 0.01,
     weight_decay: float = 1e-4,
+    optimizer: Optimizer = "adam",
 ) -> Public:
-    """Return the one starting point of all runs: initialised, then trained with Adam.
+    """Return the one starting point of all runs: initialised, then trained.
 
     The defaults are those of Edmunds (2024), Table B.1.
 
@@ -34,9 +35,10 @@ def start(
       records: public, x [n, *features], y [n]; may be empty without epochs.
       epochs: passes over the records; 0 leaves the initialisation.
       batch_size: records per step, or all of them if there are fewer.
-      learning_rate: of Adam.
+      learning_rate: of the optimizer.
       weight_decay: of half the squared norm of all parameters; added to the gradient
-        before Adam, as in the thesis.
+        before the optimizer, as in the thesis.
+      optimizer: by name.
 
     Raises:
       ValueError: if there are epochs but no records.
@@ -46,7 +48,7 @@ def start(
         return Public(records, start)
     if n == 0:
         raise ValueError("pre-training needs public records and the split has none")
-    adam = optimizers.named("adam", learning_rate, weight_decay)
+    rule = optimizers.named(optimizer, learning_rate, weight_decay)
     public, size = jax.tree.map(jnp.asarray, records), min(batch_size, n)
     fold = partial(jax.random.fold_in, stream(key, "pretrain"))
     keys = [stream(fold(epoch), "pretrain") for epoch in range(epochs)]
@@ -59,10 +61,10 @@ def start(
         def mean_loss(params: Any) -> jax.Array:
             return jax.vmap(task.loss, (None, 0))(params, batch).mean()
 
-        updates, opt = adam.update(jax.grad(mean_loss)(params), opt, params)
+        updates, opt = rule.update(jax.grad(mean_loss)(params), opt, params)
         return (optax.apply_updates(params, updates), opt), None
 
-    run = jax.jit(lambda params: jax.lax.scan(step, (params, adam.init(params)), rows))
+    run = jax.jit(lambda params: jax.lax.scan(step, (params, rule.init(params)), rows))
     return Public(records, run(start)[0][0])
 
 
