@@ -142,4 +142,25 @@ def clip_apart(clip: Clip, tree: Any) -> Any:
     return {name: clip_tree(clip, part) for name, part in tree.items()}
 
 
+def rows(leaf: jax.Array) -> jax.Array:
+    """Return what leads to each output of a layer [outputs, K].
+
+    That of a kernel [..., inputs, outputs] are the weights into one unit or filter. A
+    vector, such as the biases of a layer, is one row.
+    """
+    outputs = leaf.shape[-1] if leaf.ndim > 1 else 1
+    return leaf.reshape(-1, outputs).T
+
+
+def clip_rows(clip: Clip, tree: Any) -> Any:
+    """Scale every row of every leaf by its own norm."""
+    one = lambda row: clip_tree(clip, row)  # noqa: E731
+    return jax.tree.map(lambda leaf: by_row(one, leaf), tree)
+
+
+def by_row(one: Callable, leaf: jax.Array, *more: Any) -> jax.Array:
+    """Return a leaf of which each row is one(row, ...), `more` having one per row."""
+    return jax.vmap(one)(rows(leaf), *more).T.reshape(leaf.shape)
+
+
 CLIPS = {"soft": soft_clip, "hard": hard_clip}

@@ -13,6 +13,8 @@ from audit.mechanisms import (
     noisy_sgd,
     normalise,
     optimizers,
+    row_directions,
+    row_sizes,
     von_mises_fisher,
 )
 from audit.types import (
@@ -30,7 +32,7 @@ def dirdp_sgd(
     task: Task,
     *,
     concentration: Positive = 5.0,
-    variant: Literal["joint", "layers", "regularised", "batch"] = "joint",
+    variant: Literal["joint", "layers", "regularised", "batch", "rows"] = "joint",
     margin: Positive = 0.01,
     learning_rate: Positive = 0.1,
     optimizer: Optimizer = "sgd",
@@ -48,6 +50,8 @@ def dirdp_sgd(
         parameters. `layers` normalises and draws each top-level module separately.
         `regularised` draws around g / (|g| + margin), the shorter the noisier.
         `batch` makes one draw per step, around the direction of the batch's sum.
+        `rows` makes one per step for each row of the sum of unit gradients: the weights
+        into one unit or filter, or the biases of a layer.
       margin: of `regularised`, in units of the gradient.
       learning_rate: of the optimizer.
       optimizer: post-processing of the noised mean.
@@ -70,6 +74,9 @@ def dirdp_sgd(
         # no reading of the Fisher information: it depends on all other records
         query = gradient(task, no_clip())._replace(smooth=False)
         noise = batch_direction(concentration, whole)
+    elif variant == "rows":
+        query = query._replace(smooth=False)  # for the same reason
+        noise = row_directions(concentration, row_sizes(task))
     return noisy_sgd(
         task,
         query,

@@ -15,6 +15,7 @@ Fisher         kappa A_K(kappa) per unit squared motion of mu, the same all arou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -163,9 +164,10 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
     if step == 0:
         return VmfPrivacy(2, 0.0)
     whole = None
-    for draw in draws:
+    for draw, count in Counter(draws).items():
         lowest, mass = _on_grid(*draw, step)
         mine = pld_pmf.DensePLDPmf(step, lowest, mass, 0.0, True)
+        mine = mine if count == 1 else mine.self_compose(count, 1e-15)
         whole = mine if whole is None else whole.compose(mine, 1e-15)
     assert whole is not None
     if share < 1:  # a record outside the batch has no loss

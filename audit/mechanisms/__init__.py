@@ -25,6 +25,7 @@ from audit.mechanisms import shadow_models as shadow_models
 from audit.mechanisms.noise import batch_direction as batch_direction
 from audit.mechanisms.noise import gaussian as gaussian
 from audit.mechanisms.noise import none as none
+from audit.mechanisms.noise import row_directions as row_directions
 from audit.mechanisms.noise import von_mises_fisher as von_mises_fisher
 from audit.mechanisms.noisy_sgd import noisy_sgd as noisy_sgd
 from audit.mechanisms.noisy_sgd import predictor as predictor
@@ -36,6 +37,7 @@ from audit.mechanisms.query import Side as Side
 from audit.mechanisms.query import gradient as gradient
 from audit.mechanisms.query import masked as masked
 from audit.mechanisms.query import modules as modules
+from audit.mechanisms.query import row_sizes as row_sizes
 from audit.mechanisms.query import start as start
 from audit.mechanisms.query import start_masked as start_masked
 from audit.mechanisms.sampler import SAMPLERS as SAMPLERS

@@ -6,6 +6,8 @@ squared motion of that vector. Nothing else in the suite squares a standard devi
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from audit.accounting import rdp, vmf, vmf_privacy
-from audit.clipping import clip_tree, normalise
+from audit.clipping import by_row, clip_rows, clip_tree, normalise, rows
 from audit.rng import add_normal, stream
 from audit.types import Noise, NoiseLaw, Span
 
@@ -59,6 +61,7 @@ def von_mises_fisher(
         bounded by its value at 0, kappa^2 / K, and there is no hockey-stick curve.
     """
     sizes = size if isinstance(size, dict) else {"": size}
+    counts = Counter(sizes.values())  # K -> draws
 
     def information(k: int) -> Any:
         return vmf_privacy.precision(k, concentration) if unit else concentration**2 / k
@@ -75,7 +78,8 @@ def von_mises_fisher(
     def curve(orders: Any, sensitivity: Any) -> Any:
         move = min(float(sensitivity), 2.0)  # no module moves further
         kappa = float(concentration)
-        return sum(vmf_privacy.renyi(orders, k, kappa, move) for k in sizes.values())
+        each = {k: vmf_privacy.renyi(orders, k, kappa, move) for k in counts}
+        return sum(counts[k] * cost for k, cost in each.items())
 
     def loss(releases: int, share: float) -> Any:
         draws = [(k, float(concentration)) for k in sizes.values()]
@@ -84,7 +88,8 @@ def von_mises_fisher(
     def log_density(mean: Any, drawn: Any) -> Any:
         return concentration * (ravel_pytree(mean)[0] @ ravel_pytree(drawn)[0])
 
-    precision = {name: information(k) for name, k in sizes.items()}
+    of_size = {k: information(k) for k in counts}
+    precision = {name: of_size[k] for name, k in sizes.items()}
     law = NoiseLaw(log_density, loss) if unit else NoiseLaw()
     if not isinstance(size, dict):
         law = law._replace(sample_sum=together)
@@ -104,15 +109,45 @@ def batch_direction(concentration: Any, size: int) -> Noise:
     its own would. The draw is multiplied by the number of records that take part, which
     is public: there is no theorem for adding or removing a record. kappa may be traced.
     """
-    one = von_mises_fisher(concentration, size)
+    return _of_batch(von_mises_fisher(concentration, size), clip_tree)
+
+
+def row_directions(concentration: Any, sizes: Sequence[int]) -> Noise:
+    """One draw for each row of a batch's sum (`clipping.rows`), around its direction.
+
+    One record may turn every row to its opposite, so that the costs of all rows add.
+    Otherwise as `batch_direction`. `sizes` are the lengths of all rows.
+    """
+    every = {str(i): size for i, size in enumerate(sizes)}
 
     def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
-        drawn = one.sample(key, clip_tree(normalise(), vector))
+        del many
+
+        def of_leaf(path: Any, leaf: Any) -> Any:
+            leaf_key = stream(key, jax.tree_util.keystr(path))
+            keys = jax.random.split(leaf_key, len(rows(leaf)))
+            draw = lambda row, key: _draw(key, concentration, row)  # noqa: E731
+            return by_row(draw, leaf, keys)
+
+        return jax.tree_util.tree_map_with_path(of_leaf, vector)
+
+    one = von_mises_fisher(concentration, every)._replace(sample=sample)
+    return _of_batch(one, clip_rows)
+
+
+def _of_batch(one: Noise, clip: Callable) -> Noise:
+    """Return the noise around the direction, or directions, that `clip` makes of a sum.
+
+    `clip` is (Clip, sum) -> sum of which what is drawn around has norm 1, or 0.
+    """
+
+    def sample(key: jax.Array, vector: Any, many: Any = 1) -> Any:
+        drawn = one.sample(key, clip(normalise(), vector))
         return jax.tree.map(lambda a: many * a, drawn)
 
     def log_density(vector: Any, drawn: Any) -> Any:
         assert one.law.log_density is not None
-        return one.law.log_density(clip_tree(normalise(), vector), drawn)
+        return one.law.log_density(clip(normalise(), vector), drawn)
 
     law = one.law._replace(log_density=log_density)
     return one._replace(sample=sample, at="batch", law=law)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from audit.clipping import Clip, clip_apart, clip_tree
+from audit.clipping import Clip, clip_apart, clip_tree, rows
 from audit.models import affine, dense
 from audit.models.affine import Treatment, masked
 from audit.models.masks import MASKS
@@ -54,6 +54,14 @@ def modules(task: Task) -> dict[str, int]:
         name: sum(math.prod(a.shape) for a in jax.tree.leaves(part))
         for name, part in shapes.items()
     }
+
+
+def row_sizes(task: Task) -> list[int]:
+    """Return how many parameters each row has (`clipping.rows`)."""
+    shapes = jax.eval_shape(
+        lambda key: jax.tree.map(rows, task.init(key)), jax.random.key(0)
+    )
+    return [size for a in jax.tree.leaves(shapes) for size in [a.shape[1]] * len(a)]
 
 
 def gradient(

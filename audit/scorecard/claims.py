@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from audit.accounting import vmf
 from audit.mechanisms.glm.solvability import longest
-from audit.mechanisms.query import modules
+from audit.mechanisms.query import modules, row_sizes
 from audit.mechanisms.sampler import SAMPLERS
 from audit.types import Task
 
@@ -42,7 +42,8 @@ def _dirdp_sgd(settings: dict[str, Any], task: Task, n: int) -> Claims:
         settings[word] for word in ("concentration", "steps", "sampling")
     )
     sizes = list(modules(task).values())
-    draws = sizes if settings["variant"] == "layers" else [sum(sizes)]
+    apart = {"layers": sizes, "rows": row_sizes(task)}
+    draws = apart.get(settings["variant"], [sum(sizes)])
     batch, m = SAMPLERS[sampling](settings["batch_size"]).denominator(n), len(draws)
     epoch = math.ceil(n / batch)
     shuffled = sampling == "shuffled"
@@ -53,7 +54,7 @@ def _dirdp_sgd(settings: dict[str, Any], task: Task, n: int) -> Claims:
     if visits > 1:
         left_out.append(f"counts one of {visits} steps a record may be in")
     if m > 1:
-        left_out.append(f"{m} modules cost {m} draws, not sqrt({m})")
+        left_out.append(f"{m} parts cost {m} draws, not sqrt({m})")
     name = "2 kappa sqrt(m)" if m > 1 else "2 kappa"
     multiplier = math.sqrt(batch * sum(draws)) / kappa
     law, article = "Weggenmann and Kerschbaum 2021", "Faustini et al. 2023, Cor. 2"

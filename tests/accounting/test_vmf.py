@@ -350,10 +350,12 @@ def test_pure_epsilon_composes_to_its_sum():
         delta = two.get_delta_for_epsilon(epsilon)
         assert one.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-4)
     kappa, up = 0.5, 1 / (1 + np.exp(-1.0))
-    ours = vmf_privacy.composed([(1, kappa)], 2)
-    for epsilon in (0.0, 0.5, 1.5):
-        losses = np.array([2.0, 0.0, -2.0])
-        mass = np.array([up**2, 2 * up * (1 - up), (1 - up) ** 2])
-        delta = mass @ np.maximum(-np.expm1(epsilon - losses), 0)
-        assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, abs=2e-3)
-    assert ours.get_epsilon_for_delta(1e-9) <= 2.002
+    steps = vmf_privacy.composed([(1, kappa)], 2)
+    blocks = vmf_privacy.composed([(1, kappa)] * 2, 1)
+    for ours in (steps, blocks):
+        for epsilon in (0.0, 0.5, 1.5):
+            losses = np.array([2.0, 0.0, -2.0])
+            mass = np.array([up**2, 2 * up * (1 - up), (1 - up) ** 2])
+            delta = mass @ np.maximum(-np.expm1(epsilon - losses), 0)
+            assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, abs=2e-3)
+        assert ours.get_epsilon_for_delta(1e-9) <= 2.002

@@ -16,8 +16,12 @@ from audit.config import registry
 from audit.games.base import take
 from audit.games.gradient_inversion import exposed_step
 from audit.mechanisms.batch import known_and_noised, sum_all
-from audit.mechanisms.noise import batch_direction, von_mises_fisher
-from audit.mechanisms.query import Side, gradient, modules
+from audit.mechanisms.noise import (
+    batch_direction,
+    row_directions,
+    von_mises_fisher,
+)
+from audit.mechanisms.query import Side, gradient, modules, row_sizes
 from audit.mechanisms.sampler import SAMPLERS
 from audit.models import affine, networks
 from audit.rng import stream
@@ -150,6 +154,35 @@ def test_the_batch_variant_draws_around_the_sum():
     assert (abs(y.mean(0) - want) < 4.5 * y.std(0) / np.sqrt(2000)).all()
 
 
+def test_the_rows_variant_draws_around_each_row_of_the_sum():
+    """A zero row's draw is uniform, and each row has its own length of 1."""
+    kernel = jnp.array([[3.0, 0.0], [4.0, 0.0], [0.0, 0.0]])  # two outputs, K = 3
+    total = {"bias": jnp.array([0.0, -2.0]), "kernel": kernel}
+    noise = row_directions(20.0, [2, 3, 3])
+    keys = jax.random.split(jax.random.key(0), 4000)
+    y = jax.jit(jax.vmap(lambda k: noise.sample(k, total, 8.0)))(keys)
+    first, second = np.moveaxis(np.asarray(y["kernel"]), -1, 0)
+    for drawn, mean in (
+        (np.asarray(y["bias"]), [0, -vmf.mean_cosine(2, 20.0)]),
+        (first, vmf.mean_cosine(3, 20.0) * np.array([0.6, 0.8, 0])),
+        (second, [0, 0, 0]),
+    ):
+        np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 8, atol=1e-4)
+        error = drawn.std(0) / np.sqrt(len(drawn))
+        assert (abs(drawn.mean(0) - 8 * np.array(mean)) < 4.5 * error).all()
+    across = first.T @ second / len(first)  # independent of each other
+    assert (abs(across) < 4.5 * 64 / np.sqrt(len(first))).all()
+
+
+def test_rows_are_what_leads_to_one_output():
+    """Six inputs, five hidden units, three classes; the biases of a layer are one."""
+    assert sorted(row_sizes(MLP)) == sorted([5] + 5 * [6] + [3] + 3 * [5])
+    lenet = networks.lenet((28, 28, 1), 10)
+    filters = 12 * [25] + 24 * [300] + 10 * [588]
+    assert sorted(row_sizes(lenet)) == sorted(filters + 3 * [12] + [10])
+    assert sum(row_sizes(lenet)) == sum(modules(lenet).values())
+
+
 # What it costs ------------------------------------------------------------------------
 
 
@@ -228,6 +261,9 @@ def test_curves_add_over_steps_visits_and_modules():
     layers = build(MLP, concentration=kappa, variant="layers", steps=1)
     each = sum(vmf_privacy.renyi(orders, k, kappa) for k in modules(MLP).values())
     np.testing.assert_allclose(layers.rdp(n, orders, "replace_one"), each, rtol=1e-12)
+    rows = build(MLP, concentration=kappa, variant="rows", steps=7)
+    each = sum(vmf_privacy.renyi(orders, k, kappa) for k in row_sizes(MLP))
+    np.testing.assert_allclose(rows.rdp(n, orders, "replace_one"), 7 * each, rtol=1e-12)
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "poisson"])
@@ -244,7 +280,7 @@ def test_a_sampled_record_costs_a_mixture(sampling):
         assert loss.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-4)
 
 
-@pytest.mark.parametrize("variant", ["joint", "layers", "batch"])
+@pytest.mark.parametrize("variant", ["joint", "layers", "batch", "rows"])
 def test_adding_a_record_has_no_theorem(variant):
     """The number of draws, or the length of their sum, shows how many take part."""
     for sampling in SAMPLERS:
@@ -257,6 +293,7 @@ def test_adding_a_record_has_no_theorem(variant):
 
 def test_what_has_no_theorem_claims_nothing():
     assert build(variant="batch").fisher is None
+    assert build(variant="rows").fisher is None
     assert build(variant="regularised").pld(9, "replace_one") is None
     assert build().log_likelihood is None
 
@@ -280,6 +317,8 @@ def test_the_card_says_what_the_paper_leaves_out():
     layers = {c.quantity: c for c in claims(MLP, n, variant="layers", **settings)}
     assert layers["pure epsilon, replace-one, one record and step"].value == 20
     assert "not sqrt(2)" in layers["epsilon as published, 2 kappa sqrt(m)"].void
+    rows = {c.quantity: c for c in claims(MLP, n, variant="rows", **settings)}
+    assert rows["pure epsilon, replace-one, one record and step"].value == 100
 
 
 def test_pure_limit_bounds_every_order():

@@ -123,6 +123,7 @@ def test_likelihood_names_no_fewer_than_inner_products():
 SAMPLED = [
     ("dpsgd", {"sampling": "poisson", "batch_size": 4, "noise_multiplier": 0.5}),
     ("dirdp_sgd", {"variant": "batch", "concentration": 60.0, "steps": STEPS}),
+    ("dirdp_sgd", {"variant": "rows", "concentration": 4.0, "steps": STEPS}),
 ]
 
 
