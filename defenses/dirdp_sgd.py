@@ -75,7 +75,7 @@ def dirdp_sgd(
         query = gradient(task, no_clip())._replace(smooth=False)
         noise = batch_direction(concentration, whole)
     elif variant == "rows":
-        query = query._replace(smooth=False)  # for the same reason
+        query = query._replace(smooth=False)  # no reading either, as of `batch`
         noise = row_directions(concentration, row_sizes(task))
     return noisy_sgd(
         task,

@@ -159,12 +159,13 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    widths = [_width(*draw) for draw in draws]
-    step = float(np.sqrt(np.square(widths).sum()) / _BINS)
+    counts = Counter(draws)
+    squares = [count * _width(*draw) ** 2 for draw, count in counts.items()]
+    step = float(np.sqrt(np.sum(squares)) / _BINS)
     if step == 0:
         return VmfPrivacy(2, 0.0)
     whole = None
-    for draw, count in Counter(draws).items():
+    for draw, count in counts.items():
         lowest, mass = _on_grid(*draw, step)
         mine = pld_pmf.DensePLDPmf(step, lowest, mass, 0.0, True)
         mine = mine if count == 1 else mine.self_compose(count, 1e-15)

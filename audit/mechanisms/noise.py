@@ -78,8 +78,8 @@ def von_mises_fisher(
     def curve(orders: Any, sensitivity: Any) -> Any:
         move = min(float(sensitivity), 2.0)  # no module moves further
         kappa = float(concentration)
-        each = {k: vmf_privacy.renyi(orders, k, kappa, move) for k in counts}
-        return sum(counts[k] * cost for k, cost in each.items())
+        each = lambda k: vmf_privacy.renyi(orders, k, kappa, move)  # noqa: E731
+        return sum(count * each(k) for k, count in counts.items())
 
     def loss(releases: int, share: float) -> Any:
         draws = [(k, float(concentration)) for k in sizes.values()]

@@ -41,9 +41,9 @@ def _dirdp_sgd(settings: dict[str, Any], task: Task, n: int) -> Claims:
     kappa, steps, sampling = (
         settings[word] for word in ("concentration", "steps", "sampling")
     )
-    sizes = list(modules(task).values())
-    apart = {"layers": sizes, "rows": row_sizes(task)}
-    draws = apart.get(settings["variant"], [sum(sizes)])
+    variant = settings["variant"]
+    sizes = row_sizes(task) if variant == "rows" else list(modules(task).values())
+    draws = sizes if variant in ("layers", "rows") else [sum(sizes)]
     batch, m = SAMPLERS[sampling](settings["batch_size"]).denominator(n), len(draws)
     epoch = math.ceil(n / batch)
     shuffled = sampling == "shuffled"

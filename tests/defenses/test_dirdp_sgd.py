@@ -16,11 +16,7 @@ from audit.config import registry
 from audit.games.base import take
 from audit.games.gradient_inversion import exposed_step
 from audit.mechanisms.batch import known_and_noised, sum_all
-from audit.mechanisms.noise import (
-    batch_direction,
-    row_directions,
-    von_mises_fisher,
-)
+from audit.mechanisms.noise import batch_direction, row_directions, von_mises_fisher
 from audit.mechanisms.query import Side, gradient, modules, row_sizes
 from audit.mechanisms.sampler import SAMPLERS
 from audit.models import affine, networks
