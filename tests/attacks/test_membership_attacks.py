@@ -51,6 +51,9 @@ def share_up_to(value, others):
     return sum(v <= value for v in others) / len(others)
 
 
+log_odds = jax.jit(signals.log_odds)
+
+
 class Fixed:
     """Logits of reference models and of one target model, and of what follows."""
 
@@ -77,7 +80,7 @@ class Fixed:
         """Score the target model with one of our attacks."""
 
         def odds(a, y):
-            return signals.log_odds(a, np.broadcast_to(y[:, None], a.shape[:-1]))
+            return log_odds(a, np.broadcast_to(y[:, None], a.shape[:-1]))
 
         def both(records, pool):
             return Signals(odds(records, self.label), odds(pool, self.pool_label))
@@ -93,7 +96,7 @@ class Fixed:
             label=self.label if "label" in knows else None,
             signals=both(self.target, self.target_pool) if "signals" in sees else None,
         )
-        return np.asarray(attack.guess(state, jax.random.key(1), shown))
+        return np.asarray(jax.jit(attack.guess)(state, jax.random.key(1), shown))
 
 
 @pytest.fixture(params=[1, 3], ids=["one query", "three queries"])
@@ -104,7 +107,7 @@ def fixed(request, x64):
 def test_log_odds_are_those_of_the_softmax(fixed):
     for queries, label in zip(fixed.target, fixed.label, strict=True):
         for logits in queries:
-            ours = signals.log_odds(logits, label)
+            ours = log_odds(logits, label)
             assert ours == pytest.approx(phi(logits, label), rel=1e-10)
             entropy = -math.log(p(logits, label))
             assert signals.loss(ours) == pytest.approx(entropy, rel=1e-10)

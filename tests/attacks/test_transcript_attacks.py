@@ -54,7 +54,8 @@ def played(attack, pool, targets, noise, effect):
     parts = parts + noise * rng.normal(size=parts.shape)
     rest = (params + parts).astype(np.float32)
     observed = Observation(label=targets.y, steps=Steps(params, rest, rest))
-    return jax.vmap(attack.guess, (None, None, 0))(state, KEY, observed), parts, info
+    guess = jax.jit(jax.vmap(attack.guess, (None, None, 0)))
+    return guess(state, KEY, observed), parts, info
 
 
 def error(pool, targets, noise):
@@ -134,9 +135,8 @@ def test_a_transcript_is_of_the_run_that_is_released(name):
     )  # fmt: skip
     lane = jax.tree.map(lambda a: a[0], steps)
     target = jax.tree.map(lambda a: a[0], targets)
-    each = jax.vmap(law.contribution, (0, 0, None))(
-        lane.params, law.sides(lane.params), target
-    )
+    contribute = jax.jit(jax.vmap(law.contribution, (0, 0, None)))
+    each = contribute(lane.params, law.sides(lane.params), target)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=6 * float(law.stddev)),
         each, lane.rest,

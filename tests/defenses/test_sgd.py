@@ -16,7 +16,7 @@ DATA = TrainingSet(records(6, (4,)), jax.tree.map(lambda a: a[0], records(1, (4,
 def released(start, key, steps=3):
     defense = sgd(TASK, steps=steps, start=start)
     side = defense.prepare(jax.random.key(1), public(TASK))
-    return defense, side, defense.train(jax.random.key(key), side, DATA)
+    return defense, side, jax.jit(defense.train)(jax.random.key(key), side, DATA)
 
 
 @pytest.mark.parametrize(("start", "differ"), [("shared", False), ("fresh", True)])
@@ -29,7 +29,7 @@ def test_training_takes_the_steps_of_the_mechanism_from_the_fresh_start():
     """What is accounted and measured step by step is what is trained."""
     defense, side, release = released("fresh", 0)
     key = jax.random.key(0)
-    state = defense.mechanism.init(key, side)
+    state, step = defense.mechanism.init(key, side), jax.jit(defense.mechanism.step)
     for _ in range(3):
-        state, _ = defense.mechanism.step(key, state, DATA)
+        state, _ = step(key, state, DATA)
     np.testing.assert_allclose(flat(release.params), flat(state.params), rtol=1e-5)

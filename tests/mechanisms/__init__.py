@@ -3,7 +3,6 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -20,7 +19,9 @@ def side_of(task, extra):
     if "mask" in extra:
         side = side._replace(mask=MASKS["random"](jax.random.key(1), params, 0.6))
     if "offset" in extra:
-        side = side._replace(offset=jax.tree.map(lambda p: jnp.sin(9 * p), params))
+        side = side._replace(
+            offset=jax.tree.map(lambda p: np.sin(9 * np.asarray(p)), params)
+        )
     return side
 
 
@@ -33,7 +34,7 @@ def per_record(query, side, z):
 def closed_forms_are_of(query, side, z, rows, traced):
     """Compare sum, score, span and trace with contributions and their Jacobians."""
     total, trace, score = query.closed_forms[:3]
-    weight, update = jnp.linspace(0, 2, len(rows)), jax.tree.map(jnp.cos, side.params)
+    weight, update = np.linspace(0, 2, len(rows)), jax.tree.map(np.cos, side.params)
     for weights, share in ((weight, weight), (None, np.ones(len(rows)))):
         got = jax.jit(total)(side.params, side, z, weights)
         assert jax.tree.structure(got) == jax.tree.structure(side.params)
@@ -57,7 +58,7 @@ def closed_forms_are_of(query, side, z, rows, traced):
 
 def span_is_of(span, side, z, rows):
     """Compare inner products and sums by a span with those of contributions."""
-    tree, weight = jax.tree.map(jnp.cos, side.params), jnp.linspace(-1, 2, len(rows))
+    tree, weight = jax.tree.map(np.cos, side.params), np.linspace(-1, 2, len(rows))
 
     @jax.jit
     def read(params):

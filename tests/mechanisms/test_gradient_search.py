@@ -104,11 +104,11 @@ def test_cosine_is_the_likelihood_of_a_visible_draw():
     """Up to a constant: kappa <mu, y> = kappa (1 - distance)."""
     task, image = networks.linear((2, 2, 1), 2), jnp.arange(4.0).reshape(2, 2, 1)
     params, z = start(task), Examples(image, jnp.asarray(1))
-    a = gradient_search.direction_of(jax.grad(task.loss)(params, z))
+    a = gradient_search.direction_of(jax.jit(jax.grad(task.loss))(params, z))
     noise = von_mises_fisher(3.0, 10)
-    y = noise.sample(jax.random.key(0), a)
-    log = float(noise.law.log_density(a, y))
-    assert log == pytest.approx(3 * float(gradient_search.cosine(task)(params, z, y)))
+    y = jax.jit(noise.sample)(jax.random.key(0), a)
+    log, cosine = jax.jit(noise.law.log_density), jax.jit(gradient_search.cosine(task))
+    assert float(log(a, y)) == pytest.approx(3 * float(cosine(params, z, y)))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_cosine_is_the_likelihood_of_a_visible_draw():
 def test_a_gradient_beside_an_update_needs_not_be_formed(model):
     """Nor its derivative along the image, which a search follows."""
     task, x = model((16, 16, 1), 3), jax.random.uniform(jax.random.key(1), (16, 16, 1))
-    params, update = (task.init(jax.random.key(i)) for i in (2, 3))
+    params, update = map(jax.jit(task.init), map(jax.random.key, (2, 3)))
 
     def formed(x):
         slope = jax.grad(task.loss)(params, Examples(x, jnp.asarray(1)))

@@ -25,7 +25,7 @@ NORMALISE = normalise()
 
 def fitted(task):
     """Yield parameters and a record of class 0, which they fit better and better."""
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     x = jax.random.uniform(jax.random.key(1), (len(MARGINS), *IMAGE))
     for margin, image in zip(MARGINS, x, strict=True):
         head = params["head"] | {"bias": jnp.array([margin, 0.0, 0.5])}
@@ -87,9 +87,10 @@ def test_a_search_sees_the_cosines_of_float64(name):
 def test_they_leak_what_jacobians_in_float64_say(name):
     task = TASKS[name]
     query = gradient(task, NORMALISE)
+    traces = jax.jit(query.closed_forms.trace)
     for params, z in fitted(task):
         one = jax.tree.map(lambda a: a[None], z)
-        trace = query.closed_forms.trace(params, Side(params), one)
+        trace = traces(params, Side(params), one)
         with jax.enable_x64(True):
             wide, x = double(params), double(z.x)
 
@@ -114,7 +115,8 @@ def test_units_are_powers_of_two_and_change_no_bit():
         params, z = next(iter(fitted(task)))
         plain = NORMALISE._replace(of_direction=False)
         made = [
-            gradient(task, c).fn(params, Side(params), z) for c in (NORMALISE, plain)
+            jax.jit(gradient(task, c).fn)(params, Side(params), z)
+            for c in (NORMALISE, plain)
         ]
         np.testing.assert_array_equal(flat(made[0]), flat(made[1]))
 
@@ -128,8 +130,13 @@ def test_a_sum_of_draws_is_finite_where_gradients_all_but_vanish():
     z = Examples(
         x, jnp.arange(20) % 2 * jnp.arange(20) % 3
     )  # some are fitted, some not
-    span = query.closed_forms.span(params, Side(params), z)
-    assert np.linalg.eigvalsh(np.asarray(span.gram, float)).min() > -1e-5
-    weight = jnp.ones(20)
-    total = vmf.sample_sum(jax.random.key(0), 1e5, weight, *span, params)
+
+    @jax.jit
+    def drawn(params):
+        span = query.closed_forms.span(params, Side(params), z)
+        key, weight = jax.random.key(0), jnp.ones(20)
+        return span.gram, vmf.sample_sum(key, 1e5, weight, *span, params)
+
+    gram, total = drawn(params)
+    assert np.linalg.eigvalsh(np.asarray(gram, float)).min() > -1e-5
     assert np.isfinite(flat(total)).all()

@@ -92,7 +92,7 @@ def test_norms_are_made_in_the_way_that_takes_less_memory():
 def test_a_sum_in_parts_is_the_sum(part):
     """The last part is filled with records of weight 0."""
     task = networks.cnn_tanh(SMALL, 3)
-    params, many = task.init(jax.random.key(0)), 13
+    params, many = jax.jit(task.init)(jax.random.key(0)), 13
     query, z = gradient(task, hard_clip(0.1)), records(many, SMALL)
     weight = jnp.linspace(0.1, 2, many)
     whole = jax.jit(query.closed_forms.total)(params, Side(params), z, weight)

@@ -30,6 +30,11 @@ def setting(model, masked):
     return task, *double((params, mask)), wide(N, SHAPE, task.classes), double(c)
 
 
+def reader(task):
+    """Return `shifted_gradients.reader`, compiled."""
+    return map(jax.jit, shifted_gradients.reader(task))
+
+
 def by_autodiff(task, params, mask, c, z, clip=lambda tree: tree):
     """Return ||v||^2, ||J||_F^2, ||J^T v||^2 of every v = clip(g + c)."""
 
@@ -60,7 +65,7 @@ def by_autodiff(task, params, mask, c, z, clip=lambda tree: tree):
 )
 def test_closed_forms_equal_autodiff(x64, model, masked):
     task, params, mask, z, c = setting(model, masked)
-    prepare, measure = shifted_gradients.reader(task)
+    prepare, measure = reader(task)
     side = prepare(params, mask, z, None)
     got = measure(params, side, z, c)
     want = by_autodiff(task, params, mask, c, z)
@@ -77,7 +82,7 @@ def test_closed_forms_equal_autodiff(x64, model, masked):
 def test_clipped_trace_equals_autodiff(x64):
     task, params, mask, z, c = setting("linear", masked=True)
     clip = soft_clip(0.7)
-    prepare, measure = shifted_gradients.reader(task)
+    prepare, measure = reader(task)
     at = measure(params, prepare(params, mask, z, None), z, c)
     trace, signal = shifted_gradients.clipped_trace(clip, at)
     clipped = lambda tree: clip_tree(clip, tree)  # noqa: E731
@@ -89,9 +94,9 @@ def test_clipped_trace_equals_autodiff(x64):
 def test_probes_agree_with_the_closed_form(x64):
     """Any model: 200 draws of the probes, means within 4 s.e. of the exact values."""
     task, params, mask, z, c = setting("linear", masked=True)
-    exact, read = shifted_gradients.reader(task)
+    exact, read = reader(task)
     want = read(params, exact(params, mask, z, None), z, c)
-    prepare, measure = shifted_gradients.reader(task._replace(linear=None))
+    prepare, measure = reader(task._replace(linear=None))
 
     @jax.jit
     @jax.vmap
