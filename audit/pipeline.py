@@ -75,7 +75,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         entries = [
             calibrated(e, problem.task, n, spec.delta) for e in scenario.defenses
         ]
-        learners = [build(key, entry, problem, public) for entry in entries]
+        learners = [build(key, entry, problem, public, engine) for entry in entries]
         attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
         weights, trajectories = _lpips_weights(), spec.accounting_runs
         about = spec.runs, weights, trajectories, spec.delta, spec.fisher
@@ -221,7 +221,13 @@ def begin(key: Array, scenario: Scenario, problem: Problem) -> Public:
         raise UserError(f"pretrain.epochs={settings['epochs']}: {error}") from None
 
 
-def build(key: Array, entry: Entry, problem: Problem, public: Public) -> Learner:
+def build(
+    key: Array,
+    entry: Entry,
+    problem: Problem,
+    public: Public,
+    engine: Engine = Engine(),  # noqa: B008
+) -> Learner:
     """Build one defense and trace one run of it, so that nothing fails later."""
     targets = problem.splits.targets
     one = take(targets, 0) if len(targets.y) else None
@@ -234,6 +240,7 @@ def build(key: Array, entry: Entry, problem: Problem, public: Public) -> Learner
             public=public,
             label=entry.label,
             version=registry.version("defense", entry.name),
+            engine=engine,
         )
         mechanism = learner.defense.mechanism
         if isinstance(mechanism, Minimiser) and mechanism.check is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from audit.mechanisms.fim import networks
 from audit.mechanisms.fim.fitters import constant, network
 from audit.mechanisms.fim.objectives import Schedule
 from audit.mechanisms.fim.refit import first_fit, pick, refresher, share
+from audit.mechanisms.stepwise import PublicFit, Preparation
 from audit.types import (
     Count,
     Defense,
@@ -135,20 +136,26 @@ def fim(
     def masked(key: jax.Array, public: Public) -> tuple:
         return start_masked(keep, density)(key, public), public, stream(key, "fim")
 
-    def prepare(key: jax.Array, public: Public) -> Side:
-        side = first_fit(fitter, schedule, *masked(key, public))()
+    def first(key: jax.Array, public: Public) -> PublicFit:
+        fit = first_fit(fitter, schedule, *masked(key, public))
         if not share_steps:
-            return side
-        pilot_key = stream(key, "pilots")
-        return share(
-            fitter,
-            schedule,
-            built(None),
-            side,
-            pilot_key,
-            runs=share_steps,
-            steps=steps,
-        )
+            return fit
+        pilot, pilot_key = built(None), stream(key, "pilots")
+
+        def shared(state: Any) -> Side:
+            return share(
+                fitter,
+                schedule,
+                pilot,
+                fit.last(state),
+                pilot_key,
+                runs=share_steps,
+                steps=steps,
+            )
+
+        return fit._replace(last=shared)
+
+    prepare = Preparation(first, schedule.epochs_before(0, max))
 
     def built(refresh: Refresh | None) -> Defense:
         return noisy_sgd(
@@ -163,8 +170,8 @@ def fim(
         )
 
     def one_pass(key: jax.Array, public: Public) -> Callable:
-        once = schedule._replace(epochs=1, least_epochs=1)
-        return first_fit(fitter, once, *masked(key, public))
+        fit = first_fit(fitter, schedule, *masked(key, public))
+        return partial(fit.part, fit.first, 0, 1)
 
     passes = schedule.passes(steps)
     refresh = Refresh(refresher(fitter, schedule), epochs, passes)

@@ -14,9 +14,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from audit.engine import store as stores
@@ -28,10 +30,12 @@ from audit.engine.precision import double
 from audit.engine.program import Parts, Recipe, lanes_of, threads
 from audit.engine.program import parts as _parts
 from audit.engine.program import program as _program
-from audit.mechanisms.stepwise import Stepwise
+from audit.mechanisms.stepwise import Preparation, Stepwise
 from audit.types import Defense, Lanes, Public, Task, TrainingSet
 
 NAME = "tile-{:05d}"  # of a shard in the store
+PREPARED = "side"  # the name under which the state of a preparation is kept
+PARTS = 50  # that a preparation is computed in
 ROUNDING = 1e-5  # relative change of a release under another tile size
 AMPLE = 10.0  # allowed multiple of the change that one rounding of inputs makes
 
@@ -87,11 +91,14 @@ def learner(
     public: Public,
     label: str = "",
     version: str = "",
+    engine: Engine = Engine(),  # noqa: B008
 ) -> Learner:
     """Build a defense `(task, *, settings)` and prepare its public side state once.
 
     The key is for `prepare` and shared by every run; `label` is the name in progress
-    reports, by default that of the factory; `version` is part of the store key.
+    reports, by default that of the factory; `version` is part of the store key. What
+    is fitted before all runs is kept in the engine's store; a fit that was stopped goes
+    on from there.
 
     Raises:
       UserError: if the defense has a trait that does not exist.
@@ -100,8 +107,61 @@ def learner(
     static = tuple(sorted((k, v) for k, v in settings.items() if k not in floats))
     recipe = Recipe(factory, task, static)
     defense = recipe.build(floats)
-    side = jax.tree.map(np.asarray, defense.prepare(key, public))
-    return Learner(label or factory.__name__, recipe, floats, side, defense, version)
+    made = Learner(label or factory.__name__, recipe, floats, None, defense, version)
+    side = _prepared(made, key, public, engine)
+    return made._replace(side=jax.tree.map(np.asarray, side))
+
+
+def _prepared(learner: Learner, key: jax.Array, public: Public, engine: Engine) -> Any:
+    """Return the side; what is fitted for it is computed in parts.
+
+    All parts are calls of one program: where they end changes no bit.
+    """
+    prepare, store, saved = learner.defense.prepare, engine.store, None
+    if not isinstance(prepare, Preparation):
+        return prepare(key, public)
+    fit, steps, what = prepare.fit(key, public), prepare.steps, f"{learner.label}: fit"
+    if store is not None:
+        given = {"floats": learner.floats, "public": public, "key": key}
+        made_of = _origin("prepare", learner) | given
+        address = stores.digest(made_of)
+        stores.describe(store, address, made_of)
+        saved = Checkpoints(store, address, (PREPARED,))
+
+    def part(state: Any, begin: int, end: int) -> Any:
+        state = fit.part(jax.tree.map(itemgetter(0), state), begin, end)
+        return jax.tree.map(lambda a: a[None], state)
+
+    state = run_in_parts(
+        lambda: jax.tree.map(lambda a: jnp.asarray(a)[None], fit.first),
+        part,
+        steps,
+        -(-steps // PARTS),
+        saved,
+        lambda done: engine.report(f"{what}: steps", done, steps),
+    )
+    if saved is not None:
+        saved.save(steps, jax.tree.leaves(jax.device_get(state)))
+    return fit.last(jax.tree.map(itemgetter(0), state))
+
+
+def _origin(method: str, learner: Learner) -> dict[str, Any]:
+    """Return what can change anything that a defense computes, for keys of the store.
+
+    What it is given is not part of it.
+    """
+    recipe = learner.recipe
+    return {
+        "method": method,
+        "defense": recipe.factory.__name__,
+        "code": learner.version,
+        "task": recipe.task.name,
+        "static": dict(recipe.static),
+        "backend": jax.default_backend(),
+        "threads": threads() if jax.default_backend() == "cpu" else None,
+        "versions": stores.versions(),
+        "threefry partitionable": jax.config.jax_threefry_partitionable,  # type: ignore[attr-defined]
+    }
 
 
 def check_pure(learner: Learner, key: jax.Array, data: TrainingSet) -> None:
@@ -397,24 +457,15 @@ class _Sweep(NamedTuple):
 
     def _address(self) -> str:
         """Return the key of everything that can change these runs, described once."""
-        store, recipe = self.engine.store, self.learner.recipe
+        store = self.engine.store
         if store is None:
             return ""
-        made_of = {
-            "method": self.method,
-            "defense": recipe.factory.__name__,
-            "code": self.learner.version,
-            "task": recipe.task.name,
-            "static": dict(recipe.static),
+        made_of = _origin(self.method, self.learner) | {
             "floats, side, fixed, extra": self.shared,
             "target, rows": self.per_lane,
             "then": self.then and self.then.__qualname__,
             "key": self.key,
             "tile": self.engine.lanes.tile,
-            "backend": jax.default_backend(),
-            "threads": threads() if jax.default_backend() == "cpu" else None,
-            "versions": stores.versions(),
-            "threefry partitionable": jax.config.jax_threefry_partitionable,  # type: ignore[attr-defined]
         }
         if self._stepwise():  # computed in parts, of whatever length: other rounding
             made_of["in parts"] = True

@@ -1,7 +1,7 @@
-"""Methods of a defense that go step by step: a long run can be saved in between.
+"""What goes step by step, so that a long computation can be saved in between.
 
-A method is the same whether it is computed in one piece or part by part: between two
-parts its whole state is the carry of its loop.
+It is the same whether it is computed in one piece or part by part: between two parts
+its whole state is the carry of its loop.
 """
 
 from __future__ import annotations
@@ -44,6 +44,27 @@ class Loop(NamedTuple):
             carry = self.body(carry, jax.tree.map(itemgetter(t), self.planned))
         rest = jax.tree.map(itemgetter(slice(apart, None)), self.planned)
         return self.last(jax.lax.scan(step, carry, rest, length=steps - apart)[0])
+
+
+class PublicFit(NamedTuple):
+    """What a `prepare` fits to public data, for one key."""
+
+    first: Any  # the state before the first step, a pytree of arrays
+    part: Callable  # (state, begin, end) -> the state after those steps; compiled
+    last: Callable  # the state after the last step -> the side
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A `prepare` that takes `steps` steps; called, it takes all of them."""
+
+    fit: Callable[..., PublicFit]  # of the arguments of `prepare`
+    steps: int
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the side, computed in one piece."""
+        fit = self.fit(*arguments)
+        return fit.last(fit.part(fit.first, 0, self.steps))
 
 
 @dataclass(frozen=True, eq=False)  # JAX refers to functions weakly: no tuple

@@ -16,6 +16,7 @@ from audit.engine import store as stores
 from audit.engine.progress import OutOfTime
 from audit.models import networks
 from audit.types import Lanes, TrainingSet
+from defenses.fim import fim
 from tests.conftest import public, records
 from tests.games import worlds
 
@@ -92,6 +93,32 @@ class Stopped:
         self.threads.add(threading.current_thread())
         if self.after is not None and done >= self.after:
             raise self.error
+
+
+@pytest.mark.parametrize("perturbation", ["constant_direct", "network_static"])
+def test_a_stopped_fit_goes_on_and_a_finished_one_is_kept(tmp_path, perturbation):
+    """Of a phi that starts warm, and of one that is drawn before the first epoch."""
+    task, settings = DEFENSES["fim"]
+    settings = settings | {"perturbation": perturbation, "architecture": "mlp"}
+    start = public(task, records(12, SHAPE, CLASSES, seed=2))
+
+    def prepared(**engine):
+        engine = shadow.Engine(**engine)
+        given = {"key": KEY, "public": start, "engine": engine}
+        return shadow.learner(fim, task, settings, **given).side
+
+    store = stores.open_store(tmp_path)
+    with pytest.raises(OutOfTime):
+        prepared(store=store, report=Stopped(4))
+    assert [p.stem for p in tmp_path.rglob("*.npz")] == ["side-step-4"]
+    again, kept = Stopped(), Stopped()
+    first = prepared(store=store, report=again)
+    assert (again.seen, again.total) == ([4, 5, 6], 6)
+    second = prepared(store=store, report=kept)
+    assert kept.seen == [6]
+    for whole in (prepared(), fim(task, **settings).prepare(KEY, start)):
+        for other in (first, second):
+            jax.tree.map(np.testing.assert_array_equal, other, whole)
 
 
 @pytest.mark.parametrize("error", [OutOfTime, KeyboardInterrupt, MemoryError])

@@ -85,11 +85,13 @@ def fit(
     t: Any,
     n: int,
     key: jax.Array,
+    span: tuple[Any, Any],
 ) -> tuple[Any, Any]:
-    """Return phi and Adam's state after the epochs due before step t, from given ones.
+    """Return phi and Adam's state after some epochs before step t, from given ones.
 
     `loss` is (phi, rows | None, lambda, key) -> []; t [] may be traced; n is the number
-    of public records; the key is for batches and probes.
+    of public records; the key is for batches and probes; `span` are the first epoch and
+    the one after the last, which may be traced.
     """
     adam = adam_of(schedule)
     size = min(schedule.batch_size, n)
@@ -111,8 +113,7 @@ def fit(
         step = lambda c, part: (update(c, *part), None)  # noqa: E731
         return jax.lax.scan(step, carry, (batches, keys))[0]
 
-    epochs = schedule.epochs_before(t)
-    return jax.lax.fori_loop(0, epochs, epoch, (phi, optimizer))
+    return jax.lax.fori_loop(*span, epoch, (phi, optimizer))
 
 
 def adam_of(schedule: Schedule) -> optax.GradientTransformation:

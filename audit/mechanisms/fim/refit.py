@@ -6,7 +6,6 @@ what is public by then. phi is fitted in float32 even where accounting is in flo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,16 +16,17 @@ from audit.mechanisms.fim.fitters import Fitter, Ground
 from audit.mechanisms.fim.networks import places
 from audit.mechanisms.fim.objectives import Learnt, Schedule, adam_of, fit
 from audit.mechanisms.query import Side
+from audit.mechanisms.stepwise import PublicFit
 from audit.rng import stream
 from audit.types import Defense, Iterative, Public, SideOfStep, State, TrainingSet
 
 
 def first_fit(
     fitter: Fitter, schedule: Schedule, side: Side, public: Public, key: jax.Array
-) -> Callable[[], Side]:
-    """Return () -> the side with phi fitted to the common starting point.
+) -> PublicFit:
+    """Return the fit of phi to the common starting point, a step being an epoch.
 
-    It is the fit that serves all runs, compiled when it is first called.
+    It serves all runs. Its state is phi and Adam's averages.
 
     Raises:
       ValueError: if there is no public record.
@@ -39,8 +39,19 @@ def first_fit(
     ground = Ground(params, side.mask, learnt.places, records)
     phi = fitter.init(stream(key, "phi"), ground)
     opt = adam_of(schedule).init(phi)
-    side = side._replace(learnt=learnt._replace(phi=phi, optimizer=opt))
-    return partial(jax.jit(partial(_fitted, fitter, schedule)), params, side, 0)
+    fitted = jax.jit(partial(_fitted, fitter, schedule))
+
+    def after(state: tuple, begin: int, end: int) -> Side:
+        phi, opt = state
+        given = side._replace(learnt=learnt._replace(phi=phi, optimizer=opt))
+        return fitted(params, given, 0, (begin, end))
+
+    def part(state: tuple, begin: int, end: int) -> tuple:
+        learnt = after(state, begin, end).learnt
+        return learnt.phi, learnt.optimizer
+
+    end = schedule.epochs_before(0, max)
+    return PublicFit((phi, opt), part, lambda state: after(state, end, end))
 
 
 def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
@@ -48,7 +59,8 @@ def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
 
     def refresh(params: Any, side: Side, t: Any) -> Side:
         def again(params: Any, side: Side, t: Any) -> Side:
-            fitted = _fitted(fitter, schedule, params, side, t)
+            span = 0, schedule.epochs_before(t)
+            fitted = _fitted(fitter, schedule, params, side, t, span)
             return jax.tree.map(lambda a, b: a.astype(b.dtype), fitted, side)
 
         keep = lambda params, side, t: side  # noqa: E731
@@ -58,17 +70,20 @@ def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
 
 
 def _fitted(
-    fitter: Fitter, schedule: Schedule, params: Any, side: Side, t: Any
+    fitter: Fitter, schedule: Schedule, params: Any, side: Side, t: Any, span: tuple
 ) -> Side:
     """Return the side whose phi is fitted to the parameters of one trajectory."""
     bundle = jax.tree.map(lambda a: jnp.asarray(a)[None], params)
-    return _fitted_to_all(fitter, schedule, bundle, side, t)
+    return _fitted_to_all(fitter, schedule, bundle, side, t, span)
 
 
 def _fitted_to_all(
-    fitter: Fitter, schedule: Schedule, bundle: Any, side: Side, t: Any
+    fitter: Fitter, schedule: Schedule, bundle: Any, side: Side, t: Any, span: tuple
 ) -> Side:
-    """Return the side fitted to trajectories [s, ...], as in Edmunds' Equation 2.4."""
+    """Return the side fitted to trajectories [s, ...], as in Edmunds' Equation 2.4.
+
+    `span` are the epochs, from the first to the one after the last.
+    """
     learnt = side.learnt
     key = jax.random.fold_in(jax.random.wrap_key_data(learnt.key), t)
     bundle, mask, public, phi, opt = _single(
@@ -86,10 +101,12 @@ def _fitted_to_all(
         return jax.vmap(one)(bundle, views).mean()
 
     if not schedule.warm:
-        phi = fitter.init(stream(key, "phi"), ground._replace(params=params))
-        opt = adam_of(schedule).init(phi)
+        cold = fitter.init(stream(key, "phi"), ground._replace(params=params))
+        begun = lambda cold, warm: jnp.where(span[0] == 0, cold, warm)  # noqa: E731
+        made = cold, adam_of(schedule).init(cold)
+        phi, opt = jax.tree.map(begun, made, (phi, opt))
     n = len(public.y)
-    phi, opt = fit(loss, phi, opt, schedule, t, n, stream(key, "fit"))
+    phi, opt = fit(loss, phi, opt, schedule, t, n, stream(key, "fit"), span)
     offset, aside = fitter.settle(ground._replace(params=params), first, phi)
     learnt = learnt._replace(phi=phi, optimizer=opt, aside=aside)
     return side._replace(offset=offset, learnt=learnt)
@@ -136,11 +153,12 @@ def share(
         return jax.vmap(one)(keys, bundle)
 
     again = jax.jit(partial(_fitted_to_all, fitter, schedule))
+    epochs = schedule.epochs_before
     state = pilot.mechanism.init(key, side)._replace(side=None)
     bundle = jax.tree.map(lambda a: jnp.broadcast_to(a, (runs, *a.shape)), state)
     used = []
     for t in range(steps):
-        side = again(bundle.params, side, t) if t else side
+        side = again(bundle.params, side, t, (0, epochs(t, max))) if t else side
         phi = side.learnt.phi if side.offset is None else None
         used.append((side.offset, phi, side.learnt.aside))  # what the query reads
         bundle = step(bundle, side)

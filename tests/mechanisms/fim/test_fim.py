@@ -121,7 +121,8 @@ def fitted(loss, start, t=0, n=7, **given):
     """Return what fitting leaves of a start, by the usual schedule but for `given`."""
     schedule, start = objectives.Schedule(**SCHEDULE | given), {"params": start}
     opt = objectives.adam_of(schedule).init(start)
-    return objectives.fit(loss, start, opt, schedule, t, n, KEY)[0]["params"]
+    span = 0, schedule.epochs_before(t)
+    return objectives.fit(loss, start, opt, schedule, t, n, KEY, span)[0]["params"]
 
 
 @pytest.mark.parametrize(("t", "epochs"), [(0, 20), (1, 15), (3, 5), (9, 2)])
@@ -183,7 +184,8 @@ def test_the_fit_lowers_its_objective():
     signal = fitter.look(KEY, on)
     how = {"penalty": 1e3, "learning_rate": 0.1, "epochs": 200}
     schedule = objectives.Schedule(**SCHEDULE | how)
-    side = refit.first_fit(fitter, schedule, Side(START.params), START, KEY)()
+    fit = refit.first_fit(fitter, schedule, Side(START.params), START, KEY)
+    side = fit.last(fit.part(fit.first, 0, 200))
     value = lambda phi: float(fitter.loss(on, signal, phi, None, 1e3, KEY))  # noqa: E731
     nothing = {"params": {"constant": jnp.zeros(places.size)}}
     assert value(side.learnt.phi) < 0.7 * value(nothing)
