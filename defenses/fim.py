@@ -24,7 +24,7 @@ from audit.mechanisms.fim import networks
 from audit.mechanisms.fim.fitters import constant, network
 from audit.mechanisms.fim.objectives import Schedule
 from audit.mechanisms.fim.refit import first_fit, pick, refresher, share
-from audit.mechanisms.stepwise import PublicFit, Preparation
+from audit.mechanisms.stepwise import Preparation, PublicFit
 from audit.types import (
     Count,
     Defense,
