@@ -136,13 +136,13 @@ def fim(
     def masked(key: jax.Array, public: Public) -> tuple:
         return start_masked(keep, density)(key, public), public, stream(key, "fim")
 
-    def first(key: jax.Array, public: Public) -> PublicFit:
+    def public_fit(key: jax.Array, public: Public) -> PublicFit:
         fit = first_fit(fitter, schedule, *masked(key, public))
         if not share_steps:
             return fit
         pilot, pilot_key = built(None), stream(key, "pilots")
 
-        def shared(state: Any) -> Side:
+        def shared_side(state: Any) -> Side:
             return share(
                 fitter,
                 schedule,
@@ -153,9 +153,9 @@ def fim(
                 steps=steps,
             )
 
-        return fit._replace(last=shared)
+        return fit._replace(last=shared_side)
 
-    prepare = Preparation(first, schedule.epochs_before(0, max))
+    prepare = Preparation(public_fit, schedule.epochs_before(0, max))
 
     def built(refresh: Refresh | None) -> Defense:
         return noisy_sgd(

@@ -25,7 +25,7 @@ class Checkpoints(NamedTuple):
 
     store: stores.Store
     key: str  # of the sweep, in the store
-    runs: tuple[str, ...]  # their names; leaves have an equal part for each
+    runs: tuple[str, ...]  # their names; leaves of several have an equal part for each
 
     def load(self) -> tuple[int, list[np.ndarray]] | None:
         """Return the steps taken and the leaves of the last whole state, if any.
@@ -39,12 +39,15 @@ class Checkpoints(NamedTuple):
             whole = [shard for shard in shards if shard is not None]
             if len(whole) == len(shards):
                 leaves = ([s[f"leaf_{i}"] for s in whole] for i in range(len(whole[0])))
-                return step, [np.concatenate(parts) for parts in leaves]
+                alone = len(self.runs) == 1
+                return step, [p[0] if alone else np.concatenate(p) for p in leaves]
         return None
 
     def save(self, step: int, leaves: list[np.ndarray]) -> None:
         """Keep a state, and no other."""
-        parts = zip(*(np.split(a, len(self.runs)) for a in leaves), strict=True)
+        n = len(self.runs)
+        split = ([a] if n == 1 else np.split(a, n) for a in leaves)
+        parts = zip(*split, strict=True)
         for run, part in dict(zip(self.runs, parts, strict=True)).items():
             old = self._saved(run)
             if step not in old:

@@ -14,11 +14,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from audit.engine import store as stores
@@ -107,42 +105,37 @@ def learner(
     static = tuple(sorted((k, v) for k, v in settings.items() if k not in floats))
     recipe = Recipe(factory, task, static)
     defense = recipe.build(floats)
-    made = Learner(label or factory.__name__, recipe, floats, None, defense, version)
-    side = _prepared(made, key, public, engine)
-    return made._replace(side=jax.tree.map(np.asarray, side))
+    draft = Learner(label or factory.__name__, recipe, floats, None, defense, version)
+    side = _side(draft, key, public, engine)
+    return draft._replace(side=jax.tree.map(np.asarray, side))
 
 
-def _prepared(learner: Learner, key: jax.Array, public: Public, engine: Engine) -> Any:
+def _side(learner: Learner, key: jax.Array, public: Public, engine: Engine) -> Any:
     """Return the side; what is fitted for it is computed in parts.
 
     All parts are calls of one program: where they end changes no bit.
     """
-    prepare, store, saved = learner.defense.prepare, engine.store, None
+    prepare, store, checkpoints = learner.defense.prepare, engine.store, None
     if not isinstance(prepare, Preparation):
         return prepare(key, public)
     fit, steps, what = prepare.fit(key, public), prepare.steps, f"{learner.label}: fit"
     if store is not None:
-        given = {"floats": learner.floats, "public": public, "key": key}
-        made_of = _origin("prepare", learner) | given
+        inputs = {"floats": learner.floats, "public": public, "key": key}
+        made_of = _origin("prepare", learner) | inputs
         address = stores.digest(made_of)
         stores.describe(store, address, made_of)
-        saved = Checkpoints(store, address, (PREPARED,))
-
-    def part(state: Any, begin: int, end: int) -> Any:
-        state = fit.part(jax.tree.map(itemgetter(0), state), begin, end)
-        return jax.tree.map(lambda a: a[None], state)
-
+        checkpoints = Checkpoints(store, address, (PREPARED,))
     state = run_in_parts(
-        lambda: jax.tree.map(lambda a: jnp.asarray(a)[None], fit.first),
-        part,
+        lambda: fit.first,
+        fit.part,
         steps,
         -(-steps // PARTS),
-        saved,
+        checkpoints,
         lambda done: engine.report(f"{what}: steps", done, steps),
     )
-    if saved is not None:
-        saved.save(steps, jax.tree.leaves(jax.device_get(state)))
-    return fit.last(jax.tree.map(itemgetter(0), state))
+    if checkpoints is not None:
+        checkpoints.save(steps, jax.tree.leaves(jax.device_get(state)))
+    return fit.last(state)
 
 
 def _origin(method: str, learner: Learner) -> dict[str, Any]:

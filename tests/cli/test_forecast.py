@@ -138,8 +138,8 @@ def test_updates_are_timed_where_models_are_large(width, timed):
 def test_the_gradients_that_are_timed_are_the_same_sum():
     task = networks.lenet((16, 16, 1), 3)
     params, some = jax.jit(task.init)(jax.random.key(0)), records(5, (16, 16, 1), 3)
-    timed = forecast.trained(task), forecast.searched(task)
-    sums = (jax.jit(total)(params, some) for total in timed)
+    totals = forecast.trained(task), forecast.searched(task)
+    sums = (jax.jit(total)(params, some) for total in totals)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *sums)
 
 

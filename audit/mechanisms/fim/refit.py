@@ -41,17 +41,17 @@ def first_fit(
     opt = adam_of(schedule).init(phi)
     fitted = jax.jit(partial(_fitted, fitter, schedule))
 
-    def after(state: tuple, begin: int, end: int) -> Side:
+    def side_after(state: tuple, begin: int, end: int) -> Side:
         phi, opt = state
-        given = side._replace(learnt=learnt._replace(phi=phi, optimizer=opt))
-        return fitted(params, given, 0, (begin, end))
+        start = side._replace(learnt=learnt._replace(phi=phi, optimizer=opt))
+        return fitted(params, start, 0, (begin, end))
 
     def part(state: tuple, begin: int, end: int) -> tuple:
-        learnt = after(state, begin, end).learnt
+        learnt = side_after(state, begin, end).learnt
         return learnt.phi, learnt.optimizer
 
     end = schedule.epochs_before(0, max)
-    return PublicFit((phi, opt), part, lambda state: after(state, end, end))
+    return PublicFit((phi, opt), part, lambda state: side_after(state, end, end))
 
 
 def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
@@ -59,8 +59,7 @@ def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
 
     def refresh(params: Any, side: Side, t: Any) -> Side:
         def again(params: Any, side: Side, t: Any) -> Side:
-            span = 0, schedule.epochs_before(t)
-            fitted = _fitted(fitter, schedule, params, side, t, span)
+            fitted = _fitted(fitter, schedule, params, side, t)
             return jax.tree.map(lambda a, b: a.astype(b.dtype), fitted, side)
 
         keep = lambda params, side, t: side  # noqa: E731
@@ -70,7 +69,12 @@ def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
 
 
 def _fitted(
-    fitter: Fitter, schedule: Schedule, params: Any, side: Side, t: Any, span: tuple
+    fitter: Fitter,
+    schedule: Schedule,
+    params: Any,
+    side: Side,
+    t: Any,
+    span: tuple | None = None,
 ) -> Side:
     """Return the side whose phi is fitted to the parameters of one trajectory."""
     bundle = jax.tree.map(lambda a: jnp.asarray(a)[None], params)
@@ -78,13 +82,18 @@ def _fitted(
 
 
 def _fitted_to_all(
-    fitter: Fitter, schedule: Schedule, bundle: Any, side: Side, t: Any, span: tuple
+    fitter: Fitter,
+    schedule: Schedule,
+    bundle: Any,
+    side: Side,
+    t: Any,
+    span: tuple | None = None,
 ) -> Side:
     """Return the side fitted to trajectories [s, ...], as in Edmunds' Equation 2.4.
 
-    `span` are the epochs, from the first to the one after the last.
+    `span` are the epochs, from the first to the one after the last; None = all.
     """
-    learnt = side.learnt
+    learnt, span = side.learnt, span or (0, schedule.epochs_before(t))
     key = jax.random.fold_in(jax.random.wrap_key_data(learnt.key), t)
     bundle, mask, public, phi, opt = _single(
         (bundle, side.mask, learnt.public, learnt.phi, learnt.optimizer)
@@ -101,10 +110,10 @@ def _fitted_to_all(
         return jax.vmap(one)(bundle, views).mean()
 
     if not schedule.warm:
-        cold = fitter.init(stream(key, "phi"), ground._replace(params=params))
-        begun = lambda cold, warm: jnp.where(span[0] == 0, cold, warm)  # noqa: E731
-        made = cold, adam_of(schedule).init(cold)
-        phi, opt = jax.tree.map(begun, made, (phi, opt))
+        draw = fitter.init(stream(key, "phi"), ground._replace(params=params))
+        start = draw, adam_of(schedule).init(draw)
+        choose = partial(jnp.where, span[0] == 0)
+        phi, opt = jax.tree.map(choose, start, (phi, opt))
     n = len(public.y)
     phi, opt = fit(loss, phi, opt, schedule, t, n, stream(key, "fit"), span)
     offset, aside = fitter.settle(ground._replace(params=params), first, phi)
@@ -153,12 +162,11 @@ def share(
         return jax.vmap(one)(keys, bundle)
 
     again = jax.jit(partial(_fitted_to_all, fitter, schedule))
-    epochs = schedule.epochs_before
     state = pilot.mechanism.init(key, side)._replace(side=None)
     bundle = jax.tree.map(lambda a: jnp.broadcast_to(a, (runs, *a.shape)), state)
     used = []
     for t in range(steps):
-        side = again(bundle.params, side, t, (0, epochs(t, max))) if t else side
+        side = again(bundle.params, side, t) if t else side
         phi = side.learnt.phi if side.offset is None else None
         used.append((side.offset, phi, side.learnt.aside))  # what the query reads
         bundle = step(bundle, side)
