@@ -65,6 +65,11 @@ def test_the_readme_shows_committed_results_as_they_are():
     assert "10^" not in text
 
 
+def error(row):
+    """Return the error of one row of a card as tables show it."""
+    return with_error(row.result.mse, row.result.mse_se)
+
+
 def test_the_readmes_first_table_has_the_control_and_useful_epsilons():
     (table, board) = grids((ROOT / "README.md").read_text())
     epsilons = {row["defense"]: row["ε"] for row in table}
@@ -73,14 +78,41 @@ def test_the_readmes_first_table_has_the_control_and_useful_epsilons():
     card = schema.load(ROOT / "results" / readme.CARD / "scorecard.json")
     for row in table:
         best = columns.strongest(card, row["defense"])
-        start = with_error(best.result.mse, best.result.mse_se)
-        assert row["error, best attack on the model"] == start
+        assert row["error, best attack on the model"] == error(best)
         assert row["floor"] == number(card.floor.mse)
     committed = grids((ROOT / "results" / "LEADERBOARD.md").read_text())[0]
     assert len(board) == len(committed) >= 5
     for mine, theirs in zip(board, committed, strict=True):
         assert mine == {name: theirs[name] for name in mine}
         assert len(mine) == 8
+
+
+def test_published_numbers_stand_beside_those_of_the_card():
+    card = schema.load(ROOT / "results" / "binary_mnist-mnist" / "scorecard.json")
+    network = {t.defense: t for t in card.trials if t.attack == "reconstructor"}
+    rows = grids((ROOT / "docs" / "published.md").read_text())[0]
+    rows = {row["number"]: row for row in rows}
+    for word in ("SGD", "DP-SGD", "Prune", "FIM"):
+        row, defense = rows[f"Table 3.5, {word}, MSE"], word.lower().replace("-", "")
+        assert row["ours, a network"] == error(network[defense])
+        assert row["ours, strongest"] == error(columns.strongest(card, defense))
+
+
+def test_errors_of_unrolled_inversion_are_those_of_the_cards():
+    page = ROOT / "docs" / "attacks" / "unrolled_inversion.md"
+    (table,) = grids(page.read_text())
+    assert len(table) == 6
+    for row in table:
+        data = {"full MNIST": "mnist", "5,000 digits": "mnist5k"}[row["data"]]
+        seed = {"0": "", "1": "-seed1", "2": "-seed2"}[row["seed"]]
+        folder = ROOT / "results" / f"binary_mnist-{data}{seed}"
+        card = schema.load(folder / "scorecard.json")
+        undefended = {t.attack: t for t in card.trials if t.defense == "sgd"}
+        for header, shown in row.items():
+            for attack in re.findall(r"`(\w+)`", header):
+                assert shown == error(undefended[attack])
+        median = undefended["unrolled_inversion"].result["mse_median"]
+        assert row["its median"] == number(median)
 
 
 def test_the_readme_is_short():
