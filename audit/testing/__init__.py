@@ -103,7 +103,8 @@ def check_scenario(
     """Hold a scenario, a file or a name, against every law; as `check_defense`.
 
     `words` are those of the small budget it is run with, as typed after `python -m
-    audit run`. Without `run`, laws of its card do not apply.
+    audit run`. Without `run`, laws of its card do not apply; where none of its data
+    sets is on this machine, nor do those that need records.
     """
     from audit.testing.laws import judge
     from audit.testing.scenario import ScenarioCase

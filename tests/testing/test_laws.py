@@ -94,6 +94,13 @@ def test_every_scenario_that_ships_keeps_the_laws(name):
     assert outcomes.keys() == LAWS["scenario"].keys()
 
 
+def test_a_scenario_whose_data_are_elsewhere_is_judged_all_the_same(nowhere):
+    outcomes = testing.check_scenario("dirdp_lfw", run=False)
+    assert outcomes["its_command_replays_it"] == "holds"
+    elsewhere = "does not apply: lfw is not on this machine"
+    assert outcomes["its_data_can_be_split"] == elsewhere
+
+
 def test_the_laws_are_those_of_the_docs():
     _, page = (ROOT / "docs" / "plugins.md").read_text().split("\n## The laws")
     documented = re.findall(r"^\| `(\w+)` \| (.*) \|$", page.replace("\\|", "|"), re.M)
