@@ -97,9 +97,10 @@ def check_references(settings: Any) -> None:
         for key in REFERENCE.findall(text):
             value = _at(settings, key)
             if isinstance(value, dict | list) or "${" in str(value):
+                what = key if isinstance(value, dict) else f"{key}={brief(value)}"
                 raise UserError(
-                    f"{where}={brief(text)}: {key} is no plain value; refer to a "
-                    f"number or a word"
+                    f"{what} is no valid number or word, and {where}={brief(text)} "
+                    "refers to it"
                 )
 
 

@@ -46,8 +46,8 @@ FILES = {
     "others": ("defaults: [other]", "unknown key defaults; a scenario is one file"),
     "machine": ("store: ${oc.env:HOME}", "'oc.env' is refused"),
     "within": ("store: '${oc.decode:${oc.env:HOME}}'", "'oc.decode' is refused"),
-    "section": ("store: ${attack}", "attack is no plain value"),
-    "circle": ("store: ${out}\nout: ${store}", "is no plain value"),
+    "section": ("store: ${attack}", "attack is no valid number or word"),
+    "circle": ("store: ${out}\nout: ${store}", "is no valid number or word"),
     "zero": ('out: "a\\0b"', "out='a\\x00b'"),
 }
 
