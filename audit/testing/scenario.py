@@ -43,6 +43,7 @@ class ScenarioCase:
     def compose(self, *words: str) -> tuple[Scenario, str]:
         """Return the checked scenario with more words, and those that replay it."""
         first = f"scenario={self.name}"
+        # of two `data=` the later counts
         typed = [first, *self.insisted, *self.words, *words, *self.at]
         return hydra_app.composed(typed)
 
@@ -51,8 +52,7 @@ class ScenarioCase:
         """Name the first of its data sets if none is here: few laws need records."""
         sets = [name for name in self.text.get("sets") or () if name in data.names()]
         here = any(data.where(name) for name in sets)
-        chosen = any(word.startswith("data=") for word in self.words)
-        return [] if here or chosen or not sets else [f"data={sets[0]}"]
+        return [] if here else [f"data={name}" for name in sets[:1]]
 
     @functools.cached_property
     def scenario(self) -> Scenario:
