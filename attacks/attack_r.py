@@ -65,7 +65,8 @@ def attack_r(
         below = fitted.losses <= loss[:, None]
         count = below.sum(-1)
         low = jnp.where(below, fitted.losses, 0).max(-1)
-        high = jnp.where(below, LARGEST, fitted.losses).min(-1)
+        high = jnp.where(below, jnp.inf, fitted.losses).min(-1)
+        high = jnp.where(jnp.isinf(high), LARGEST, high)  # no loss is above
         part = jnp.clip((loss - low) / jnp.maximum(high - low, 1e-30), 0, 1)
         return (count + part) / (fitted.losses.shape[-1] + 1)
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.data import untrusted
+from audit.engine.signals import half_precision
 from audit.errors import UserError
 
 
@@ -163,13 +164,7 @@ def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     wide = np.asarray(logits, float).reshape(labels.size, -1, k)
     label = np.eye(k, dtype=bool)[labels][:, None]
     others = logsumexp(np.where(label, -np.inf, wide), -1)
-    return _half_precision(np.where(label, wide, 0).sum(-1) - others)
-
-
-def _half_precision(values: np.ndarray) -> np.ndarray:
-    """Return float16, the largest of which stand for what is larger."""
-    largest = float(np.finfo(np.float16).max)
-    return np.clip(values, -largest, largest).astype(np.float16)
+    return half_precision(np.where(label, wide, 0).sum(-1) - others)
 
 
 def _models(
@@ -187,7 +182,7 @@ def _models(
     if not signals.size or np.isnan(signals).any():
         raise ValueError(f"{np.isnan(signals).sum()} of {signals.size} {what} are nan")
     if signals.dtype != np.float16:
-        signals = _half_precision(signals)
+        signals = half_precision(signals)
     return Models(keep, signals, tuple(names) or tuple(map(str, range(len(keep)))))
 
 

@@ -50,6 +50,12 @@ def loss(signal: Any) -> Any:
     return jax.nn.softplus(-jnp.asarray(signal, float))
 
 
+def half_precision(values: Any) -> Any:
+    """Return float16, the largest of which stand for what is larger."""
+    largest = float(np.finfo(np.float16).max)
+    return values.clip(-largest, largest).astype(np.float16)
+
+
 def moved(x: Any, shift: tuple[int, int]) -> Any:
     """Return images [m, H, W, C] moved by whole pixels, filled up with zeros."""
     if shift == (0, 0):
@@ -78,7 +84,7 @@ def of_release(
 
     def some(z: Examples) -> jax.Array:
         each = [log_odds(predict(side, release, moved(z.x, s)), z.y) for s in shifts]
-        return jnp.stack(each, -1).astype(jnp.float16)
+        return half_precision(jnp.stack(each, -1))
 
     def ask(z: Examples) -> jax.Array:
         n = len(z.y)

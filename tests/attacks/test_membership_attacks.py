@@ -229,6 +229,22 @@ def test_attack_r(fixed, smoothing):
     np.testing.assert_allclose(ours, want, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("own", "alpha"), [(2_000, (1 + 1 / 3) / 4), (9_000, 3 / 4), (60_000, 1)]
+)
+def test_attack_r_ranks_losses_of_diverged_models_above_its_dummy(own, alpha):
+    losses = np.array([[1_000], [4_000], [9_000], [0], [0], [0]], np.float32)
+    member = np.arange(6)[:, None] >= 3
+    nobody = np.zeros((6, 0, 1))
+    shadows = Shadows(member, np.zeros(1, int), Signals(-losses[..., None], nobody))
+    attack = attack_r(TASK)
+    knowledge = Knowledge(TASK, Examples(nobody[0], nobody[0]), [], shadows=shadows)
+    state, _ = attack.fit(jax.random.key(0), knowledge)
+    shown = Observation(signals=Signals(np.full((1, 1), -own), nobody[0]))
+    ours = attack.guess(state, jax.random.key(1), shown)
+    np.testing.assert_allclose(ours, [-alpha], rtol=1e-6)
+
+
 def test_the_coin_tells_nobody_apart(fixed):
     assert (fixed.scores(coin(TASK)) == 0).all()
 

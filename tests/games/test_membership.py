@@ -75,6 +75,16 @@ def test_signals_are_float16_rows_of_the_releases_log_odds(played):
         np.testing.assert_allclose(odds[i, :, 0], exact, rtol=2e-3, atol=1e-3)
 
 
+def test_the_largest_half_stands_for_log_odds_of_diverged_models():
+    sgd, z = SGD(), records(11, SHAPE, 3)
+    release = Release(jax.tree.map(lambda a: 1e7 * a, sgd.side.params))
+    odds = signals.of_release(sgd.defense, sgd.side, release, z, z, np.zeros(1))[0]
+    exact = signals.log_odds(sgd.defense.predict(sgd.side, release, z.x), z.y)
+    largest = np.finfo(np.float16).max
+    assert (abs(exact) > largest).any()
+    np.testing.assert_allclose(odds[:, 0], exact.clip(-largest, largest), rtol=1e-3)
+
+
 def test_chunks_of_records_do_not_change_signals(monkeypatch):
     sgd, z = SGD(), records(11, SHAPE, 3)
     release = Release(sgd.side.params)
