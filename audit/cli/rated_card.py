@@ -17,10 +17,10 @@ import numpy as np
 from audit.cli.rate_scores import RatedAttack, Rating
 from audit.config import code
 from audit.engine import store
-from audit.games.membership_rates import CURVE, plain
+from audit.games.membership_rates import CURVE, plain_summary
 from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
-from audit.statistics import intervals, roc
+from audit.statistics import intervals
 
 MODELS = "models"  # the label of the one defense
 SCENARIO = "elsewhere"
@@ -88,21 +88,10 @@ def _label(row: RatedAttack) -> str:
 def _trial(label: str, row: RatedAttack, rating: Rating) -> dict[str, Any]:
     """Return one attack's rates as a membership game's card has them."""
     summary = row.summary
-    points = [o if isinstance(o, str) else plain(o) for o in summary.operating]
-    sources = [a.chosen_on for a in summary.accuracy]
-    many = len(roc.FPRS)
     auc = summary.auc
     numbers: dict[str, Any] = {
-        "auc": auc._asdict(),
+        **plain_summary(summary),
         "success": summary.accuracy[-1].value,
-        "accuracy": [a._asdict() for a in summary.accuracy],
-        "fprs": list(roc.FPRS),
-        "operating": {
-            source: points[i * many : (i + 1) * many]
-            for i, source in enumerate(sources)
-        },
-        "members": summary.members,
-        "nonmembers": summary.nonmembers,
         "targets": rating.records,
         "runs": max(1, len(rating.targets)),
         "fit": {},

@@ -38,7 +38,7 @@ from audit.scorecard import view
 from audit.scorecard.schema import AttackResult, Scorecard
 from audit.scorecard.view import Column, Line, View, interval, number, of_best, percent
 from audit.statistics import intervals
-from audit.types import Attack, Count, TrainingSet
+from audit.types import Attack, Count, NonNegativeInt, TrainingSet
 
 CLOSE = 0.25  # of a coin's errors: who took part is told
 DELTAS = np.geomspace(1e-12, 0.1, 45)  # at which a Renyi curve is read
@@ -48,7 +48,7 @@ class Membership(Section):
     """What is made for the attackers."""
 
     shadows: Count = 64  # reference models; each candidate is in half of them
-    calibration: Count = 16  # more of them, on which thresholds are chosen
+    calibration: NonNegativeInt = 16  # more, on which thresholds are chosen; 0 = none
     queries: Annotated[int, Interval(ge=1, le=9)] = 1  # an image and its moves
 
 
@@ -150,6 +150,7 @@ def release(
         each = [
             design.member(jax.random.fold_in(coins, i), models, n)
             for i, models in enumerate(sizes)
+            if models
         ]
         member = np.concatenate(each)
         records = TrainingSet(splits.fixed, None, design.rows(member))

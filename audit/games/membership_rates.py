@@ -24,10 +24,13 @@ def rates(
     Scores of all models and records are pooled: one threshold for all. The AUC's
     interval assumes that records are independent; the Clopper-Pearson intervals of
     rates assume that all scores are. `scores` [runs, records] are on the target models
-    `models`, `on_shadows` [models, records] on the calibration models `shadows`.
+    `models`, `on_shadows` [models, records] on the calibration models `shadows`, of
+    which there may be none.
     """
     members, others = scores[models.member], scores[~models.member]
-    calibration = on_shadows[shadows.member], on_shadows[~shadows.member]
+    calibration = None
+    if len(shadows.member):
+        calibration = on_shadows[shadows.member], on_shadows[~shadows.member]
     ids = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     clusters = ids[models.member], ids[~models.member]
     summary = roc.summarise(members, others, shadows=calibration, clusters=clusters)
@@ -35,16 +38,9 @@ def rates(
     wrong = (guessed != models.member).mean(0)
     curve = roc.roc(members, others)
     at = np.searchsorted(curve.fpr, CURVE, side="right") - 1
-    points = [o if isinstance(o, str) else plain(o) for o in summary.operating]
-    many = len(roc.FPRS)
     result = {
-        "auc": summary.auc._asdict(),
+        **plain_summary(summary),
         "success": float(1 - wrong.mean()),
-        "accuracy": [a._asdict() for a in summary.accuracy],
-        "fprs": list(roc.FPRS),
-        "operating": {"shadows": points[:many], "targets": points[many:]},
-        "members": summary.members,
-        "nonmembers": summary.nonmembers,
         "targets": scores.shape[1],
         "runs": len(scores),
     }
@@ -63,6 +59,23 @@ def rates(
     }
 
 
+def plain_summary(summary: roc.Summary) -> dict[str, Any]:
+    """Return a summary as plain data, its rates by what their thresholds are from."""
+    points = [o if isinstance(o, str) else plain(o) for o in summary.operating]
+    many = len(roc.FPRS)
+    return {
+        "auc": summary.auc._asdict(),
+        "accuracy": [a._asdict() for a in summary.accuracy],
+        "fprs": list(roc.FPRS),
+        "operating": {
+            accuracy.chosen_on: points[i * many : (i + 1) * many]
+            for i, accuracy in enumerate(summary.accuracy)
+        },
+        "members": summary.members,
+        "nonmembers": summary.nonmembers,
+    }
+
+
 def plain(point: roc.Operating) -> dict[str, Any]:
     """Return the rates at one threshold as plain data."""
     tpr, fpr = ({**p._asdict(), "value": p.value} for p in (point.tpr, point.fpr))
@@ -76,7 +89,7 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:
     limits of both rates hold with 99.9%, as if all scores were independent. `most`
     [2, p] are false-positive rates and the most true positives at them.
     """
-    for point in result["operating"]["shadows"]:
+    for point in result["operating"].get("shadows", []):
         if isinstance(point, str):
             continue
         tpr, fpr = (

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attacks.attack_r import attack_r
 from audit.__main__ import main
 from audit.accounting import rdp
 from audit.config.schema import FisherReading
@@ -34,7 +35,7 @@ SGD = functools.partial(worlds.learner, TASK, "sgd", optimizer="sgd", steps=3)
 
 
 def made(game=membership.membership, **settings):
-    return game(membership=Membership(shadows=6, calibration=4, **settings))
+    return game(membership=Membership(**{"shadows": 6, "calibration": 4} | settings))
 
 
 def table(runs=4, task=TASK, n=N):
@@ -159,6 +160,18 @@ def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
     np.testing.assert_allclose(result["success"], result["accuracy"][0]["value"])
     tpr = np.interp(0.5, arrays["fpr"], arrays["tpr"])
     assert tpr == pytest.approx(0.8413, abs=0.05)  # Phi(0 + 1)
+
+
+def test_without_calibration_models_the_auc_is_the_same_and_no_threshold_honest():
+    attack = attack_r(TASK)
+    with_four, with_none = (
+        worlds.play(made(calibration=n), attack, SGD(), table(), 1e-5).result.numbers
+        for n in (4, 0)
+    )
+    assert with_none["auc"] == with_four["auc"]
+    assert set(with_four["operating"]) == {"shadows", "targets"}
+    assert set(with_none["operating"]) == {"targets"}
+    assert [a["chosen_on"] for a in with_none["accuracy"]] == ["targets"]
 
 
 def test_more_than_the_accounting_allows_is_flagged():
