@@ -140,22 +140,21 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
     """Return seed -> what an earlier page holds of a run by the same command.
 
     Runs of hours are not made again whenever the code changes: the records say which
-    code made them.
+    code made them. The file may have called the run otherwise.
     """
     if earlier is None or plan.budget == "smoke":
         return {}
     seeds = {portable(job.command): job.seed for job in plan.jobs[run]["full"]}
-    before = {
-        seeds[record.command]: EarlierRun(
-            record.model_copy(update={"status": EARLIER}), {}
-        )
+    made = [
+        record.model_copy(update={"run": run, "status": EARLIER})
         for record in earlier.runs
-        if record.run == run
-        and record.status in (DONE, EARLIER)
-        and record.command in seeds
-    }
+        if record.status in (DONE, EARLIER) and record.command in seeds
+    ]
+    before = {seeds[record.command]: EarlierRun(record, {}) for record in made}
     # of a run that is only taken from another, the difference is all there is
     places = {(n.run, _place(n)) for n in plan.numbers if run in (n.run, n.minus_run)}
+    names = {record.run for record in earlier.runs if record.command in seeds}
+    places |= {(a, _place(n)) for a in names for n in plan.numbers if n.run == run}
     for number in earlier.numbers:
         if (number.run, _place(number)) in places:
             for seed, value in zip(number.seeds, number.values, strict=True):

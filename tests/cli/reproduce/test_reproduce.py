@@ -329,6 +329,11 @@ def test_numbers_of_earlier_code_are_kept_where_a_run_cannot_be_made(
     assert page["numbers"][0]["verdict"] == "reproduced"
     earlier = [(run["status"], run["code"] == "1" * 64) for run in page["runs"]]
     assert earlier == [("finished by earlier code", False)] * 2
+    # the command counts, whatever the file calls the run
+    written(bench.folder, FILE.replace("  a:\n", "  b:\n").replace("run: a", "run: b"))
+    assert bench.reproduce("hours=1") == 0
+    assert bench.page()["numbers"][0]["values"] == [0.5, 0.5]
+    assert [run["run"] for run in bench.page()["runs"]] == ["b", "b"]
     # with little time, a seed that nobody has made comes before those of earlier code
     written(bench.folder, FILE.replace("seeds: [0, 1]", "seeds: [0, 7, 1]"))
     bench.most = 1
