@@ -87,7 +87,8 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:
 
     Thresholds from shadow models, so that the rated scores have not chosen them; the
     limits of both rates hold with 99.9%, as if all scores were independent. `most`
-    [2, p] are false-positive rates and the most true positives at them.
+    [2, p] are false-positive rates and the most true positives at them. No flag without
+    shadow models' thresholds.
     """
     for point in result["operating"].get("shadows", []):
         if isinstance(point, str):

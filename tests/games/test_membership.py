@@ -162,7 +162,7 @@ def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
     assert tpr == pytest.approx(0.8413, abs=0.05)  # Phi(0 + 1)
 
 
-def test_without_calibration_models_the_auc_is_the_same_and_no_threshold_honest():
+def test_without_calibration_models_the_auc_is_the_same_and_no_threshold_theirs():
     attack = attack_r(TASK)
     with_four, with_none = (
         worlds.play(made(calibration=n), attack, SGD(), table(), 1e-5).result.numbers
