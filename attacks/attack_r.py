@@ -15,7 +15,7 @@ from jax.scipy import stats
 from audit.engine import signals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
-LARGEST = 1000.0  # dummy loss above all others; the one below all others is 0
+LARGEST = 1000.0  # dummy loss above all but diverged models'; the one below is 0
 
 
 class Fitted(NamedTuple):

@@ -150,7 +150,6 @@ def release(
         each = [
             design.member(jax.random.fold_in(coins, i), models, n)
             for i, models in enumerate(sizes)
-            if models
         ]
         member = np.concatenate(each)
         records = TrainingSet(splits.fixed, None, design.rows(member))

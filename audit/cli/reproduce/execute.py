@@ -145,16 +145,22 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
     if earlier is None or plan.budget == "smoke":
         return {}
     seeds = {portable(job.command): job.seed for job in plan.jobs[run]["full"]}
-    made = [
-        record.model_copy(update={"run": run, "status": EARLIER})
+    records = [
+        record
         for record in earlier.runs
         if record.status in (DONE, EARLIER) and record.command in seeds
     ]
-    before = {seeds[record.command]: EarlierRun(record, {}) for record in made}
+    before = {
+        seeds[record.command]: EarlierRun(
+            record.model_copy(update={"run": run, "status": EARLIER}), {}
+        )
+        for record in records
+    }
+    names = {record.run for record in records}
+    own = [number for number in plan.numbers if number.run == run]
+    places: set[tuple] = {(name, _place(n)) for name in names for n in own}
     # of a run that is only taken from another, the difference is all there is
-    places = {(n.run, _place(n)) for n in plan.numbers if run in (n.run, n.minus_run)}
-    names = {record.run for record in earlier.runs if record.command in seeds}
-    places |= {(a, _place(n)) for a in names for n in plan.numbers if n.run == run}
+    places |= {(n.run, _place(n)) for n in plan.numbers if n.minus_run == run}
     for number in earlier.numbers:
         if (number.run, _place(number)) in places:
             for seed, value in zip(number.seeds, number.values, strict=True):
