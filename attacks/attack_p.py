@@ -29,7 +29,8 @@ def attack_p(task: Task, *, per_class: bool = False) -> Attack:
 
     def rank(losses: Array, loss: Array, present: Array) -> Array:
         ordered = jnp.sort(jnp.where(present, losses, jnp.inf))
-        return jnp.searchsorted(ordered, loss, side="right") / present.sum()
+        count = jnp.maximum(present.sum(), 1)  # a class may be absent
+        return jnp.searchsorted(ordered, loss, side="right") / count
 
     def guess(labels: Array, key: Array, observation: Observation) -> Array:
         del key

@@ -36,7 +36,9 @@ def attack_r(
     """Score a record by minus the rank of its loss on models without it.
 
     The rank is the false-positive rate alpha at which the record would be called a
-    member by the alpha-quantile of its losses on models trained without it.
+    member by the alpha-quantile of its losses on models trained without it. Of the two
+    normal laws the score is minus its log: the ranks of the surest records are 0 in
+    float32.
 
     Args:
       task: unused.
@@ -57,7 +59,8 @@ def attack_r(
         shadows = knowledge.shadows
         assert shadows is not None, "granted: declared above"
         odds = signals.by_group(shadows.member, shadows.signals.candidates)[1]
-        losses, odds = np.logaddexp(0, -odds).mean(1), odds.mean(1)
+        # by the function that gives the target's: equal log-odds are equal losses
+        losses, odds = np.asarray(signals.loss(odds)).mean(1), odds.mean(1)
         moments = losses.mean(1), losses.std(1), odds.mean(1), odds.std(1)
         return Fitted(losses, *moments), {"shadows": len(shadows.member)}
 
@@ -71,7 +74,7 @@ def attack_r(
         return (count + part) / (fitted.losses.shape[-1] + 1)
 
     def logit(fitted: Fitted, odds: Array) -> Array:
-        return stats.norm.sf((odds - fitted.odds_mean) / _positive(fitted.odds_sd))
+        return stats.norm.logsf((odds - fitted.odds_mean) / _positive(fitted.odds_sd))
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
@@ -84,8 +87,8 @@ def attack_r(
         if smoothing == "logit":
             return -logit(fitted, odds)
         if smoothing == "gaussian":
-            return -stats.norm.cdf((loss - fitted.mean) / _positive(fitted.sd))
-        both = jnp.stack([linear(fitted, loss), logit(fitted, odds)])
+            return -stats.norm.logcdf((loss - fitted.mean) / _positive(fitted.sd))
+        both = jnp.stack([linear(fitted, loss), jnp.exp(logit(fitted, odds))])
         return -both.max(0) if smoothing == "min" else -both.mean(0)
 
     return Attack(threat_model, fit, guess)

@@ -29,7 +29,7 @@ def attack_s(task: Task) -> Attack:
         shadows = knowledge.shadows
         assert shadows is not None, "granted: declared above"
         out = signals.by_group(shadows.member, shadows.signals.candidates)[1]
-        losses = np.logaddexp(0, -out).mean(1)
+        losses = np.asarray(signals.loss(out)).mean(1)  # as of the target below
         each = [
             np.sort(losses[shadows.label == c], axis=None) for c in range(task.classes)
         ]

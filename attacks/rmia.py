@@ -25,7 +25,7 @@ from audit.types import (
 
 
 class Fitted(NamedTuple):
-    """p(x) and p(z): mean probability of the label over reference models."""
+    """log p(x) and log p(z): of mean probabilities of the label over references."""
 
     candidates: Any  # [records, queries]
     population: Any  # [pool, queries]
@@ -63,33 +63,41 @@ def rmia(
         shadows = knowledge.shadows
         assert shadows is not None, "granted: declared above"
         both = signals.by_group(shadows.member, shadows.signals.candidates)
-        p_in, p_out = (_probability(odds).mean(-1) for odds in both)
-        candidates = (p_in + p_out) / 2 if mode == "online" else corrected(p_out)
-        population = corrected(_probability(shadows.signals.population).mean(0))
-        return Fitted(candidates, population), {
+        p_in, p_out = (_log_mean_probability(odds, -1) for odds in both)
+        online = np.logaddexp(p_in, p_out) - np.log(2)
+        candidates = online if mode == "online" else corrected(p_out)
+        others = _log_mean_probability(shadows.signals.population, 0)
+        return Fitted(candidates, corrected(others)), {
             "shadows": len(shadows.member),
-            "population": len(population),
+            "population": len(others),
         }
 
     def corrected(out: np.ndarray) -> np.ndarray:
-        return ((1 + offline_a) * out + 1 - offline_a) / 2
+        with np.errstate(divide="ignore"):  # a = 1 adds nothing, the log of 0
+            more = np.log1p(-np.float64(offline_a))
+        return np.logaddexp(np.log1p(offline_a) + out, more) - np.log(2)
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
 
         def share(x: Array, z: Array) -> Array:
-            return jnp.searchsorted(jnp.sort(z), x / gamma, side="right") / len(z)
+            most = x - np.log(gamma)
+            return jnp.searchsorted(jnp.sort(z), most, side="right") / len(z)
 
         records, others = (
-            jax.nn.sigmoid(jnp.asarray(s, float)) for s in observation.signals
+            jax.nn.log_sigmoid(jnp.asarray(s, float)) for s in observation.signals
         )
-        ratios = records / fitted.candidates, others / fitted.population
+        ratios = records - fitted.candidates, others - fitted.population
         return jax.vmap(share, (1, 1), 1)(*ratios).mean(-1)
 
     return Attack(threat_model, fit, guess)
 
 
-def _probability(odds: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + e^-odds), in float32 at least; tanh never overflows."""
-    wide = np.promote_types(np.asarray(odds).dtype, np.float32)
-    return (1 + np.tanh(np.asarray(odds, wide) / 2)) / 2
+def _log_mean_probability(odds: np.ndarray, axis: int) -> np.ndarray:
+    """Return the log of the mean of 1 / (1 + e^-odds) over models.
+
+    In logs, for the probability of a label that all models are sure is wrong is 0 in
+    float32, and its likelihood ratio has no value.
+    """
+    logs = -np.logaddexp(0, -np.asarray(odds, np.float64))
+    return np.logaddexp.reduce(logs, axis) - np.log(logs.shape[axis])

@@ -115,6 +115,7 @@ WRONG = {
     (*RUN, "attribute=sex"): "attribute: a setting of attribute; the game is",
     (*RUN, "canaries={count: 2}"): "canaries: a setting of canary, one_run",
     (*EPSILON, "canaries.count=3"): "canaries.count=3: the game canary has one per run",
+    (*EPSILON, "runs=1"): "the game canary needs at least 2",
     (*EPSILON, "canaries.kind=gradiant"): "canaries.kind='gradiant'",
     (*EPSILON, "canaries=null"): "canaries=None",
     (*ONE_RUN, "canaries.count=1"): "the game one_run needs at least 2",

@@ -2,7 +2,7 @@
 
 Scores are rated as they are. Models are attacked by the suite's own plug-ins, every
 model in turn or one by its name: the `calibration` models after it, in a circle, choose
-thresholds, and all others are the attacker's. No epsilon is read into any of it:
+its thresholds, and all others are the attacker's. No epsilon is read into any of it:
 records of one model are no independent runs, and nothing is known of a mechanism.
 """
 
@@ -136,20 +136,42 @@ def _attack(splits: list[list[Models]]) -> list[RatedAttack]:
     base: Any = None
     for label, (name, settings) in ATTACKS.items():
         attack = registry.find("attack", name)(None, **settings)
-        scored, thresholds = [], []
-        for knowledge, (targets, calibration, _) in zip(attackers, splits, strict=True):
+        scored, alone = [], []
+        for knowledge, (target, calibration, _) in zip(attackers, splits, strict=True):
             state, _ = attack.fit(None, knowledge)
-            scored.append(_groups(attack, state, targets))
+            scored.append(_groups(attack, state, target))
             if len(calibration.keep):
-                thresholds.append(_groups(attack, state, calibration))
+                shadows, _ = _groups(attack, state, calibration)
+                alone.append(roc.summarise(*scored[-1][0], shadows=shadows))
         groups, records = _pooled(scored)
-        shadows = _pooled(thresholds)[0] if thresholds else None
-        summary = roc.summarise(*groups, shadows=shadows, clusters=records)
+        summary = roc.summarise(*groups, clusters=records)
+        if alone:
+            summary = _with_shadows(summary, alone)
         base = base or groups
         over = roc.auc_difference(groups, base, clusters=records) if rows else None
         curve = roc.roc(*groups)
         rows.append(RatedAttack(label, summary, over, curve, name, settings))
     return rows
+
+
+def _with_shadows(summary: roc.Summary, alone: list[roc.Summary]) -> roc.Summary:
+    """Add the rates at thresholds from shadows, of each target from its own.
+
+    A threshold from all targets' calibration models would be one from the targets, for
+    each of these models is a target too. The balanced accuracy is the targets' mean.
+    """
+    many = len(roc.FPRS)
+    points = [one.operating[:many] for one in alone]
+    first = [one.accuracy[0] for one in alone]
+    cuts = tuple(np.ravel([a.threshold for a in first]).tolist())
+    value = float(np.mean([a.value for a in first]))
+    return summary._replace(
+        accuracy=(roc.Accuracy(value, "shadows", cuts), *summary.accuracy),
+        operating=(
+            *(roc.of_models(each) for each in zip(*points, strict=True)),
+            *summary.operating,
+        ),
+    )
 
 
 def _pooled(each: list[tuple[Any, Any]]) -> tuple[Any, Any]:

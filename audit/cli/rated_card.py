@@ -91,7 +91,7 @@ def _trial(label: str, row: RatedAttack, rating: Rating) -> dict[str, Any]:
     auc = summary.auc
     numbers: dict[str, Any] = {
         **plain_summary(summary),
-        "success": summary.accuracy[-1].value,
+        "success": summary.accuracy[0].value,
         "targets": rating.records,
         "runs": max(1, len(rating.targets)),
         "fit": {},
@@ -101,7 +101,7 @@ def _trial(label: str, row: RatedAttack, rating: Rating) -> dict[str, Any]:
     headline = {
         "metric": "auc",
         "value": auc.value,
-        "standard_error": (auc.high - auc.low) / intervals.WIDTH_95,
+        "standard_error": intervals.standard_error(*auc),
         "better": "higher",
         "floor": 0.5,
     }

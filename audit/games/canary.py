@@ -88,6 +88,11 @@ def canary(*, canaries: Canaries) -> Game:
             raise UserError(
                 f"canaries.count={canaries.count}: the game canary has one per run"
             )
+        if scenario.spec.runs < 2:
+            raise UserError(
+                f"runs={scenario.spec.runs}: the game canary needs at least 2, for "
+                f"its control compares one half of the runs without it with the other"
+            )
 
     def trainings(table: Table) -> Trainings:
         both = 2 * table.runs * canaries.audits
@@ -272,6 +277,11 @@ def single_runs(
     fixed, what = table.problem.splits.fixed, f"{learner.label}: models"
     shape = (audits, canaries.count)
     member = np.asarray(jax.random.bernoulli(stream(key, "members"), shape=shape))
+    if member[0].all() or not member[0].any():
+        raise UserError(
+            f"canaries.count={canaries.count}: with this seed all of them are in, or "
+            f"all are out; take more canaries or another seed"
+        )
     engine, each = base.few(table.engine, 1)._replace(report=base.silent), []
     table.engine.report(what, 0, audits)
     for i in range(audits):

@@ -151,7 +151,7 @@ def play(
     numbers: dict[str, Any] = {"lpips": None}
     if splits.fixed.x.ndim == 4:
         x, first = splits.fixed.x[judged], scores.first[judged]
-        numbers = scoring.images(first, x, table.lpips) | {"pictures": len(judged)}
+        numbers = scoring.images(first, x, table) | {"pictures": len(judged)}
     null, arrays = controls.of_guesses(scores.first[:, None], splits.fixed, splits.pool)
     typical = np.median(mse, 1)
     numbers = {

@@ -289,7 +289,7 @@ def play(
     most, auc = limits.arrays.get("tpr_bound"), numbers["auc"]
     flags = [] if most is None else membership_rates.above_bound(numbers, most)
     flags += membership_rates.null_flags(numbers)
-    se = (auc["high"] - auc["low"]) / intervals.WIDTH_95
+    se = intervals.standard_error(**auc)
     headline = base.headline("auc", auc["value"], se, better="higher", floor=0.5)
     numbers["fit"] = info
     return Result(headline, numbers, arrays, arrays["wrong"], flags=tuple(flags))
@@ -355,7 +355,7 @@ def _epsilon(line: Line) -> str:
     if epsilon is None:
         return "none"
     pair = epsilon[line.defense["membership"]["adjacency"]]
-    return number(pair.tight or pair.rdp, 2)
+    return number(pair.least, 2)
 
 
 def _verdict(line: Line) -> tuple[str, str]:

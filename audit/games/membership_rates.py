@@ -12,6 +12,8 @@ from audit.scorecard.flags import Flag
 from audit.statistics import intervals, roc
 
 NULL = 5.0  # standard errors of a null AUC from .5 that are no chance
+FEWEST = 30  # records that tell a standard error; of four it is 0 now and then
+ROUNDING = 1e-9  # of an AUC; scores that no model moves have no standard error
 SURE = 0.999  # of a flag: clean runs must not raise one by chance
 CURVE = np.geomspace(1e-5, 1, 151)  # false-positive rates at which a ROC is kept
 
@@ -110,10 +112,10 @@ def above_bound(result: dict[str, Any], most: np.ndarray) -> list[Flag]:
 def null_flags(result: dict[str, Any]) -> list[Flag]:
     """Return a flag if scores tell the membership of records they are not about."""
     null = result.get("controls", {}).get("null")
-    if null is None:
+    if null is None or result["targets"] < FEWEST:
         return []
-    se = (null["high"] - null["low"]) / intervals.WIDTH_95
-    if abs(null["value"] - 0.5) <= NULL * se:
+    se = intervals.standard_error(**null)
+    if abs(null["value"] - 0.5) <= NULL * se + ROUNDING:
         return []
     text = (
         f"AUC {null['value']:.3g} with the memberships of other records: memberships "

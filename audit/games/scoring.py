@@ -48,7 +48,7 @@ def result(
     numbers = {
         "mae": mae,
         "mae_plus_mse": mae + float(parts.mse.mean()),  # the loss of Balle et al.
-        **images(guesses[:, 0], x, table.lpips),
+        **images(guesses[:, 0], x, table),
         "against": against(guarantees.bounds, parts.mse, errors, table.floor),
         "fit": diagnostics,
         "controls": {**null, **checks},
@@ -91,14 +91,18 @@ def squared(
     )
 
 
-def images(guesses: np.ndarray, targets: np.ndarray, weights: Any) -> dict[str, Any]:
-    """Return SSIM, PSNR and LPIPS of one guess per target, clipped to [0, 1].
+def images(guesses: np.ndarray, targets: np.ndarray, table: Table) -> dict[str, Any]:
+    """Return SSIM, PSNR and LPIPS of one guess per target, as pixels in [0, 1].
 
-    Guesses and targets are [targets, H, W, C], else there are no such numbers;
-    `weights` are those of LPIPS, or the reason why there are none.
+    Guesses, which are clipped, and targets are [targets, H, W, C], else there are no
+    such numbers. Channels that were standardised are brought back.
     """
     if targets.ndim != 4:
         return {"ssim": None, "psnr_median": None, "lpips": None}
+    weights = table.lpips
+    if table.problem.ends is not None:
+        low, high = (np.reshape(e, targets.shape[1:]) for e in table.problem.ends)
+        guesses, targets = ((a - low) / (high - low) for a in (guesses, targets))
     clipped = np.clip(guesses, 0, 1)
     ssim, window = metrics.ssim(clipped, targets)
     psnr = np.asarray(metrics.psnr(clipped, targets))

@@ -112,9 +112,11 @@ def label_of(update: Any) -> Array:
     """Return the label of one record from the last layer (Zhao et al. 2020).
 
     With softmax cross-entropy the gradient of the last bias is p - y: only the label's
-    entry is negative. Noise may hide it.
+    entry is negative. A single logit is that of class 0; the entries of both classes
+    sum to 0. Noise may hide the label.
     """
-    return jnp.argmin(update["head"]["bias"])
+    bias = update["head"]["bias"]
+    return jnp.argmin(jnp.append(bias, -bias) if len(bias) == 1 else bias)
 
 
 # Searches -----------------------------------------------------------------------------

@@ -55,26 +55,37 @@ def fit(
     scaled = regressor.scale(scaler, jnp.asarray(releases))
     features = np.asarray(scaled, np.float64)
 
-    def of_class(label: int) -> tuple[Any, ...]:
+    def errors_of(label: int) -> list[float] | None:
+        """Return every penalty's error at the class's images; None = none held out."""
         mine = labels == label
         learnt, others = mine & ~left_out, mine & original & left_out
+        if not others.any():
+            return None
         line = _Line.through(features[learnt], images[learnt], original[learnt])
-        errors = [
+        return [
             line.error(penalty, features[others], images[others], task.domain)
             for penalty in PENALTIES
         ]
-        best = int(np.argmin(errors))
-        whole = _Line.through(features[mine], images[mine], original[mine])
-        slope = whole.slope(PENALTIES[best])
-        return whole.centre, whole.mean, slope, float(PENALTIES[best]), errors[best]
 
-    *fits, penalties, errors = zip(
-        *side_by_side(of_class, range(task.classes)), strict=True
-    )
+    errors = side_by_side(errors_of, range(task.classes))
+    # what is best on average stands in for a class without held-out images
+    average = np.mean([e for e in errors if e is not None], 0)
+    best = [int(np.argmin(average if e is None else e)) for e in errors]
+
+    def map_of(label: int) -> tuple[Any, ...]:
+        mine = labels == label
+        whole = _Line.through(features[mine], images[mine], original[mine])
+        return whole.centre, whole.mean, whole.slope(PENALTIES[best[label]])
+
+    fits = zip(*side_by_side(map_of, range(task.classes)), strict=True)
     centre, means, slope = (jnp.asarray(np.stack(a), jnp.float32) for a in fits)
     info: dict[str, Any] = {"shadows": len(rows)}
-    info |= {f"penalty_{c}": p for c, p in enumerate(penalties)}
-    info |= {f"held_mse_{c}": e for c, e in enumerate(errors)}
+    info |= {f"penalty_{c}": float(PENALTIES[i]) for c, i in enumerate(best)}
+    info |= {
+        f"held_mse_{c}": e[i]
+        for c, (e, i) in enumerate(zip(errors, best, strict=True))
+        if e is not None
+    }
     return LinearMap(scaler, centre, means, slope), info
 
 

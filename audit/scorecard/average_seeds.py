@@ -42,8 +42,13 @@ def merged(cards: list[Scorecard]) -> Scorecard:
 
 
 def _mean(parts: list[Any]) -> Any:
-    """Return plain data, every number the mean of its counterparts and counts whole."""
+    """Return plain data, every number the mean of its counterparts and counts whole.
+
+    What one seed has no number for has no mean.
+    """
     first = parts[0]
+    if any(p is None for p in parts):
+        return None
     if isinstance(first, dict):
         return _mean_of_fields(parts)
     if isinstance(first, list):
@@ -59,9 +64,12 @@ def _mean(parts: list[Any]) -> Any:
 def _mean_of_fields(parts: list[dict[str, Any]]) -> dict[str, Any]:
     shared = [k for k in parts[0] if all(isinstance(p, dict) and k in p for p in parts)]
     out = {k: _mean([p[k] for p in parts]) for k in shared}
+    # the number that a `standard_error` beside it is of
+    whole = next((k for k in ("value", "mean") if k in shared), "")
     for key in shared:
-        base = "value" if key == "standard_error" else key.removesuffix("_se")
-        if key != base and base in shared and is_number(out[base]):
+        base = whole if key == "standard_error" else key.removesuffix("_se")
+        numbers = [p.get(k) for p in parts for k in (key, base)]
+        if key != base and all(map(is_number, numbers)):
             each = [float(p[key]) for p in parts]
             seeds = np.var([float(p[base]) for p in parts], ddof=1) / len(parts)
             out[key] = float(np.sqrt(np.mean(np.square(each)) + seeds))

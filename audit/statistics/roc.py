@@ -12,6 +12,7 @@ which is optimistic, but usual in papers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ class Operating(NamedTuple):
 
     nominal: float  # the false-positive rate it was chosen for
     chosen_on: ChosenOn
-    threshold: float
+    threshold: float | tuple[float, ...]  # one for all scores, or one per model
     tpr: Proportion
     fpr: Proportion  # realised
 
@@ -47,7 +48,7 @@ class Accuracy(NamedTuple):
 
     value: float
     chosen_on: ChosenOn
-    threshold: float
+    threshold: float | tuple[float, ...]
 
 
 class Summary(NamedTuple):
@@ -133,6 +134,25 @@ def operating(
     return Operating(fpr, chosen_on, cut, tpr, realised)
 
 
+def of_models(
+    each: Sequence[Operating | str], confidence: float = 0.95
+) -> Operating | str:
+    """Return the rates over several models, each at its own threshold.
+
+    The counts of `each`, one nominal rate of every model, are added up. A string, the
+    first, if a model's rates are missing.
+    """
+    points = [point for point in each if not isinstance(point, str)]
+    if len(points) < len(each):
+        return next(point for point in each if isinstance(point, str))
+    tpr, fpr = (
+        proportion(sum(r.k for r in rates), sum(r.n for r in rates), confidence)
+        for rates in zip(*((p.tpr, p.fpr) for p in points), strict=True)
+    )
+    cuts = tuple(np.ravel([p.threshold for p in points]).tolist())
+    return points[0]._replace(threshold=cuts, tpr=tpr, fpr=fpr)
+
+
 def balanced_accuracy(
     members: Any, nonmembers: Any, *, shadows: tuple[Any, Any] | None = None
 ) -> Accuracy:
@@ -178,7 +198,9 @@ def _variance(a: np.ndarray, b: np.ndarray, clusters: Any) -> float:
     influence = np.concatenate([(v - v.mean()) / v.size for v in (a, b)])
     _, where = np.unique(ids, return_inverse=True)
     sums = np.bincount(where, influence)
-    return float((sums**2).sum() * sums.size / max(sums.size - 1, 1e-300))
+    if sums.size < 2:
+        return math.inf
+    return float((sums**2).sum() * sums.size / (sums.size - 1))
 
 
 def auc(

@@ -172,6 +172,61 @@ def test_rmia(fixed, mode, gamma):
     np.testing.assert_allclose(ours, want, atol=1e-6)
 
 
+def play(attack, references, target, label):
+    """Score a target model; its signals are [records, 1] and [pool, 1], float16."""
+    member = half_in(np.random.default_rng(0), len(references.candidates), len(label))
+    pool = Examples(target.population, np.zeros(len(target.population), int))
+    shadows = Shadows(member, label, references)
+    knowledge = Knowledge(TASK, pool, np.arange(len(pool.y)), shadows=shadows)
+    state, _ = attack.fit(jax.random.key(0), knowledge)
+    shown = Observation(label=label, signals=target)
+    return np.asarray(jax.jit(attack.guess)(state, jax.random.key(1), shown))
+
+
+def as_models(target):
+    """Return what `MODELS` models say of records if all say what the target says."""
+    return Signals(*(np.broadcast_to(s, (MODELS, *s.shape)) for s in target))
+
+
+@pytest.mark.parametrize("moved", [0.0, -1.0])
+def test_rmia_of_labels_that_all_models_are_sure_are_wrong(moved):
+    """Their probabilities are 0 in float32, and e^moved times those of references."""
+    odds = np.float16([-16, -18.5, -120, -2000])[:, None]
+    target = Signals(odds, np.linspace(-3, 3, POOL, dtype=np.float16)[:, None])
+    references = as_models(Signals(odds, np.zeros_like(target.population)))
+    target = target._replace(candidates=odds + np.float16(moved))
+    scores = play(rmia(TASK, offline_a=0.3), references, target, np.zeros(4, int))
+    p = 1 / (1 + np.exp(-target.population.astype(float)))
+    want = (p / ((1.3 * 0.5 + 0.7) / 2) <= np.exp(moved)).mean()
+    assert 0 < want < 1
+    np.testing.assert_allclose(scores, want, rtol=1e-6)
+
+
+def test_equal_log_odds_are_tied_losses():
+    """Every reference says what the target says: all its losses are no larger."""
+    odds = np.random.default_rng(0).normal(4, 6, (2000, 1)).astype(np.float16)
+    target = Signals(odds, np.zeros((1, 1), np.float16))
+    label = np.zeros(len(odds), int)
+    scores = play(attack_r(TASK, smoothing="none"), as_models(target), target, label)
+    assert (scores == -1).all()
+    ranks = (odds >= odds.T).mean(0)  # of losses, which fall as log-odds grow
+    scores = play(attack_s(TASK), as_models(target), target, label)
+    np.testing.assert_allclose(scores, -ranks, rtol=1e-6)
+
+
+def test_the_surest_records_differ_by_normal_laws_of_attack_r():
+    """Their ranks, 0 in float32, would tie."""
+    rng = np.random.default_rng(0)
+    references = Signals(rng.normal(size=(MODELS, 9, 1)), np.zeros((MODELS, 1, 1)))
+    odds = np.linspace(40, 80, 9)[:, None]
+    target = Signals(odds, np.zeros((1, 1)))
+    scores = play(
+        attack_r(TASK, smoothing="logit"), references, target, np.zeros(9, int)
+    )
+    assert np.isfinite(scores).all()
+    assert len(set(scores)) == 9
+
+
 def test_loss_threshold(fixed):
     scores = fixed.scores(loss_threshold(TASK))
     np.testing.assert_allclose(scores, np.negative(fixed.losses), rtol=1e-9)
@@ -219,8 +274,8 @@ def test_attack_r(fixed, smoothing):
         alpha = {
             "none": share_up_to(value, losses),
             "linear": linear,
-            "logit": logit,
-            "gaussian": gaussian,
+            "logit": math.log(logit),
+            "gaussian": math.log(gaussian),
             "min": max(linear, logit),
             "mean": (linear + logit) / 2,
         }

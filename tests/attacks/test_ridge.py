@@ -6,6 +6,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from attacks.ridge import ridge
+from audit.mechanisms import hold_out
 from audit.mechanisms import linear_map as module
 from audit.models import networks
 from audit.types import Examples, Knowledge, Observation, Release
@@ -57,6 +58,17 @@ def test_the_penalty_grows_with_the_noise_and_the_guess_shrinks_to_the_mean():
         least = ((TARGETS.x[of_class] - mean) ** 2).mean()
         assert floor[of_class].mean() < 1.03 * least  # a tenth of the pool is held out
     assert noisy.mean() < 1.03 * floor.mean()
+
+
+def test_a_class_without_held_out_images_takes_what_is_best_on_average():
+    """Two held-out images, both of class 0; noise that the least penalty lets in."""
+    pool = jax.tree.map(lambda a: a[:20], POOL)
+    left_out = hold_out(np.arange(20), 0.1)
+    pool = pool._replace(y=np.where(left_out, 0, np.arange(20) % 2))
+    _, info = errors(30.0, pool)
+    assert "held_mse_0" in info
+    assert "held_mse_1" not in info
+    assert info["penalty_1"] == info["penalty_0"] > 1e-3
 
 
 def test_copies_that_are_darker_than_their_originals_mislead_nobody():

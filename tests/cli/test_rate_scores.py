@@ -110,6 +110,36 @@ def test_models_are_attacked_and_lira_beats_the_loss(tree, capsys):
     assert "from shadows)" not in capsys.readouterr().out
 
 
+def test_each_model_is_rated_at_thresholds_of_its_own_calibration_models(tmp_path):
+    """Models differ in how sure they are, so that thresholds do not carry over."""
+    rng, models, many = np.random.default_rng(0), 8, 2100
+    keep = rng.permuted(np.arange(models)[:, None] % 2 == np.zeros(many), axis=0)
+    surer = np.linspace(-3, 3, models)[:, None]
+    np.savez(
+        tmp_path / "a.npz", keep=keep, scores=keep + surer + rng.normal(size=keep.shape)
+    )
+    whole = {r.attack: r.summary for r in rate_scores.rate(tmp_path / "a.npz").attacks}
+    alone = [
+        {
+            r.attack: r.summary
+            for r in rate_scores.rate(tmp_path / "a.npz", name).attacks
+        }
+        for name in rate_scores.rate(tmp_path / "a.npz").targets
+    ]
+    for attack, summary in whole.items():
+        first = [one[attack] for one in alone]
+        point, points = summary.operating[0], [s.operating[0] for s in first]
+        assert point.fpr.k == sum(p.fpr.k for p in points)
+        assert point.tpr.k == sum(p.tpr.k for p in points)
+        assert point.chosen_on == "shadows"
+        values = [s.accuracy[0].value for s in first]
+        assert summary.accuracy[0].value == pytest.approx(np.mean(values))
+    plain = whole["loss_threshold"]
+    # the surest model comes before the least sure: its threshold accuses most of those
+    realised = [p.fpr.value for p in (plain.operating[0], plain.operating[3])]
+    assert realised[0] > 3 * realised[1]
+
+
 def test_lira_on_the_file_is_lira_written_out(tree):
     """Every record by hand: normal laws of its log-odds in and out of ten models."""
     from scipy import stats

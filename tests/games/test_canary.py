@@ -19,6 +19,7 @@ from audit.games.canary import Canaries
 from audit.mechanisms import canaries
 from audit.mechanisms.query import Side, gradient
 from audit.models import networks
+from audit.rng import stream
 from audit.types import Examples
 from tests.conftest import public, records
 from tests.games import worlds
@@ -267,6 +268,18 @@ def test_one_run_with_input_canaries_is_scored_by_their_loss():
     assert played.numbers["canaries"] == 8
     assert 0 <= played.numbers["auc"]["value"] <= 1
     assert played.numbers["epsilon_lower"] <= played.numbers["upper"]
+
+
+def test_one_run_refuses_canaries_that_are_all_in_or_all_out():
+    game = canary.one_run(canaries=Canaries(count=2))
+    learner = dpsgd(game.task(PLAIN))
+    table = worlds.table(worlds.problem(learner.task, FIXED, POOL))
+    keys = map(jax.random.key, range(20))
+    drawn = [(k, jax.random.bernoulli(stream(k, "members"), shape=(2,))) for k in keys]
+    alike = [k for k, bits in drawn if bits.all() or not bits.any()]
+    assert 4 <= len(alike) <= 16  # half of them on average
+    with pytest.raises(UserError, match="take more canaries or another seed"):
+        game.release(alike[0], learner, table)
 
 
 def test_another_seed_finds_the_task_that_was_planted():

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from audit.accounting.bounds import cramer_rao
+from audit.data import pixel_domain
 from audit.games import scoring
 from audit.games.base import Table
 from audit.games.guarantees import Guarantees
 from audit.models import networks
+from audit.types import Examples
 from tests import pages
 from tests.conftest import records
 from tests.games import worlds
@@ -29,6 +31,27 @@ def test_errors_are_means_over_runs_and_targets():
     assert numbers["mae"] == pytest.approx(absolute)
     assert numbers["mse"] == pytest.approx(square)
     assert numbers["mae_plus_mse"] == pytest.approx(absolute + square)
+
+
+@pytest.mark.parametrize("channels", ["centred", True])
+def test_standardised_images_are_judged_as_pixels(channels):
+    """Similarities are those of the images before their channels were standardised."""
+    images, guesses = records(5, SHAPE, 2).x, records(5, SHAPE, 2, seed=1).x
+    cut = worlds.problem(
+        None,
+        *[Examples(images, np.zeros(5))] * 2,
+        public_records=Examples(images, np.zeros(5)),
+    )
+    low, high = pixel_domain(cut.splits, channels)
+    scale = lambda x: (low + x.reshape(5, -1) * (high - low)).reshape(x.shape)  # noqa: E731
+    plain, standardised = (
+        Table(cut._replace(ends=ends), worlds.ENGINE, 1, lpips="not here")
+        for ends in (None, (low, high))
+    )
+    want = scoring.images(guesses, images, plain)
+    ours = scoring.images(scale(guesses), scale(images), standardised)
+    for name in ("ssim", "psnr_median"):
+        assert ours[name] == pytest.approx(want[name], rel=1e-4)
 
 
 def test_errors_are_ranked_against_the_bounds_of_their_records():

@@ -145,6 +145,14 @@ def test_labels_are_read_off_the_last_layer(digits):
     np.testing.assert_array_equal(jax.jit(label)(digits), digits.y)
 
 
+def test_labels_are_read_off_a_single_logit(digits):
+    few = Examples(digits.x, digits.y % 2)
+    task = networks.binary_linear(SHAPE, 2)
+    params, gradient = start(task), jax.grad(task.loss)
+    label = jax.vmap(lambda z: gradient_search.label_of(gradient(params, z)))
+    np.testing.assert_array_equal(jax.jit(label)(few), few.y)
+
+
 def test_convolutions_have_no_dense_first_layer():
     task = networks.lenet((16, 16, 1), 3)
     with pytest.raises(UserError, match="analytic: the first layer is not dense"):

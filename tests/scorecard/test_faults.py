@@ -17,6 +17,7 @@ from audit.engine import shadow
 from audit.engine import store as stores
 from audit.engine.signals import Shadows
 from audit.games import membership_rates, reconstruction
+from audit.statistics import intervals
 from audit.types import Examples, Lanes
 from tests import faulty
 from tests.commands import composed
@@ -219,6 +220,35 @@ def test_settings_picked_on_the_scored_targets():
 def test_what_the_words_of_a_run_say(words, attack, levels):
     flags = raised(audit(*SUM, *words), attack=attack)
     assert levels.items() <= flags.items()
+
+
+def test_scores_that_no_model_moves_are_no_leak():
+    """Their AUC is .5 but for rounding, and so is its standard error 0."""
+    rng = np.random.default_rng(1)
+    half = np.arange(4)[:, None] < 2
+    for _ in range(50):
+        bits = rng.permuted(np.broadcast_to(half, (4, 34)), axis=0)
+        models = Shadows(bits, np.zeros(34, int), None)
+        scores = np.broadcast_to(rng.normal(size=34), bits.shape)
+        result, _ = membership_rates.rates(scores, models, scores, models)
+        assert membership_rates.null_flags(result) == []
+
+
+def test_standard_errors_of_few_records_flag_nothing():
+    """Null scores of four records, whose standard error is sometimes 0."""
+    rng = np.random.default_rng(0)
+    half = np.arange(2)[:, None] < 1
+    beyond = 0
+    for _ in range(200):
+        bits = rng.permuted(np.broadcast_to(half, (2, 4)), axis=0)
+        models = Shadows(bits, np.zeros(4, int), None)
+        scores = rng.normal(size=bits.shape)
+        result, _ = membership_rates.rates(scores, models, scores, models)
+        null = result["controls"]["null"]
+        gap, error = abs(null["value"] - 0.5), intervals.standard_error(**null)
+        beyond += gap > membership_rates.NULL * error
+        assert membership_rates.null_flags(result) == []
+    assert beyond
 
 
 def test_memberships_that_depend_on_each_other():

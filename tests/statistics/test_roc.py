@@ -78,6 +78,17 @@ def test_operating_says_where_the_threshold_comes_from_and_counts():
     assert deployed.fpr.k < 20
 
 
+def test_rates_of_several_models_add_up_their_counts():
+    rng = np.random.default_rng(3)
+    models = [(rng.normal(1 + i, 1, 2000), rng.normal(i, 1, 1500)) for i in range(3)]
+    each = [roc.operating(*m, 0.01) for m in models]
+    got = roc.of_models(each)
+    assert got.threshold == tuple(e.threshold for e in each)
+    hits = sum((m[0] > e.threshold).sum() for m, e in zip(models, each, strict=True))
+    assert (got.tpr.k, got.tpr.n, got.fpr.k, got.fpr.n) == (hits, 6000, 45, 4500)
+    assert roc.of_models([*each, "unavailable (9)"]) == "unavailable (9)"
+
+
 @pytest.mark.parametrize(
     ("nonmembers", "shadows", "answer"),
     [(999, None, "unavailable (999)"), (5000, 400, "unavailable (400)")],
@@ -161,6 +172,13 @@ def test_clusters_of_records_cover_where_some_records_are_easy():
     assert abs(clustered - 0.95) < 4 * np.sqrt(0.05 * 0.95 / trials)
 
 
+def test_one_cluster_tells_nothing_of_its_own_spread():
+    members, nonmembers = tied(7)
+    same = np.zeros(members.size), np.zeros(nonmembers.size)
+    got = roc.auc(members, nonmembers, clusters=same)
+    assert (got.low, got.high) == (0.0, 1.0)
+
+
 def test_perfect_separation_is_not_certainty():
     few, many, edge = np.arange(10.0), np.arange(20.0), 0.025 ** (1 / 10)
     got, mirrored = roc.auc(few + 100, many), roc.auc(few, many + 100)
@@ -180,6 +198,11 @@ def test_rank_correlation_covers_and_knows_when_there_is_none():
         covered += got.low <= truth <= got.high
     assert abs(covered / trials - 0.95) < 4 * np.sqrt(0.05 * 0.95 / trials)
     assert intervals.rank_correlation([1, 2, 3, 4], [5, 5, 5, 5]) is None
+    # one order of 24 agrees by chance, and one is reversed
+    for sign in (1, -1):
+        same = intervals.rank_correlation([1, 2, 3, 4], np.multiply(sign, [1, 2, 3, 4]))
+        assert same.value == sign
+        assert same.low < 0 < same.high
     assert intervals.rank_correlation([1, 2, 3], [1, 2, 3]) is None
 
 

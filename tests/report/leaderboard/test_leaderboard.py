@@ -187,6 +187,30 @@ def test_a_count_that_differs_between_seeds_stays_whole(data):
     assert [b.needed for b in means.bounds if b.needed] == [9]
 
 
+def test_an_estimated_bound_varies_with_its_seeds_too(data):
+    """Bounds of .1 and .5, each known to +-.05; no such error under either seed."""
+    cards = [pages.seeded(data, seed) for seed in range(2)]
+    for card, mean in zip(cards, (0.1, 0.5), strict=True):
+        known, unknown = card["defenses"]["dpsgd"]["bounds"][:2]
+        known |= {"mean": mean, "standard_error": 0.05}
+        unknown |= {"mean": mean, "standard_error": None}
+        card["trials"][0]["result"]["headline"]["standard_error"] = None
+    card = average_seeds.merged([pages.card(c) for c in cards])
+    known, unknown = card.defenses["dpsgd"].bounds[:2]
+    assert known.mean == pytest.approx(0.3)
+    assert known.standard_error == pytest.approx(np.hypot(0.05, 0.2))
+    assert unknown.standard_error is None
+    assert card.trials[0].result.headline.standard_error is None
+
+
+def test_what_one_seed_has_no_number_for_has_no_mean(data):
+    cards = [pages.seeded(data, seed) for seed in range(2)]
+    cards[1]["trials"][0]["result"]["lpips"] = None
+    cards[0]["trials"][0]["result"]["lpips"] = 0.5
+    card = average_seeds.merged([pages.card(c) for c in cards])
+    assert card.trials[0].result.lpips is None
+
+
 def test_seeds_that_are_not_averaged(data):
     """The same seed twice is two entries; a trial that failed once has no mean."""
     same = [CommittedCard(folder, pages.card(data)) for folder in "ab"]
