@@ -36,7 +36,15 @@ from audit.scorecard.flags import Flag
 from audit.scorecard.schema import AttackResult, Scorecard
 from audit.scorecard.view import Cell, Column, Line, View, attack_name, number, of_best
 from audit.statistics import epsilon_lower, epsilon_lower_one_run, roc
-from audit.types import Attack, Count, Examples, Positive, Splits, TrainingSet
+from audit.types import (
+    Attack,
+    Count,
+    Examples,
+    Iterative,
+    Positive,
+    Splits,
+    TrainingSet,
+)
 
 MODELS = 16  # trained whole, for the utility
 TOGETHER = 100_000  # runs of one sweep
@@ -182,12 +190,23 @@ def planted(canaries: Canaries, problem: Problem) -> Examples:
 
 
 def fits(canaries: Canaries, learner: Learner, table: Table) -> None:
-    """Refuse, by UserError, too few records, or a defense that sums no gradients."""
+    """Refuse, by UserError, too few records, or a defense without empty slots.
+
+    One that fits an offset along the way adds it to nobody's gradient too: an empty
+    slot contributes, and the worlds differ by more than the one contribution that the
+    accounting and the attacks compare.
+    """
     planted(canaries, table.problem)
-    if "noisy_sgd" not in learner.defense.traits:
+    defense = learner.defense
+    if "noisy_sgd" not in defense.traits:
         raise UserError(
             f"defense.{learner.label}: sums no gradients a canary could be in; leave "
             "it out"
+        )
+    if isinstance(defense.mechanism, Iterative) and defense.mechanism.refresh:
+        raise UserError(
+            f"defense.{learner.label}: adds to every gradient, so that a canary's slot "
+            "contributes without its canary; leave it out"
         )
 
 

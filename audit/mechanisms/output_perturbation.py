@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -54,8 +55,9 @@ def output_perturbation(
     Args:
       solve: the function of the whole set.
       noise: what is added.
-      norm_bound: (n) -> add-or-remove L2 sensitivity of `solve`; None = unbounded.
-      sensitivity: (n) -> replace-one L2 sensitivity of `solve`; None = unbounded.
+      norm_bound: (n) -> add-or-remove L2 sensitivity of `solve`; None or an infinite
+        one = unbounded.
+      sensitivity: (n) -> replace-one L2 sensitivity of `solve`; as `norm_bound`.
       predict: where the release is a model.
       trace: (side, TrainingSet, rows [m]) -> ||d solve / d x_row||_F^2 [m] in closed
         form; default: an exact sweep of Jacobian-vector products about the target.
@@ -99,10 +101,14 @@ def output_perturbation(
     moves: Any = {"replace_one": sensitivity, "add_remove": norm_bound}
 
     def rdp(n: int, orders: Any, adjacency: Adjacency) -> Any:
-        return composed_rdp(noise, moves[adjacency](n), 1, orders, adjacency)
+        moved = moves[adjacency](n)
+        if math.isinf(moved):
+            return None
+        return composed_rdp(noise, moved, 1, orders, adjacency)
 
     def pld(n: int, adjacency: Adjacency) -> Any:
-        return composed_pld(noise, moves[adjacency](n), 1, adjacency)
+        moved = moves[adjacency](n)
+        return None if math.isinf(moved) else composed_pld(noise, moved, 1, adjacency)
 
     noisy = noise.precision is not None
     bounded = noisy and sensitivity is not None

@@ -76,7 +76,9 @@ def _mixture(
     if certain is None:
         return None
     less = np.asarray(orders, float) - 1
-    return steps * (np.logaddexp(math.log1p(-q), math.log(q) + less * certain) / less)
+    with np.errstate(divide="ignore"):  # q = 1 leaves nobody out
+        left_out = np.log1p(-np.float64(q))
+    return steps * (np.logaddexp(left_out, math.log(q) + less * certain) / less)
 
 
 def _unamplified(visits: Callable[[int, int], int]) -> dict[str, Any]:

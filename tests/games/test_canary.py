@@ -1,5 +1,6 @@
 """Audits of epsilon with canaries: what is planted, what runs say, what is proved."""
 
+import contextlib
 import math
 from functools import partial
 
@@ -113,6 +114,17 @@ def test_what_cannot_be_planted_is_refused():
     problem = worlds.problem(PLAIN, FIXED, POOL)
     with pytest.raises(UserError, match=r"canaries\.count=20: 20 input canaries from"):
         canary.planted(Canaries(kind="input", count=20), problem)
+
+
+def test_defenses_that_add_to_an_empty_slot_are_refused():
+    """An offset before the clip is of every slot's, whoever is in it."""
+    problem = worlds.problem(PLAIN, FIXED, POOL, public_records=POOL)
+    start = public(PLAIN)._replace(records=POOL)
+    for name, works in (("dpsgd", True), ("public_mean", False)):
+        learner = worlds.learner(PLAIN, name, steps=STEPS, start=start)
+        refusal = pytest.raises(UserError, match=f"defense.{name}: adds to every")
+        with contextlib.nullcontext() if works else refusal:
+            canary.fits(Canaries(), learner, worlds.table(problem))
 
 
 # Two worlds ---------------------------------------------------------------------------

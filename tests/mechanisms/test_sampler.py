@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from audit.accounting import fisher, rdp
-from audit.mechanisms.noise import gaussian
+from audit.mechanisms.noise import gaussian, von_mises_fisher
 from audit.mechanisms.sampler import SAMPLERS
 from audit.types import Query
 
@@ -96,6 +96,18 @@ def test_curves_are_of_the_sampler_that_draws():
     # what has no theorem is None
     assert curve("uniform", "add_remove") is None
     assert make("uniform").pld(NOISE, QUERY, N, STEPS, "replace_one") is None
+
+
+@pytest.mark.parametrize("name", ["poisson", "uniform"])
+def test_batches_of_everybody_are_the_full_batch(name):
+    """By convexity alone too, of a noise that is not Gaussian."""
+    orders = np.array([1.5, 2.0, 8.0])
+    noise = von_mises_fisher(4.0, 10)
+    each = (
+        SAMPLERS[n](size).rdp(noise, QUERY, N, STEPS, orders, "replace_one")
+        for n, size in (("full", None), (name, N))
+    )
+    np.testing.assert_allclose(*each, rtol=1e-12)
 
 
 @pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])

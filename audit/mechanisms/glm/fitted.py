@@ -8,6 +8,7 @@ a record.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -64,8 +65,8 @@ def fitted_glm(
     slope = fits.loss.steepest
 
     def moves(n: int) -> Any:
-        longest = solvability.longest(task, max_norm, intercept)
-        return slope * longest / fits.ridge(n)
+        longest, ridge = solvability.longest(task, max_norm, intercept), fits.ridge(n)
+        return slope * longest / ridge if ridge else math.inf
 
     known_length = max_norm is not None or np.isfinite(task.domain).all()
     bounded = reweigh is None and np.isfinite(slope) and known_length

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from audit.config import registry
 from audit.mechanisms.glm import losses, solvability
 from audit.mechanisms.glm.stationarity import from_intercept, from_label, slope_roots
 from audit.models.networks import binary_linear, regression
@@ -151,6 +152,21 @@ def test_roots_solve_the_slope_equation_and_meet_at_the_turning_point():
     np.testing.assert_allclose([near, far], 0.21781, atol=1e-4)
     near, far = slope_roots("linear", jnp.asarray(0.16), jnp.asarray(-1.0))
     np.testing.assert_allclose([near, far], [0.2, 0.8], rtol=1e-12)
+
+
+def test_without_regularisation_nothing_bounds_the_privacy():
+    """A record may move the minimiser as far as it likes: no curve, and no epsilon."""
+    settings = {"loss": "logistic", "max_norm": 1.0}
+    plain, ridge = (
+        registry.find("defense", "output_perturbed_glm")(
+            binary_linear((3,), 2), regularization=r, **settings
+        )
+        for r in (0.0, 0.1)
+    )
+    for adjacency in ("replace_one", "add_remove"):
+        assert plain.rdp(10, [2.0], adjacency) is None
+        assert plain.pld(10, adjacency) is None
+        assert ridge.rdp(10, [2.0], adjacency)[0] > 0
 
 
 # Whether there is a minimiser ---------------------------------------------------------
