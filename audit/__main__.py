@@ -74,9 +74,9 @@ words of run and show:
   estimate=ignored                     run what seems to need a day, or more memory
   -m seed=0,1,2                        a sweep; hydra/launcher=joblib on cores
   --config-dir DIR                     scenarios of your own
-  --plugins DIR                        defenses, attacks, bounds, models, data and
-                                       scenarios of your own; also of show, reproduce,
-                                       report, compare, verify, list, new
+  --plugins DIR                        defenses, attacks, bounds, games, models, data
+                                       and scenarios of your own; also of show, list,
+                                       reproduce, report, compare, verify, new
 
 `--version` prints the version. A killed run is finished by the same command. Exit
 codes: 0 done, 1 some trial failed, a number claimed as reproduced is not, a row
@@ -333,22 +333,30 @@ def _leaderboard(given: list[str]) -> int:
 
 def _scale(given: list[str]) -> int:
     from audit.cli.reproduce import figures
+    from audit.engine.store import make_writable
 
     runs, options = parse("scale", given, "folders of runs", {"out=DIR": Path})
-    cards = figures.read_cards([Path(run) for run in runs])
-    _print_files(figures.write(cards, options.get("out", SCALE)))
+    cards, out = (
+        figures.read_cards([Path(run) for run in runs]),
+        options.get("out", SCALE),
+    )
+    make_writable(out, "out")
+    _print_files(figures.write(cards, out))
     return 0
 
 
 def _frontier(given: list[str]) -> int:
     from audit.api import comparison
     from audit.cli import frontier
+    from audit.engine.store import make_writable
 
     runs, options = parse("frontier", given, "folders of runs", {"out=DIR": Path})
     if not runs:
         raise UserError("frontier of what? runs, or folders of runs")
     cards = [card for run in runs for card in comparison.read(run)]
-    _print_files(frontier.write(cards, options.get("out", FRONTIER)))
+    out = options.get("out", FRONTIER)
+    make_writable(out, "out")
+    _print_files(frontier.write(cards, out))
     return 0
 
 
@@ -487,9 +495,12 @@ def _bench(given: list[str]) -> int:
 
     prepare_jax()
     from audit.cli.bench import measure, written  # which import JAX
+    from audit.engine.store import make_writable
 
     usage: dict[str, Callable] = {"rows=NAME,NAME": measure.groups, "out=DIR": Path}
     _, options = parse("bench", given, options=usage)
+    if "out" in options:
+        make_writable(options["out"], "out")  # before minutes of measuring
     chosen = options.get("rows", list(measure.GROUPS))
     with Progress() as progress:
         benchmark = measure.measure(chosen, progress.activity)

@@ -98,6 +98,18 @@ def test_published_numbers_stand_beside_those_of_the_card():
         assert row["ours, strongest"] == error(columns.strongest(card, defense))
 
 
+def test_the_row_that_is_cited_is_the_committed_one():
+    where = schema.load(
+        ROOT / "results" / "binary_mnist-mnist" / "scorecard.json"
+    ).provenance
+    text = (ROOT / "docs" / "citing.md").read_text()
+    for said in (
+        f"settings `{where.scenario_digest[:8]}`",
+        f"`{where.git.commit[:12]}`",
+    ):
+        assert said in text, said
+
+
 def test_errors_of_unrolled_inversion_are_those_of_the_cards():
     page = ROOT / "docs" / "attacks" / "unrolled_inversion.md"
     (table,) = grids(page.read_text())

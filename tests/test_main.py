@@ -98,6 +98,13 @@ WRONG = {
     ("bench", "rows=lenett"): "unknown rows 'lenett'; did you mean 'lenet'",
     ("leaderboard", "resluts=x"): "takes results=DIR, not 'resluts=x'",
     ("leaderboard", "results=/no/such"): "no such folder",
+    ("leaderboard", "results="): "results= says nothing",
+    ("report", "binary_mnist-mnist5k", "out="): "out= says nothing",
+    ("bench", "rows=linear", "rows=draws"): "rows stands twice; which one?",
+    ("bench", "out=/proc/no"): "cannot write out=/proc/no",
+    ("frontier", str(ROOT / "results/calibration-mnist5k"), f"out={ROOT}/README.md"):
+        "README.md: File exists; use another out=DIR",
+    ("run", "--plugins"): "say --plugins DIR",
     ("leaderboard", "results=."): "no scorecard",
     ("run", "scenario=binary_mnist", "--config-dir", "/no/such"): "no such folder",
     (*RUN[:2], "data=cifar10"): "has no splits for data=cifar10; it has mnist",

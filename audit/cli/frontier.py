@@ -170,7 +170,6 @@ def table(points: list[Configuration], cards: list[Scorecard]) -> str:
 def write(cards: list[Scorecard], out: Path) -> list[Path]:
     """Write frontier.png and frontier.md into a folder; return their paths."""
     points = configurations(cards)
-    out.mkdir(parents=True, exist_ok=True)
     page, image = out / "frontier.md", out / "frontier.png"
     with replacing(page) as path:
         path.write_text(table(points, cards) + "\n")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 WIDTH = 80
 PLUGINS = (
     "--plugins DIR",
-    "defenses, attacks, bounds, models and scenarios of your own",
+    "defenses, attacks, bounds, games, models, data and scenarios of your own",
 )
 SETTINGS = (
     ("scenario=NAME", "which; `python -m audit list` names them"),
@@ -121,7 +121,7 @@ PAGES = {
         "it does.",
         (("A, B", "runs, or folders of runs of several seeds"), PLUGINS),
         ("before after", "results/binary_mnist-mnist5k my_run", "seeds_old seeds_new"),
-        "docs/strength.md",
+        "docs/own.md",
     ),
     "verify": HelpPage(
         "ROW.json [out=DIR]",

@@ -73,14 +73,16 @@ def rate(path: Path, target: str | None = None, calibration: int = 1) -> Rating:
     Args:
       path: what `score_formats.read` takes.
       target: the name of the model that is attacked; None = every model in turn, their
-        scores pooled. Where there are scores, not read.
-      calibration: how many models choose thresholds; as `target`.
+        scores pooled.
+      calibration: how many models choose thresholds. Where there are scores, not read.
 
     Raises:
-      UserError: if the file cannot be used, or holds no such model.
+      UserError: if the file cannot be used, or holds no such model, or none at all.
     """
     content = score_formats.read(path)
     if isinstance(content, Scored):
+        if target is not None:
+            raise UserError(f"target={target}: {path} holds scores, and no models")
         groups, shadows = (content.members, content.nonmembers), content.shadows
         summary = roc.summarise(*groups, shadows=shadows)
         rated = RatedAttack("scores", summary, None, roc.roc(*groups))

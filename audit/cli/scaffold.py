@@ -124,7 +124,7 @@ def next_steps(copy: Copy) -> str:
     }
     where = f" --plugins {shlex.quote(copy.folder)}" if copy.folder else ""
     lines = [
-        f"python -m pytest {copy.test}",
+        f"python -m pytest {shlex.quote(str(copy.test))}",
         f"python -m audit run {runs[kind]}{where}",
     ]
     if copy.folder is None:

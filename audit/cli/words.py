@@ -40,7 +40,12 @@ def parse(
         name, equals, value = word.partition("=")
         if name in readers and (equals or name.startswith("-")):
             typed = value if equals else next(stream, None)
-            values[name.lstrip("-").replace("-", "_")] = readers[name](typed)
+            if typed == "":
+                raise UserError(f"{verb}: {word} says nothing")
+            key = name.lstrip("-").replace("-", "_")
+            if key in values:
+                raise UserError(f"{verb}: {name} stands twice; which one?")
+            values[key] = readers[name](typed)
         elif equals or word.startswith("-") or not positional:
             raise UserError(_unexpected(verb, word, [positional, *options], readers))
         else:

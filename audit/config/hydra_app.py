@@ -143,7 +143,8 @@ def _meant(word: str) -> str:
     """Return what a word without "=" may have been, or nothing."""
     names = [f"scenario={n}" for n in compose.scenario_names(folders(None))]
     near = f"scenario={word}" if not word.startswith("-") else word
-    close = difflib.get_close_matches(near, [*names, *FLAGS], n=1, cutoff=0.7)
+    others = [w for w in (*names, *FLAGS) if w != word]
+    close = difflib.get_close_matches(near, others, n=1, cutoff=0.7)
     if not close and re.match(r"-+\w+=", word):
         close = [word.lstrip("-")]
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -103,11 +103,14 @@ def check_scenario(
     """Hold a scenario, a file or a name, against every law; as `check_defense`.
 
     `words` are those of the small budget it is run with, as typed after `python -m
-    audit run`. Without `run`, laws of its card do not apply; where none of its data
-    sets is on this machine, nor do those that need records.
+    audit run`. A file in `DIR/scenarios/` finds the plug-ins of DIR. Without `run`,
+    laws of its card do not apply; where none of its data sets is on this machine, nor
+    do those that need records.
     """
+    from audit.config import plugins
     from audit.testing.laws import judge
     from audit.testing.scenario import ScenarioCase
 
     case = ScenarioCase(scenario, words, run)
-    return judge(f"scenario {case.name}", laws_of("scenario"), case)
+    with plugins.using(case.neighbours):
+        return judge(f"scenario {case.name}", laws_of("scenario"), case)

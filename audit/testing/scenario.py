@@ -16,7 +16,7 @@ import yaml
 
 from audit import data
 from audit import pipeline as audits
-from audit.config import compose, hydra_app, registry, workspace
+from audit.config import compose, hydra_app, plugins, registry, workspace
 from audit.config.compose import Scenario
 from audit.engine import shadow
 from audit.engine import store as stores
@@ -39,6 +39,12 @@ class ScenarioCase:
         self.folder = named or path.parent.resolve()
         self.at = ["--config-dir", str(self.folder)] if is_file else []
         self.words, self.run = list(words), run
+
+    @property
+    def neighbours(self) -> list[str]:
+        """The folder of plug-ins that its file lies in, if it is in one."""
+        laid_out = self.at and self.folder.name == plugins.SCENARIOS
+        return [str(self.folder.parent)] if laid_out else []
 
     def compose(self, *words: str) -> tuple[Scenario, str]:
         """Return the checked scenario with more words, and those that replay it."""
@@ -153,7 +159,9 @@ def its_settings_are_plain(case: ScenarioCase) -> None:
 def its_command_replays_it(case: ScenarioCase) -> None:
     """The words on the card compose to the same scenario."""
     _, replay = case.compose()
-    again, _ = hydra_app.composed(shlex.split(replay))
+    typed, folders = plugins.words(shlex.split(replay))
+    with plugins.using(folders):
+        again, _ = hydra_app.composed(typed)
     if again.resolved() != case.scenario.resolved():
         broken(f"`{replay}` is another scenario")
 

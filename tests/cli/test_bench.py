@@ -130,7 +130,7 @@ def test_it_is_written_as_table_json_and_figure(tmp_path):
         ),
         ("PyTorch is not installed: its rows are left out",),
     )
-    paths = written.write(bench, tmp_path / "out")
+    paths = written.write(bench, tmp_path)
     text, plain = paths[0].read_text(), json.loads(paths[1].read_text())
     for word in ("200 GFLOP/s", "10,000 models", "100", "50%", "321.4x", "jax 1",
                  "8.2 vectors", "1.0e-05", "not installed"):  # fmt: skip

@@ -61,6 +61,13 @@ def test_plain_scores_are_rated_as_they_are(tmp_path, capsys):
     assert f"{auc.value:.4f} [{auc.low:.4f}, {auc.high:.4f}]" in capsys.readouterr().out
 
 
+def test_scores_have_no_target_model(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", members=np.arange(9.0), nonmembers=np.arange(9.0))
+    line = refused(capsys, "membership", str(tmp_path / "a.npz"), "target=foo")
+    assert "target=foo" in line
+    assert "holds scores, and no models" in line
+
+
 def test_no_epsilon_is_read_into_a_models_scores(tmp_path, capsys):
     """Scores of one model's records prove nothing of a mechanism's epsilon."""
     file = tmp_path / "scores.npz"

@@ -8,6 +8,7 @@ import pytest
 
 from audit.cli import scaffold
 from audit.config import plugins, registry
+from audit.testing import check_scenario
 from tests import ROOT
 from tests.commands import call, printed, refused
 
@@ -27,6 +28,7 @@ def test_it_writes_a_plug_in_its_test_and_its_page(kind, tmp_path, capsys):
         assert str(folder / file) in out
         assert scaffold.EXAMPLES[kind] not in text
     assert f"--plugins '{folder}'" in out
+    assert f"pytest '{folder}/tests/test_mine.py'" in out
     assert text.startswith("# `mine`")  # its page
 
 
@@ -120,6 +122,16 @@ def test_what_is_written_is_clean(made):
     root = str(ROOT / "pyproject.toml")
     for words in (["check"], ["format", "--check"]):
         run("ruff", *words, "--config", root, str(made))
+
+
+def test_a_scenario_is_checked_with_the_plug_ins_beside_it(made):
+    """And its command, which names their folder, replays it."""
+    file = made / "scenarios" / "neighbours.yaml"
+    text = (file.parent / "my_scenario.yaml").read_text()
+    file.write_text(text.replace("[sgd, dpsgd]", "[sgd, dpsgd, my_defense]"))
+    outcomes = check_scenario(file, "data=digits", run=False)
+    assert outcomes["every_name_exists"] == "holds"
+    assert outcomes["its_command_replays_it"] == "holds"
 
 
 def test_what_is_written_runs_at_once(made, tmp_path):

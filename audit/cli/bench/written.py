@@ -11,7 +11,6 @@ import numpy as np
 
 from audit.cli.bench.measure import Benchmark
 from audit.cli.bench.rows import TOLERANCE, Row
-from audit.engine import store
 from audit.report.figures import common
 
 WIDTH = 42  # characters of a row's name
@@ -112,7 +111,6 @@ def roofline(benchmark: Benchmark) -> Any:
 
 def write(benchmark: Benchmark, folder: Path) -> list[Path]:
     """Write `bench.txt`, `bench.json` and `roofline.png`; return their paths."""
-    store.make_writable(folder, "out")
     paths = [folder / name for name in ("bench.txt", "bench.json", "roofline.png")]
     paths[0].write_text(text(benchmark) + "\n")
     paths[1].write_text(json.dumps(plain(benchmark), indent=1, allow_nan=False) + "\n")

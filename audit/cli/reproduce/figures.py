@@ -157,7 +157,6 @@ def write(cards: list[Scorecard], out: Path) -> list[Path]:
     groups = defaultdict[str, list[Scorecard]](list)
     for card in cards:
         groups[card.scenario.get("data", "")].append(card)
-    out.mkdir(parents=True, exist_ok=True)
     paths = _scale(cards, out) if len(groups) == 1 else []
     placed = {d: matching.places(over_seeds(each), each) for d, each in groups.items()}
     if not all(placed.values()):
