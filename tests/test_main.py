@@ -110,6 +110,7 @@ WRONG = {
     (*RUN[:2], "data=cifar10"): "has no splits for data=cifar10; it has mnist",
     (*RUN, "defenses=[sgd,sgd]"): "defense 'sgd' stands twice",
     (*RUN, "defenses=[]"): "defenses=[]",
+    (*RUN, "defenses=sgd"): "did you mean [sgd]?",
     (*RUN, "defense.dpsgd.use=dpsg"): "unknown defense 'dpsg'",
     (*RUN, "attack.class_mean.width=3"): "it has no settings",
     (*RUN, "seed=abc"): "seed='abc'",

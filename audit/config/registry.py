@@ -295,6 +295,8 @@ _ALTERNATIVE = re.compile(r"str$|dict\[|int$|float$|none$|constrained-")
 def _nearest(error: Any) -> str:
     """Return "; did you mean X?" where a valid value is near the one that was typed."""
     typed = error["input"]
+    if error["type"] == "list_type" and re.fullmatch(r"\w+", str(typed)):
+        return f"; did you mean [{typed}]?"
     if error["type"] == "literal_error":
         words = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         close = difflib.get_close_matches(str(typed), words, n=1, cutoff=0.3)
