@@ -159,8 +159,7 @@ def sample_cosine(
         up = jax.random.bernoulli(key, jax.nn.sigmoid(2 * kappa))
         return jnp.where(up, 1, -1).astype(dtype), jnp.zeros((), dtype)
     m = dimension - 1
-    b = m / (2 * kappa + jnp.sqrt(4 * kappa**2 + float(m) ** 2))
-    x0 = (1 - b) / (1 + b)
+    b, x0 = envelope(m, kappa)
     draws = jax.random.uniform(key, (3, PROPOSALS), dtype)
     height, radius, turn = jnp.maximum(draws, jnp.finfo(dtype).tiny)
     # m = 1: the circle, R = 1
@@ -174,6 +173,16 @@ def sample_cosine(
     t = x0 + chosen
     sine = jnp.sqrt(jnp.maximum((2 * b / (1 + b) - chosen) * (1 + t), 0))
     return t, sine
+
+
+def envelope(m: int, kappa: Any) -> tuple[Any, Any]:
+    """Return b and x0 = (1 - b) / (1 + b) of `sample_cosine`.
+
+    1 - b has no digits in float32 where m is large beside kappa: x0 is written without
+    it.
+    """
+    root = jnp.sqrt(4 * kappa**2 + float(m) ** 2)
+    return m / (2 * kappa + root), 2 * kappa / (m + root)
 
 
 def sample_sum(

@@ -69,6 +69,18 @@ def cosine_cdf(k, kappa):
     return lambda t: 1 - np.interp(np.arccos(t), theta, mass / mass[-1])
 
 
+@pytest.mark.parametrize("kappa", [0.1, 5.0, 3e5])
+@pytest.mark.parametrize("k", [2, 100_000, 4_000_000])
+def test_the_mode_has_its_digits_where_the_dimension_hides_kappa(k, kappa):
+    b, mode = vmf.envelope(k - 1, jnp.float32(kappa))
+    root = np.hypot(2 * kappa, k - 1)
+    exact = (k - 1) / (2 * kappa + root)
+    assert float(b) == pytest.approx(exact, rel=1e-6)
+    assert float(mode) == pytest.approx(2 * kappa / (k - 1 + root), rel=1e-6)
+    if k == 2:  # where the plain form keeps its digits
+        assert float(mode) == pytest.approx((1 - exact) / (1 + exact), rel=1e-6)
+
+
 @functools.cache
 def sampler(k):
     """Compile once a dimension: the concentration is traced."""
