@@ -94,7 +94,8 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         table = table._replace(floor=floor)
 
     used = rows.data_used(scenario, problem)
-    table = table._replace(address=addresses(scenario, used["digest"]))
+    address = addresses(scenario, used["digest"], table.lpips)
+    table = table._replace(address=address)
     guarantees, defenses, trials = {}, {}, []
     with Ahead(learners) as ahead:
         table = table._replace(engine=engine._replace(ahead=ahead))
@@ -160,7 +161,7 @@ def load(scenario: Scenario, game: Game) -> Problem:
         len(scenario.classes),
         tuple(sorted(spec.task.settings.items())),
     )
-    name = _name(task, spec.task.model)
+    name = _name(task, spec.task)
     task = task._replace(
         name=name, domain=domain, label_private=spec.task.label_private
     )
@@ -176,10 +177,16 @@ def load(scenario: Scenario, game: Game) -> Problem:
     )
 
 
-def _name(task: Task, model: str) -> str:
-    """Return the task in words; by them the store tells runs of two models apart."""
-    origin = registry.elsewhere("model", model)
-    return task.name if origin is None else f"{task.name} {origin['code'][:16]}"
+def _name(task: Task, chosen: schema.TaskSpec) -> str:
+    """Return the task in words; by them the store tells runs of two models apart.
+
+    The suite's own say their settings themselves.
+    """
+    origin = registry.elsewhere("model", chosen.model)
+    if origin is None:
+        return task.name
+    settings = store.digest(chosen.settings)[:8] if chosen.settings else ""
+    return " ".join(filter(None, [task.name, origin["code"][:16], settings]))
 
 
 @functools.lru_cache(maxsize=32)
@@ -390,22 +397,25 @@ def _floor(
 # Per defense --------------------------------------------------------------------------
 
 
-def addresses(scenario: Scenario, digest: str) -> Callable[[Learner, Entry], str]:
+def addresses(
+    scenario: Scenario, digest: str, weights: Any
+) -> Callable[[Learner, Entry], str]:
     """Return (defense, attack) -> where the store keeps what the attack gets.
 
     The address is made of everything that can change the result. Of the line-ups that
     is the pair alone: another defense or attack has no pair played again. `digest` is
-    the data's.
+    the data's, `weights` are those of LPIPS, or why there are none.
     """
     suite = workspace.code_version(scenario._replace(defenses=(), attacks=()))
-    shared = suite, digest, store.versions(), jax.default_backend()
+    # in parts, a run is another program
+    shared = suite, digest, store.digest(weights), scenario.lanes.checkpoint > 0
     version = functools.cache(registry.version)
 
     def address(learner: Learner, attack: Entry) -> str:
         defenses = tuple(e for e in scenario.defenses if e.label == learner.label)
         alone = scenario._replace(defenses=defenses, attacks=(attack,)).resolved()
-        code = learner.version, version("attack", attack.name)
-        return store.digest(alone, *code, *shared)
+        made_of = shadow.origin("attack", learner), version("attack", attack.name)
+        return store.digest(alone, *made_of, *shared)
 
     return address
 

@@ -9,12 +9,15 @@ import pytest
 
 from audit import pipeline
 from audit.__main__ import main
+from audit.config import compose
+from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import reconstruction
 from audit.report import columns, markdown, terminal
 from audit.scorecard import card as cards
 from audit.scorecard.view import SHORT
-from tests.commands import refused
+from tests.commands import composed, refused
+from tests.games import worlds
 
 SMALL = [
     "scenario=binary_mnist", "data=digits", "runs=2", "accounting_runs=2",
@@ -260,6 +263,25 @@ def test_results_of_earlier_runs_do_not_make_a_checkout_dirty(tmp_path):
     code.write_text("changed")
     assert cards._git(code.parent) == {"commit": commit, "dirty": True}
     assert cards._git(tmp_path.parent) is None
+
+
+def test_what_an_attack_gets_is_kept_by_all_that_can_change_it(monkeypatch):
+    """LPIPS, runs in parts, and what the defense's own runs are kept by."""
+    scenario, _ = composed("scenario=calibration", "data=digits")
+    parts, _ = composed("scenario=calibration", "data=digits", "lanes.checkpoint=1")
+    task = pipeline.load(scenario, compose.play(scenario)).task
+    learner = worlds.learner(task, "noisy_sum")
+    (attack, *_), none = scenario.attacks, "no LPIPS weights"
+
+    def address(scenario=scenario, weights=none):
+        return pipeline.addresses(scenario, "data", weights)(learner, attack)
+
+    first = address()
+    assert address() == first
+    assert address(weights=[np.zeros(3)]) != first
+    assert address(scenario=parts) != first
+    monkeypatch.setattr(shadow, "threads", lambda: 77)
+    assert address() != first
 
 
 def test_a_finished_attack_is_not_played_again(folder, monkeypatch):

@@ -31,10 +31,12 @@ def choose_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     distinct = set(chosen)
     if not chosen or not distinct <= set(existing) or len(distinct) < len(chosen):
         raise DataError(f"classes {chosen}: {dataset.name} has {existing}, each once")
-    relabel = np.full(max(existing) + 1, -1, np.int32)
-    relabel[chosen] = np.arange(len(chosen))
+    parts = ("train", "test") if dataset.x_test is not None else ("train",)
     fields = dataset._asdict()
-    for part in ("train", "test") if dataset.x_test is not None else ("train",):
+    largest = max(int(fields[f"y_{part}"].max(initial=0)) for part in parts)
+    relabel = np.full(largest + 1, -1, np.int32)
+    relabel[chosen] = np.arange(len(chosen))
+    for part in parts:
         y = relabel[fields[f"y_{part}"]]
         fields |= {f"x_{part}": fields[f"x_{part}"][y >= 0], f"y_{part}": y[y >= 0]}
     if dataset.prior is not None:

@@ -121,7 +121,7 @@ def _side(learner: Learner, key: jax.Array, public: Public, engine: Engine) -> A
     fit, steps, what = prepare.fit(key, public), prepare.steps, f"{learner.label}: fit"
     if store is not None:
         inputs = {"floats": learner.floats, "public": public, "key": key}
-        made_of = _origin("prepare", learner) | inputs
+        made_of = origin("prepare", learner) | inputs
         address = stores.digest(made_of)
         stores.describe(store, address, made_of)
         checkpoints = Checkpoints(store, address, (PREPARED,))
@@ -138,7 +138,7 @@ def _side(learner: Learner, key: jax.Array, public: Public, engine: Engine) -> A
     return fit.last(state)
 
 
-def _origin(method: str, learner: Learner) -> dict[str, Any]:
+def origin(method: str, learner: Learner) -> dict[str, Any]:
     """Return what can change anything that a defense computes, for keys of the store.
 
     What it is given is not part of it.
@@ -453,7 +453,7 @@ class _Sweep(NamedTuple):
         store = self.engine.store
         if store is None:
             return ""
-        made_of = _origin(self.method, self.learner) | {
+        made_of = origin(self.method, self.learner) | {
             "floats, side, fixed, extra": self.shared,
             "target, rows": self.per_lane,
             "then": self.then and self.then.__qualname__,

@@ -79,6 +79,8 @@ def _of_arrays(
     original = source == np.arange(len(source))
     x = np.asarray(images, np.float32).reshape(len(y), -1)
     rows = [(y == label) & ~left_out for label in range(classes)]
+    # a class of which no image is kept has the prior of all
+    rows = [own if original[own].any() else ~left_out for own in rows]
     each = side_by_side(lambda at: _fit(x[at], original[at], components), rows)
     m, k = (max(len(getattr(e, f)) for e in each) for f in ("log_weight", "variances"))
 

@@ -56,10 +56,13 @@ def fit(
     features = np.asarray(scaled, np.float64)
 
     def errors_of(label: int) -> list[float] | None:
-        """Return every penalty's error at the class's images; None = none held out."""
+        """Return every penalty's error at held-out images of a class; None = no such.
+
+        Nor is there one where all its images are held out.
+        """
         mine = labels == label
         learnt, others = mine & ~left_out, mine & original & left_out
-        if not others.any():
+        if not (others.any() and original[learnt].any()):
             return None
         line = _Line.through(features[learnt], images[learnt], original[learnt])
         return [
@@ -69,11 +72,14 @@ def fit(
 
     errors = side_by_side(errors_of, range(task.classes))
     # what is best on average stands in for a class without held-out images
-    average = np.mean([e for e in errors if e is not None], 0)
+    known = [e for e in errors if e is not None]
+    average = np.mean(known, 0) if known else -PENALTIES  # the largest: the mean image
     best = [int(np.argmin(average if e is None else e)) for e in errors]
 
     def map_of(label: int) -> tuple[Any, ...]:
         mine = labels == label
+        if not original[mine].any():  # a class without images has the map of all
+            mine = np.ones_like(mine)
         whole = _Line.through(features[mine], images[mine], original[mine])
         return whole.centre, whole.mean, whole.slope(PENALTIES[best[label]])
 

@@ -73,6 +73,7 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
             f"{network.name} returns shape {shape} for one record; [outputs], one per "
             f"class, are wanted"
         )
+    own_loss = loss
     if loss is None:
         loss = cross_entropy
         if shape[0] == 1:
@@ -84,6 +85,9 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         stack, why = None, "its layers are transformed"
     start = jax.tree.map(_zeros, params)
     jumps = smoothness.jumps(lambda x: network.apply(start, x, None), x)
+    if own_loss is not None:
+        outputs, some = jnp.zeros(shape), jnp.zeros((), int if shape[0] > 1 else float)
+        jumps += smoothness.jumps(lambda o: own_loss(o, some), outputs)
     features = tuple(x.shape)
     classes = shape[0] if shape[0] > 1 else 0
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))

@@ -18,7 +18,7 @@ import jax
 from jax.extend import core
 
 SUITE = Path(__file__).resolve().parent.parent
-WHY = "its slope jumps"
+WHY, COMPARES = "its slope jumps", "it compares the record"
 # operation -> why it is not smooth
 JUMPS = {
     "max": WHY, "min": WHY, "abs": WHY, "clamp": WHY, "reduce_max": WHY,
@@ -26,6 +26,8 @@ JUMPS = {
     "reduce_window_min": WHY, "sort": WHY, "top_k": WHY,
     "sign": "it jumps", "floor": "it jumps", "ceil": "it jumps", "round": "it jumps",
     "argmax": "it jumps", "argmin": "it jumps", "rem": "it jumps",
+    "gt": COMPARES, "ge": COMPARES, "lt": COMPARES, "le": COMPARES, "eq": COMPARES,
+    "ne": COMPARES, "is_finite": COMPARES,
     "select_n": "it chooses by the record", "cond": "it branches on the record",
     "while": "it stops by the record",
 }  # fmt: skip
@@ -90,6 +92,8 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
         if where == NORMALISERS:
             continue
         if kind in JUMPS and not (kind == "select_n" and not depends[0]):
+            if _of_smooth(eqn):
+                continue
             operation = name.strip("_") or NAMED.get(kind, kind)
             yield Jump(operation, JUMPS[kind], where, layer)
             continue
@@ -101,6 +105,16 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
             moves = {id(v) for v, moves in pairs if moves}
             for jump in _inside(inner, moves, called, where):
                 yield jump if jump.after else jump._replace(after=layer)
+
+
+def _of_smooth(eqn: Any) -> bool:
+    """Return whether an operation is one of a smooth function's that JAX writes out."""
+    frames = getattr(eqn.source_info.traceback, "frames", ())
+    return any(
+        frame.function_name in SMOOTH - {"elu"}  # SELU's is bent
+        and "jax" in Path(frame.file_name).parts
+        for frame in frames
+    )
 
 
 def _bent(eqn: Any) -> bool:

@@ -99,6 +99,15 @@ def test_files_that_lack_or_hold_too_much(arrays, says, tmp_path):
         local.read(saved(tmp_path, **arrays))
 
 
+def test_every_word_of_a_split_is_read():
+    """A hold-out that is named at the end of a long file must not become training."""
+    many = 12_000
+    words = np.array(["test", *["train"] * (many - 2), "private"])
+    x, y = np.random.default_rng(0).random((many, 2)), np.arange(many) % 2
+    with pytest.raises(DataError, match="'private'"):
+        local.dataset(x, y, split=words)
+
+
 def test_the_doctor_counts_what_stands_there_twice(tmp_path):
     path = saved(tmp_path, x=np.concatenate([X, X[:5]]), y=np.concatenate([Y, Y[:5]]))
     findings = {f.name: f for f in doctor.examine(f"file:{path}")}

@@ -71,6 +71,16 @@ def test_a_class_without_held_out_images_takes_what_is_best_on_average():
     assert info["penalty_1"] == info["penalty_0"] > 1e-3
 
 
+def test_classes_that_the_pool_lacks_or_that_are_held_out_whole():
+    """They take what all images say; one of three images is of class 1, or none."""
+    few = jax.tree.map(lambda a: a[:20], POOL)
+    left_out = hold_out(np.arange(20), 0.1)
+    for labels in (np.zeros(20, int), np.where(left_out, 1, 0)):
+        got, info = errors(30.0, few._replace(y=labels))
+        assert np.isfinite(got).all()
+        assert "held_mse_1" not in info
+
+
 def test_copies_that_are_darker_than_their_originals_mislead_nobody():
     dark = [Examples(POOL.x - 0.2, POOL.y)] * 3
     pool = jax.tree.map(lambda *a: np.concatenate(a), POOL, *dark)

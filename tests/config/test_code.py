@@ -128,10 +128,14 @@ def test_the_room_says_what_a_change_makes_stale(copy, before, file, changed):
 
 def test_a_plug_ins_helpers_are_its_code(tmp_path):
     texts = {
-        "quiet.py": "import helper\nfrom deep.more import B\n",
+        "quiet.py": "import helper\nfrom deep.more import B\nimport deep.lone\n"
+        "from . import near\ntry:\n    from one import f\n"
+        "except ImportError:\n    from two import f\n",
         "helper.py": "import numpy\nA = 1\n",
         "deep/__init__.py": "",
-        "deep/more.py": "import helper\nB = 1\n",
+        "deep/more.py": "import helper\nfrom ..low import C\nB = 1\n",
+        "deep/lone.py": "D = 1\n",
+        **dict.fromkeys(["near.py", "one.py", "two.py", "low.py"], "C = f = 1\n"),
     }
     (tmp_path / "deep").mkdir()
     for name, text in {**texts, "other.py": "Z = 1\n"}.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from audit import pipeline
 from audit.config import compose, hydra_app, plugins, registry, workspace
 from audit.errors import UserError
 from tests import ROOT
@@ -367,6 +368,38 @@ def test_a_rows_own_folder_of_plug_ins_is_never_opened(run, tmp_path, capsys):
     # the one that is typed is opened, and its row is replayed
     words = ["verify", str(run / "out"), f"out={tmp_path}/again"]
     assert "equal: " in printed(capsys, *words, "--plugins", str(run))
+
+
+MODEL = '''
+"""Mine: one logit."""
+
+from audit.models import networks
+from audit.types import Positive, Task
+
+
+def mine(features: tuple, classes: int, *, scale: Positive = 1.0) -> Task:
+    """Return a task whose name and parameters do not tell its settings.
+
+    Args:
+      features: shape of a record.
+      classes: how many.
+      scale: anything.
+    """
+    return networks.binary_linear(features, classes)
+'''
+
+
+def test_a_models_settings_are_part_of_what_it_is(tmp_path):
+    """Else the store would hand one model's runs to another of the same shapes."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.py").write_text(MODEL)
+    names = []
+    with plugins.using([str(tmp_path)]):
+        for scale in (1.0, 2.0, 2.0):
+            words = ["task.model=mine", f"task.settings.scale={scale}", *SMALL]
+            scenario, _ = composed("scenario=binary_mnist", *words)
+            names.append(pipeline.load(scenario, compose.play(scenario)).task.name)
+    assert names[0] != names[1] == names[2]
 
 
 def test_a_name_alone_is_enough_for_a_new_process(flat):

@@ -124,6 +124,16 @@ def test_adult_says_where_to_put_its_files(monkeypatch, tmp_path):
         data.load("adult")
 
 
+def test_a_class_of_the_test_part_alone_is_left_out():
+    digits = data.load("digits")
+    y_test = digits.y_train[:50].copy()
+    y_test[:5] = 12  # above all classes of the training part
+    both = digits._replace(x_test=digits.x_train[:50], y_test=y_test)
+    chosen = data.choose_classes(both, [0, 1])
+    assert set(chosen.y_test) == {0, 1}
+    assert len(chosen.y_test) == np.isin(y_test, [0, 1]).sum()
+
+
 def test_numbers_have_no_classes():
     table = data.load("diabetes")
     assert data.choose_classes(table, []) is table

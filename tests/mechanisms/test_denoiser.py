@@ -6,6 +6,8 @@ import numpy as np
 
 from audit.mechanisms import denoiser, kernel_prior
 from audit.mechanisms.kernel_prior import KernelPrior
+from audit.models import networks
+from audit.types import Examples, Knowledge
 
 CLASSES, K = 2, 3
 SETTINGS = {"width": 16, "steps": 400}
@@ -19,6 +21,19 @@ PRIOR = KernelPrior(
     kernels=jnp.asarray(POINTS),
     log_weight=jnp.zeros((CLASSES, 2)),
 )
+
+
+def test_a_class_without_kept_images_has_the_prior_of_all():
+    x = np.random.default_rng(0).random((20, 2, 2, 1), np.float32)
+    task = networks.linear((2, 2, 1), 3)
+    pool = Examples(x, np.arange(20, dtype=np.int32) % 2)  # no record of class 2
+    prior, left_out = kernel_prior.of_pool(
+        Knowledge(task, pool, np.arange(20)), held_out=0.1, components=3
+    )
+    assert np.isfinite(np.asarray(prior.mean)).all()
+    kept = x.reshape(20, -1)[~left_out]
+    np.testing.assert_allclose(prior.mean[2], kept.mean(0), rtol=1e-5)
+    assert (np.asarray(prior.variances) > 0).all()
 
 
 def fitted(told):

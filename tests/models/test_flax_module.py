@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -235,6 +236,8 @@ def test_what_does_not_depend_on_the_record_is_no_kink():
     assert smoothness.jumps(lambda x: norm.apply(params, x), jnp.ones((1, 3))) == []
     assert smoothness.jumps(lambda x: jnp.where(x > 0, x, 0), jnp.ones(3))
     assert smoothness.jumps(jnp.abs, jnp.ones(3))
+    assert smoothness.jumps(lambda x: x * (x > 0), jnp.ones(3))  # a ReLU
+    assert smoothness.jumps(lambda x: (x > 0).astype(float), jnp.ones(3))
     assert smoothness.jumps(lambda x: jax.lax.scan(
         lambda c, _: (jnp.abs(c), None), x, length=2)[0], jnp.ones(3))  # fmt: skip
 
@@ -326,6 +329,32 @@ def test_what_cannot_be_audited_is_refused_by_name(module, says):
     with pytest.raises(UserError, match=says):
         from_flax(module, X)
     assert from_flax(Drop(0.0), X).classes == 3  # which drops nothing
+
+
+@pytest.mark.parametrize(
+    ("loss", "smooth"),
+    [
+        (lambda o, y: jnp.abs(o[0] - y), False),
+        (lambda o, y: jax.nn.relu(1 - o[0] * (2 * y - 1)), False),
+        (lambda o, y: (o[0] - y) ** 2, True),
+        (lambda o, y: optax.sigmoid_binary_cross_entropy(o[0], y), True),
+    ],
+    ids=["absolute", "hinge", "squares", "logistic"],
+)
+def test_a_loss_with_a_kink_has_no_fisher_reading(loss, smooth):
+    class Line(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(1)(nn.tanh(nn.Dense(3)(x)))
+
+    task = from_flax(Line(), np.zeros(4, np.float32), loss=loss)
+    assert task.smooth is smooth
+    assert any("no Fisher reading" in note for note in task.notes) is not smooth
+
+
+def test_integer_labels_of_optax_keep_the_fisher_reading():
+    loss = optax.softmax_cross_entropy_with_integer_labels
+    assert from_flax(nn.Dense(3), np.zeros(4, np.float32), loss=loss).smooth
 
 
 def test_one_output_fits_numbers():
