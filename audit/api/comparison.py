@@ -65,12 +65,17 @@ class CardComparison(NamedTuple):
     attacked: tuple[ComparedDefense, ...]
     accounted: tuple[ComparedEpsilon, ...]
     left_out: tuple[str, ...]  # what could not be compared, and why
+    untried: tuple[str, ...]  # defenses whose strongest attack the second card lacks
 
     @property
     def weaker(self) -> bool:
-        """Whether some defense of the second card protects less, beyond noise."""
+        """Whether some defense of the second card protects less, beyond noise.
+
+        Or may do so: the first card's strongest attack on it is not on the second, or
+        is void there.
+        """
         rows: list[Any] = [*self.attacked, *self.accounted]
-        return any(row.weaker for row in rows)
+        return bool(self.untried) or any(row.weaker for row in rows)
 
     def __str__(self) -> str:
         """Return the rows as a table, what was left out, and the verdict."""
@@ -148,19 +153,31 @@ def compare(
         for label in (*one.defenses, *other.defenses)
         if label not in both
     ]
-    shared = set.intersection(
-        *({t.attack for t in card.trials} for side in sides for card in side)
-    )
-    attacked = []
+    attacked, untried = [], []
     for label in both:
-        before, after = (_strongest(side, label, shared) for side in sides)
-        if before is None or after is None:
+        valid = [_valid(side, label) for side in sides]
+        shared = [a for a in valid[0] if a in valid[1]]
+        for here, there, which in ((*valid, "first"), (*valid[::-1], "second")):
+            left_out += [
+                f"{attack} on {label}: valid on the {which} card only"
+                for attack in here
+                if attack not in there
+            ]
+        if _strongest(valid[0]) not in shared:
+            untried.append(label)
+        if not shared:
             left_out.append(f"{label}: no valid attack is on both cards")
-        else:
-            attacked.append((label, before, after))
+            continue
+        before, after = ({a: side[a] for a in shared} for side in valid)
+        attacked.append((label, before[_strongest(before)], after[_strongest(after)]))
     level = 1 - (1 - LEVEL) / max(1, len(attacked))
     rows = [_attacked(*each, level) for each in attacked]
-    if any(math.isinf(row.high) for row in rows):
+    if any(math.isinf(a.se) or math.isinf(b.se) for _, a, b in attacked):
+        left_out.append(
+            "numbers without a standard error, of one card per side; give folders with "
+            "several seeds"
+        )
+    elif any(math.isinf(row.high) for row in rows):
         left_out.append(
             "the attacks: two seeds, one card each, cannot tell what a seed changes; "
             "give one seed on both sides, or folders with several cards"
@@ -170,7 +187,14 @@ def compare(
         for label in both
         for row in _accounted(label, one.defenses[label], other.defenses[label])
     ]
-    return CardComparison(tuple(rows), tuple(accounted), tuple(left_out))
+    for label in both:
+        given = [card.defenses[label].epsilon for card in (one, other)]
+        deltas = [str(epsilon.delta) for epsilon in given if epsilon]
+        if len(set(deltas)) > 1:
+            left_out.append(f"ε of {label}: at δ {' and '.join(deltas)}")
+    return CardComparison(
+        tuple(rows), tuple(accounted), tuple(left_out), tuple(untried)
+    )
 
 
 def _side(cards: Scorecard | Sequence[Scorecard]) -> list[Scorecard]:
@@ -209,20 +233,23 @@ class _Attacked(NamedTuple):
         return self.values * (1 if self.higher else -1)
 
 
-def _strongest(
-    side: list[Scorecard], label: str, attacks: set[str]
-) -> _Attacked | None:
-    """Return the attack that is strongest on average over the cards of a side."""
-    trials: list[list[TrialRow]] = []
+def _valid(side: list[Scorecard], label: str) -> dict[str, _Attacked]:
+    """Return attack -> what it gets, of those that are valid on all cards of a side."""
+    attacks = {t.attack for card in side for t in card.trials}
+    valid = {}
     for attack in sorted(attacks):
         rows = []
         for card in side:
             only = [t for t in card.trials if t.attack == attack]
             rows.append(columns.strongest(card._replace(trials=only), label))
         if None not in rows:
-            trials.append([row for row in rows if row is not None])
-    each = [_read(side, rows) for rows in trials]
-    return max(each, key=lambda a: float(a.strength.mean()), default=None)
+            valid[attack] = _read(side, [row for row in rows if row is not None])
+    return valid
+
+
+def _strongest(valid: dict[str, _Attacked]) -> str:
+    """Return the attack that is strongest on average; "" = there is none."""
+    return max(valid, key=lambda a: float(valid[a].strength.mean()), default="")
 
 
 def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
@@ -230,7 +257,9 @@ def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
     errors = [_errors(card, row) for card, row in zip(side, rows, strict=True)]
     digests = {card.data.digest for card in side}
     paired = len(digests) == 1 and all(e is not None for e in errors)
-    spread = [float(h.standard_error or 0) for h in headlines]
+    known = [h.standard_error for h in headlines if h.standard_error is not None]
+    # of several cards without one, the spread of seeds is what there is
+    spread = [float(se) for se in known] or [0.0 if len(side) > 1 else math.inf]
     return _Attacked(
         attack=rows[0].attack,
         metric=headlines[0].metric,
@@ -362,7 +391,12 @@ def render(compared: CardComparison) -> str:
     names = dict.fromkeys(row.defense for row in rows if row.weaker)
     if names:
         parts.append(f"weaker: the second card protects less: {', '.join(names)}")
-    else:
+    if compared.untried:
+        parts.append(
+            "may be weaker: the first card's strongest attack is not valid on the "
+            f"second: {', '.join(compared.untried)}"
+        )
+    if not compared.weaker:
         parts.append(
             "not weaker: nothing protects less on the second card beyond noise"
         )

@@ -24,6 +24,7 @@ from audit.mechanisms.batch import gathered
 from audit.mechanisms.output_perturbation import objective_of
 from audit.mechanisms.stepwise import Stepwise
 from audit.rng import stream
+from audit.scorecard.flags import is_void
 from audit.scorecard.view import Column, Line, View, number
 from audit.types import (
     Attack,
@@ -306,6 +307,7 @@ def _of_transcripts(line: Line) -> str:
         for trial in line.card.trials
         if trial.defense == line.label and trial.result is not None
         if trial.result.shown == "transcript" and trial.result.mse is not None
+        if not is_void(trial.flags)
     ]
     return number(min(each)) if each else "-"
 

@@ -16,6 +16,7 @@ from audit.games import controls
 from audit.games.base import Result, Table, headline
 from audit.games.guarantees import Guarantees
 from audit.scorecard import view
+from audit.scorecard.flags import is_void
 from audit.scorecard.schema import AttackResult
 from audit.scorecard.view import Column, number, of_best, rounded_share, with_error
 from audit.statistics import intervals, metrics
@@ -286,7 +287,7 @@ def beaten(
         float(trial.result[by])
         for trial in line.card.trials
         if trial.defense == line.label and trial.result is not None
-        if trial.result.shown is None
+        if trial.result.shown is None and not is_void(trial.flags)
         if oracles or not trial.result.oracle
         if trial.result.get(by) is not None
     ]

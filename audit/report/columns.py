@@ -13,7 +13,7 @@ import numpy as np
 from audit.config import plugins, registry
 from audit.errors import UserError
 from audit.scorecard.card import plain
-from audit.scorecard.flags import VOID
+from audit.scorecard.flags import VOID, is_void
 from audit.scorecard.schema import (
     DefenseRow,
     EpsilonPair,
@@ -87,7 +87,7 @@ def strongest(card: Scorecard, defense: str) -> TrialRow | None:
         for trial in card.trials
         if trial.defense == defense and trial.result is not None
         if not trial.result.oracle and trial.result.shown is None
-        if not VOID & {f.name for f in trial.flags}
+        if not is_void(trial.flags)
         if not math.isnan(trial.result.headline.strength)
     ]
     return max(sound, key=lambda pair: pair[0], default=(0, None))[1]
@@ -98,7 +98,8 @@ def shared(card: Scorecard) -> dict[str, dict[str, int]]:
 
     Nothing where there are fewer than two defenses with an eta, or few records.
     """
-    etas = {d: card.arrays[f"{d}/eta"] for d, row in card.defenses.items() if row.eta}
+    arrays = {d: card.arrays.get(f"{d}/eta") for d, r in card.defenses.items() if r.eta}
+    etas = {d: eta for d, eta in arrays.items() if eta is not None}
     if len(etas) < 2 or min(map(len, etas.values())) < 2 * TOP:
         return {}
     tops = {d: set(np.argsort(-v, kind="stable")[:TOP]) for d, v in etas.items()}

@@ -11,7 +11,7 @@ import math
 from typing import Literal, NamedTuple
 
 from audit.report import columns
-from audit.scorecard.flags import VOID
+from audit.scorecard.flags import is_void
 from audit.scorecard.schema import DefenseRow, Headline, Scorecard, TrialRow
 from audit.scorecard.view import (
     NOT_TOLD_APART,
@@ -96,7 +96,7 @@ def of_steps(line: Line) -> TrialRow | None:
         t
         for t in line.card.trials
         if t.defense == line.label and t.result is not None and t.result.shown
-        if not VOID & {flag.name for flag in t.flags}
+        if not is_void(t.flags)
     ]
     strength = lambda t: t.result.headline.strength if t.result else -math.inf  # noqa: E731
     return max(shown, key=strength, default=None)

@@ -9,6 +9,7 @@ paragraph per flag. The thresholds were fixed after the faults of
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +37,11 @@ VOID = frozenset(
         "null-beats-floor", "not-attacked", "diverged",
     }
 )  # fmt: skip
+
+
+def is_void(flags: Iterable[Any]) -> bool:
+    """Return whether the number of a row with these flags says nothing."""
+    return any(flag.name in VOID for flag in flags)
 
 
 class Flag(NamedTuple):

@@ -46,14 +46,19 @@ def assert_attack_at_least() -> Callable[..., None]:
     """Return a function that fails where an attack is weaker than the numbers given.
 
     `assert_attack_at_least(card, "reconstructor", "sgd", mse=0.02)`: an error at most
-    that, or an AUC, success rate, epsilon at least that. Labels are the line-up's.
+    that, or an AUC, success rate, epsilon at least that. Labels are the line-up's. A
+    row that a flag makes void fails too: its number says nothing.
     """
 
     def check(card: Any, attack: str, defense: str, **limits: float) -> None:
+        from audit.scorecard.flags import VOID
         from audit.testing.strength import STRONGER, Cell, value
 
         if not limits:
             raise TypeError("say how strong, e.g. mse=0.02 or auc=0.6")
+        rows = [t for t in card.trials if (t.attack, t.defense) == (attack, defense)]
+        void = sorted(VOID & {flag.name for row in rows for flag in row.flags})
+        assert not void, f"{attack} on {defense} is void: {', '.join(void)}"
         for metric, limit in limits.items():
             cell = Cell(attack, defense, metric)
             reached = value(card, cell)
@@ -70,7 +75,7 @@ def assert_bound_holds() -> Callable[..., None]:
 
     `assert_bound_holds(card, "dpsgd")`: no error below a bound that binds the attack,
     no audited epsilon and no true-positive rate above what is accounted for, by the
-    card's own flags. A defense without a theorem, or without an attack, fails too.
+    card's own flags. A defense without a theorem, or a valid attack, fails too.
     """
 
     def check(card: Any, defense: str) -> None:

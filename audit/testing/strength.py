@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from audit.errors import UserError, did_you_mean
+from audit.scorecard.flags import is_void
 from audit.scorecard.path import read, trial
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def play(
 def broken(card: Scorecard, defense: str) -> list[str]:
     """Return what contradicts the theorems about one defense, as the card's flags say.
 
-    Raises UserError: no such defense, no theorem about it, or no attack that tried it.
+    Raises UserError: no such defense, no theorem about it, or no valid attack on it.
     """
     if defense not in card.defenses:
         hint = did_you_mean(defense, card.defenses)
@@ -156,9 +157,12 @@ def broken(card: Scorecard, defense: str) -> list[str]:
     if not guarantees["epsilon"] and not ranked:
         raise UserError(f"{defense}: no theorem bounds it, so that none can hold")
     played = [t for t in card.trials if t.defense == defense and t.status == "ok"]
-    tried = [t for t in played if t.result and not t.result.get("oracle")]
+    sound = [t for t in played if not is_void(t.flags)]
+    tried = [t for t in sound if t.result and not t.result.get("oracle")]
     if not tried:
-        raise UserError(f"{defense}: no attack tried it, so that no bound was tested")
+        raise UserError(
+            f"{defense}: no valid attack tried it, so that no bound was tested"
+        )
     return [
         f"{t.attack} on {defense}: {flag.text}"
         for t in tried

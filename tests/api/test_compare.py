@@ -7,6 +7,7 @@ import audit
 from audit.api.comparison import compare
 from audit.errors import UserError
 from audit.scorecard import card as cards
+from audit.scorecard.schema import RaisedFlag
 from tests import pages
 from tests.commands import call
 
@@ -100,7 +101,59 @@ def test_cards_that_cannot_be_compared():
     with pytest.raises(UserError, match="may differ in the seed alone"):
         compare([card(ERRORS), card(ERRORS)], card(ERRORS))
     lost = compare(card(ERRORS), card(ERRORS, attack="b"))
-    assert lost.left_out == ("d: no valid attack is on both cards",)
+    assert lost.left_out == (
+        "a on d: valid on the first card only",
+        "b on d: valid on the second card only",
+        "d: no valid attack is on both cards",
+    )
+    assert lost.untried == ("d",)
+
+
+def both(strong, weak):
+    """A card of one defense with two attacks."""
+    first, second = card(strong, attack="a"), card(weak, attack="b")
+    return first._replace(
+        trials=[*first.trials, *second.trials], arrays=first.arrays | second.arrays
+    )
+
+
+@pytest.mark.parametrize("how", ["void", "failed", "gone"])
+def test_a_strongest_attack_that_is_lost_is_no_better_protection(how):
+    before, after = (both(ERRORS, ERRORS + 0.01) for _ in range(2))
+    lost = after.trials[0]
+    if how == "void":
+        lost.flags = [RaisedFlag(name="non-finite", level="error", text="nan")]
+    elif how == "failed":
+        lost.status, lost.result = "failed", None
+    else:
+        after = after._replace(trials=after.trials[1:])
+    compared = compare(before, after)
+    assert compared.weaker
+    assert compared.untried == ("d",)
+    assert [row.attacks for row in compared.attacked] == [("b", "b")]
+    assert "a on d: valid on the first card only" in str(compared)
+    assert "not weaker" not in str(compared)
+    assert not compare(after, before).untried  # a further attack is no loss
+
+
+def test_epsilons_at_two_deltas_are_said_to_be_left_out():
+    other = card(ERRORS, epsilon=2.0)
+    other.defenses["d"].epsilon.delta = 1e-3
+    compared = compare(card(ERRORS, epsilon=1.0), other)
+    assert compared.left_out == ("ε of d: at δ 1e-05 and 0.001",)
+
+
+def test_a_number_without_a_standard_error_shows_no_difference():
+    def audited(epsilon):
+        one = card(ERRORS)._replace(arrays={})
+        headline = one.trials[0].result.headline
+        headline.metric, headline.better = "epsilon_lower", "higher"
+        headline.value, headline.standard_error = epsilon, None
+        return one
+
+    compared = compare(audited(1.0), audited(1.5))
+    assert not compared.weaker
+    assert "without a standard error" in compared.left_out[-1]
 
 
 def test_exit_codes_and_intervals(tmp_path, capsys):

@@ -159,7 +159,8 @@ def test_what_contradicts_a_theorem_is_told():
             {"defenses": {"sgd": {"bounds": [], "epsilon": None}}},
             "no theorem bounds it",
         ),
-        ({"trials": card().trials[2:]}, "no attack tried it"),
+        ({"trials": card().trials[2:]}, "no valid attack tried it"),
+        ({"trials": flagged("non-finite").trials[:1]}, "no valid attack tried it"),
     ],
 )
 def test_no_theorem_is_tested_by_nobody(change, message):

@@ -21,6 +21,7 @@ from audit.report import strips, terminal
 from audit.report.html.template import figures
 from audit.scorecard import average_seeds
 from audit.scorecard.card import Scorecard, plain
+from audit.scorecard.flags import is_void
 from audit.scorecard.view import STANDARD_ERRORS, Column, Line, number, with_error
 
 NOBODY = "nobody attacks here"
@@ -393,7 +394,7 @@ def epsilon_lower(line: Line) -> str:
         float(trial.result.epsilon_lower)
         for trial in line.card.trials
         if trial.defense == line.label and trial.result is not None
-        if trial.result.epsilon_lower is not None
+        if trial.result.epsilon_lower is not None and not is_void(trial.flags)
     ]
     return number(max(proved), 2) if proved else NOT_MEASURED
 
