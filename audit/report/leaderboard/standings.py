@@ -164,6 +164,9 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         for line in _compared(group.card)
     ]
     rows.sort(key=_order)
+    # an R² of one seed has no known error: no difference to another is beyond noise
+    slacks = [_slack(r) for r in rows]
+    spreads = [math.inf if slack is None else slack / 2 for slack in slacks]
     headlines = [r.line.result.headline for r in rows if r.line.result is not None]
     metric = headlines[0].metric if headlines else ""
     text = MEASURES.get(metric, f"{metric} of the strongest attack")
@@ -175,7 +178,7 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         columns=tuple(_columns(groups, apart)),
         front=pareto(
             [(r.utility, r.protection) for r in rows],
-            [((_slack(r) or 0.0) / 2, r.protection_se) for r in rows],
+            [(s, r.protection_se) for s, r in zip(spreads, rows, strict=True)],
         ),
         measure=text if headlines else None,
         sign=-1.0 if headlines and headlines[0].better == "higher" else 1.0,
@@ -232,10 +235,12 @@ def pareto(points: list[tuple], errors: list[tuple] | None = None) -> frozenset[
 
     Args:
       points: to be compared.
-      errors: standard errors of both numbers of each point; none = exact.
+      errors: standard errors of both numbers of each point, infinite where they are
+        not known; none = exact.
     """
     each = np.array(points, float).reshape(-1, 2)
-    se = np.nan_to_num(np.array(errors or np.zeros_like(each), float)).reshape(-1, 2)
+    se = np.array(errors or np.zeros_like(each), float).reshape(-1, 2)
+    se = np.where(np.isnan(se), 0.0, se)
     beaten = [False] * len(each)
     for i, (p, e) in enumerate(zip(each, se, strict=True)):
         gap, noise = each - p, STANDARD_ERRORS * np.hypot(se, e)

@@ -241,6 +241,11 @@ def test_pareto(points, error, front):
     assert standings.pareto(points, *errors) == front
 
 
+def test_a_utility_of_unknown_error_decides_nothing():
+    unknown = [(np.inf, 0.01)] * 2
+    assert standings.pareto([(1, 1), (0.5, 2)], unknown) == {1}
+
+
 def test_comparisons_say_what_is_equal_or_why_there_is_none(data):
     whole = table(data)
     noise, utility = whole.comparisons
