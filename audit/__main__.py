@@ -336,10 +336,8 @@ def _scale(given: list[str]) -> int:
     from audit.engine.store import make_writable
 
     runs, options = parse("scale", given, "folders of runs", {"out=DIR": Path})
-    cards, out = (
-        figures.read_cards([Path(run) for run in runs]),
-        options.get("out", SCALE),
-    )
+    cards = figures.read_cards([Path(run) for run in runs])
+    out = options.get("out", SCALE)
     make_writable(out, "out")
     _print_files(figures.write(cards, out))
     return 0

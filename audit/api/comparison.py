@@ -163,7 +163,7 @@ def compare(
                 for attack in here
                 if attack not in there
             ]
-        if _strongest(valid[0]) not in shared:
+        if valid[0] and _strongest(valid[0]) not in shared:
             untried.append(label)
         if not shared:
             left_out.append(f"{label}: no valid attack is on both cards")

@@ -136,6 +136,13 @@ def test_a_strongest_attack_that_is_lost_is_no_better_protection(how):
     assert not compare(after, before).untried  # a further attack is no loss
 
 
+def test_where_nobody_attacks_no_attack_is_lost():
+    quiet = card(ERRORS, epsilon=2.0)._replace(trials=[])
+    compared = compare(quiet, quiet)
+    assert not compared.weaker
+    assert compared.left_out == ("d: no valid attack is on both cards",)
+
+
 def test_epsilons_at_two_deltas_are_said_to_be_left_out():
     other = card(ERRORS, epsilon=2.0)
     other.defenses["d"].epsilon.delta = 1e-3
