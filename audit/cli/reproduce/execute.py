@@ -18,6 +18,7 @@ from audit.cli.reproduce.conventions import FORMULAS
 from audit.cli.reproduce.plan import Job, Plan
 from audit.cli.reproduce.published import STRONGEST, PublishedNumber
 from audit.cli.reproduce.verdicts import ComparedNumber, Page, RunRecord
+from audit.config import workspace
 from audit.config.compose import Scenario
 from audit.engine.progress import OutOfTime
 from audit.errors import UserError
@@ -66,7 +67,8 @@ def carry_out(
     prints what happens, in words. With a time `until` which there is time, on a
     monotonic clock, a run that asks for a GPU is made on what there is, and seeds that
     nobody has made come before those of an `earlier` page. Of a seed that cannot be
-    made now, that page's numbers are kept.
+    made now, or fails, that page's numbers are kept; after one that fails no other is
+    made.
     """
     jobs, before = plan.jobs[run][plan.budget], kept(plan, run, earlier)
     done = {job.seed: allowance.finished(job.scenario, runs) for job in jobs}
@@ -77,20 +79,20 @@ def carry_out(
     if outcome.records:  # of a smoke run
         return outcome
     for job in jobs:
-        card, failed, missing = done[job.seed], None, outcome.missing
+        card, missing = done[job.seed], outcome.missing
         first = job.seed not in before
         if card is not None:
             say(f"finished before: {job.command}")
-        elif missing is None and (first or until is None or not new):
+        elif outcome.failed or missing:
+            pass
+        elif first or until is None or not new:
             try:
                 card, failed = _one(job, audit, runs, say, until)
+                outcome = outcome._replace(failed=failed)
             except OutOfTime:
                 # planning takes seconds, and is for what nobody has made
                 missing = allowance.missing(job.scenario) if first else "out of time"
                 say(f"not finished: {run}: {missing}; the same command goes on")
-        if failed is not None:
-            outcome.records.append(_record(run, job, failed))
-            return outcome._replace(failed=failed)
         if card is not None:
             outcome.cards[job.seed] = card
             outcome.records.append(_record(run, job, DONE, card))
@@ -99,6 +101,8 @@ def carry_out(
             outcome.records.append(before[job.seed].record)
             commit = before[job.seed].record.commit or "unknown"
             say(f"kept: {run}: the numbers of commit {commit}")
+        elif outcome.failed:
+            outcome.records.append(_record(run, job, outcome.failed))
         else:
             outcome = outcome._replace(missing=missing)
             outcome.records.append(_record(run, job, str(missing)))
@@ -140,15 +144,19 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
     """Return seed -> what an earlier page holds of a run by the same command.
 
     Runs of hours are not made again whenever the code changes: the records say which
-    code made them. The file may have called the run otherwise.
+    code made them. The file may have called the run otherwise. A record that says which
+    settings it is of is not kept under others, which a scenario's file may have now.
     """
     if earlier is None or plan.budget == "smoke":
         return {}
-    seeds = {portable(job.command): job.seed for job in plan.jobs[run]["full"]}
+    jobs = plan.jobs[run]["full"]
+    seeds = {portable(job.command): job.seed for job in jobs}
+    digests = {job.seed: workspace.place(job.scenario, Path())[1] for job in jobs}
     records = [
         record
         for record in earlier.runs
         if record.status in (DONE, EARLIER) and record.command in seeds
+        if record.scenario_digest in ("", digests[seeds[record.command]])
     ]
     before = {
         seeds[record.command]: EarlierRun(
@@ -252,7 +260,8 @@ def _record(
     provenance = plain(card.provenance) if card else {}
     git = provenance.get("git") or {}
     commit = (git.get("commit") or "")[:12] + " (dirty)" * bool(git.get("dirty"))
-    copied = {k: provenance.get(k, "") for k in ("device", "code", "seconds")}
+    fields = "device", "code", "scenario_digest", "seconds"
+    copied = {k: provenance.get(k, "") for k in fields}
     return RunRecord(
         run=run, command=job.command, status=status, commit=commit, **copied
     )
@@ -290,16 +299,16 @@ class Ours(NamedTuple):
 
 def _ours(number: PublishedNumber, outcome: Outcome) -> Ours:
     """Return what its run says of a number."""
-    if outcome.failed is not None:
-        return Ours({}, f"its run {outcome.failed}", broken=True)
     try:
         values = {seed: read(card, number) for seed, card in outcome.cards.items()}
         if outcome.stand_in is not None:
             read(outcome.stand_in, number)
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         return Ours({}, str(error), broken=True)
-    why = outcome.missing or "earlier code did not read it"
-    return Ours(_kept_values(number, outcome) | values, why)
+    values = _kept_values(number, outcome) | values
+    if outcome.failed is not None:
+        return Ours(values, f"its run {outcome.failed}", broken=True)
+    return Ours(values, outcome.missing or "earlier code did not read it")
 
 
 def _difference(number: PublishedNumber, run: Outcome, minus_run: Outcome) -> Ours:

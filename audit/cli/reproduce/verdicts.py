@@ -48,6 +48,7 @@ class RunRecord(BaseModel):
     device: str = ""
     commit: str = ""
     code: str = ""
+    scenario_digest: str = ""  # of its settings; "" = not known
     seconds: float | Literal[""] = ""
 
 
@@ -86,9 +87,9 @@ def judge(
     not claim otherwise: a number that is explained as different is not counted because
     it happens to be near. A smoke run shows only that there is something to read.
     Where there are no values, `why` says the reason, by default the number's own, and
-    `broken` whether there should have been some.
+    `broken` whether there should have been some, or more.
     """
-    mean = float(np.mean(values)) if values else None
+    mean, lacking = float(np.mean(values)) if values else None, broken
     near = mean is not None and within(number.band, number.published, mean)
     word, reason, stale = "differs", number.reason or "", False
     if mean is None:
@@ -103,6 +104,8 @@ def judge(
         word, reason = "reproduced", ""
     else:
         reason, broken = "claimed reproduced and outside its band", True
+    if lacking and mean is not None:
+        reason = f"{why}; {reason}".removesuffix("; ")
     outcome = dict(number) | {"verdict": word, "verdict_reason": reason, "ours": mean}
     outcome |= {"values": list(values), "seeds": list(seeds)}
     outcome |= {"broken": broken, "stale": stale}

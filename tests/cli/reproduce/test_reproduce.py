@@ -239,6 +239,25 @@ def test_a_run_that_fails_is_tried_again(bench, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_audit", lambda scenario, command, until: 1 / 0)
     assert bench.reproduce() == 1
     assert "ZeroDivisionError: division by zero" in capsys.readouterr().err
+    # nothing is lost: the numbers of both seeds are those of the code before
+    for _ in range(2):
+        [number] = bench.page()["numbers"]
+        assert (number["values"], number["seeds"]) == ([0.5, 0.5], [0, 1])
+        statuses = {run["status"] for run in bench.page()["runs"]}
+        assert statuses == {"finished by earlier code"}
+        assert bench.reproduce() == 1
+
+
+def test_numbers_of_other_settings_are_not_kept(bench, monkeypatch):
+    """The same command, of a scenario whose file says something else now."""
+    assert bench.reproduce() == 0
+    monkeypatch.setattr(workspace, "code_version", lambda scenario: "1" * 64)
+    place = workspace.place
+    monkeypatch.setattr(workspace, "place", lambda *a: (place(*a)[0], "2" * 64))
+    bench.most = 0
+    assert bench.reproduce("hours=1") == 0
+    [number] = bench.page()["numbers"]
+    assert (number["values"], number["verdict"]) == ([], "not run")
 
 
 def test_smoke_compares_nothing_and_writes_no_page(bench, capsys):
