@@ -171,8 +171,8 @@ def one_by_one(key, kappa, weight, rows):
     ("alike", "kappa"),
     [
         (False, 0.0),
-        (False, 3.0),
         (True, 40.0),
+        pytest.param(False, 3.0, marks=pytest.mark.slow),
         pytest.param(False, 40.0, marks=pytest.mark.slow),
         pytest.param(True, 0.0, marks=pytest.mark.slow),
         pytest.param(True, 3.0, marks=pytest.mark.slow),
