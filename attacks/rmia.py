@@ -74,15 +74,15 @@ def rmia(
 
     def corrected(out: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):  # a = 1 adds nothing, the log of 0
-            more = np.log1p(-np.float64(offline_a))
-        return np.logaddexp(np.log1p(offline_a) + out, more) - np.log(2)
+            constant = np.log1p(-np.float64(offline_a))
+        return np.logaddexp(np.log1p(offline_a) + out, constant) - np.log(2)
 
     def guess(fitted: Fitted, key: Array, observation: Observation) -> Array:
         del key
 
         def share(x: Array, z: Array) -> Array:
-            most = x - np.log(gamma)
-            return jnp.searchsorted(jnp.sort(z), most, side="right") / len(z)
+            limit = x - np.log(gamma)
+            return jnp.searchsorted(jnp.sort(z), limit, side="right") / len(z)
 
         records, others = (
             jax.nn.log_sigmoid(jnp.asarray(s, float)) for s in observation.signals

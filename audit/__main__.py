@@ -333,28 +333,22 @@ def _leaderboard(given: list[str]) -> int:
 
 def _scale(given: list[str]) -> int:
     from audit.cli.reproduce import figures
-    from audit.engine.store import make_writable
 
     runs, options = parse("scale", given, "folders of runs", {"out=DIR": Path})
     cards = figures.read_cards([Path(run) for run in runs])
-    out = options.get("out", SCALE)
-    make_writable(out, "out")
-    _print_files(figures.write(cards, out))
+    _print_files(figures.write(cards, options.get("out", SCALE)))
     return 0
 
 
 def _frontier(given: list[str]) -> int:
     from audit.api import comparison
     from audit.cli import frontier
-    from audit.engine.store import make_writable
 
     runs, options = parse("frontier", given, "folders of runs", {"out=DIR": Path})
     if not runs:
         raise UserError("frontier of what? runs, or folders of runs")
     cards = [card for run in runs for card in comparison.read(run)]
-    out = options.get("out", FRONTIER)
-    make_writable(out, "out")
-    _print_files(frontier.write(cards, out))
+    _print_files(frontier.write(cards, options.get("out", FRONTIER)))
     return 0
 
 

@@ -182,16 +182,14 @@ def compare(
             "the attacks: two seeds, one card each, cannot tell what a seed changes; "
             "give one seed on both sides, or folders with several cards"
         )
-    accounted = [
-        row
-        for label in both
-        for row in _accounted(label, one.defenses[label], other.defenses[label])
-    ]
+    accounted: list[ComparedEpsilon] = []
     for label in both:
-        given = [card.defenses[label].epsilon for card in (one, other)]
-        deltas = [str(epsilon.delta) for epsilon in given if epsilon]
-        if len(set(deltas)) > 1:
+        defenses = [card.defenses[label] for card in (one, other)]
+        deltas = dict.fromkeys(str(d.epsilon.delta) for d in defenses if d.epsilon)
+        if len(deltas) > 1:
             left_out.append(f"ε of {label}: at δ {' and '.join(deltas)}")
+        else:
+            accounted += _accounted(label, *defenses)
     return CardComparison(
         tuple(rows), tuple(accounted), tuple(left_out), tuple(untried)
     )
@@ -257,9 +255,10 @@ def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
     errors = [_errors(card, row) for card, row in zip(side, rows, strict=True)]
     digests = {card.data.digest for card in side}
     paired = len(digests) == 1 and all(e is not None for e in errors)
-    known = [h.standard_error for h in headlines if h.standard_error is not None]
+    errors_of_means = [h.standard_error for h in headlines]
+    spread = [float(se) for se in errors_of_means if se is not None]
     # of several cards without one, the spread of seeds is what there is
-    spread = [float(se) for se in known] or [0.0 if len(side) > 1 else math.inf]
+    spread = spread or [0.0 if len(side) > 1 else math.inf]
     return _Attacked(
         attack=rows[0].attack,
         metric=headlines[0].metric,
@@ -335,10 +334,9 @@ def _errors(card: Scorecard, trial: TrialRow) -> np.ndarray | None:
 def _accounted(
     label: str, first: DefenseRow, second: DefenseRow
 ) -> list[ComparedEpsilon]:
-    """Return the epsilons that either defense has, adjacency by adjacency."""
+    """Return the epsilons that either defense has, at one δ, by adjacency."""
     rows = []
-    deltas = {d.epsilon.delta for d in (first, second) if d.epsilon}
-    for adjacency in ("replace_one", "add_remove") if len(deltas) == 1 else ():
+    for adjacency in ("replace_one", "add_remove"):
         pairs: list[Any] = [d.epsilon and d.epsilon[adjacency] for d in (first, second)]
         a, b = (None if p is None or p.least is None else float(p.least) for p in pairs)
         if a is None and b is None:

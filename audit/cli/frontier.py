@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.engine import store
 from audit.errors import UserError
 from audit.report import columns
 from audit.report.figures import common
@@ -169,6 +170,7 @@ def table(points: list[Configuration], cards: list[Scorecard]) -> str:
 
 def write(cards: list[Scorecard], out: Path) -> list[Path]:
     """Write frontier.png and frontier.md into a folder; return their paths."""
+    store.make_writable(out, "out")
     points = configurations(cards)
     page, image = out / "frontier.md", out / "frontier.png"
     with replacing(page) as path:

@@ -138,17 +138,16 @@ def _attack(splits: list[list[Models]]) -> list[RatedAttack]:
     base: Any = None
     for label, (name, settings) in ATTACKS.items():
         attack = registry.find("attack", name)(None, **settings)
-        scored, alone = [], []
+        scored, calibrated = [], []
         for knowledge, (target, calibration, _) in zip(attackers, splits, strict=True):
             state, _ = attack.fit(None, knowledge)
             scored.append(_groups(attack, state, target))
             if len(calibration.keep):
-                shadows, _ = _groups(attack, state, calibration)
-                alone.append(roc.summarise(*scored[-1][0], shadows=shadows))
+                calibrated.append(_groups(attack, state, calibration)[0])
         groups, records = _pooled(scored)
         summary = roc.summarise(*groups, clusters=records)
-        if alone:
-            summary = _with_shadows(summary, alone)
+        if calibrated:
+            summary = _with_shadows(summary, [both for both, _ in scored], calibrated)
         base = base or groups
         over = roc.auc_difference(groups, base, clusters=records) if rows else None
         curve = roc.roc(*groups)
@@ -156,23 +155,30 @@ def _attack(splits: list[list[Models]]) -> list[RatedAttack]:
     return rows
 
 
-def _with_shadows(summary: roc.Summary, alone: list[roc.Summary]) -> roc.Summary:
+def _with_shadows(
+    summary: roc.Summary, targets: list[Any], shadows: list[Any]
+) -> roc.Summary:
     """Add the rates at thresholds from shadows, of each target from its own.
 
     A threshold from all targets' calibration models would be one from the targets, for
     each of these models is a target too. The balanced accuracy is the targets' mean.
+
+    Args:
+      summary: of all targets' scores together.
+      targets: of every target: its scores of members, and of others.
+      shadows: the same of its calibration models.
     """
-    many = len(roc.FPRS)
-    points = [one.operating[:many] for one in alone]
-    first = [one.accuracy[0] for one in alone]
-    cuts = tuple(np.ravel([a.threshold for a in first]).tolist())
-    value = float(np.mean([a.value for a in first]))
+    pairs = list(zip(targets, shadows, strict=True))
+    accuracies = [roc.balanced_accuracy(*t, shadows=s) for t, s in pairs]
+    cuts = tuple(np.ravel([a.threshold for a in accuracies]).tolist())
+    value = float(np.mean([a.value for a in accuracies]))
+    rates = [
+        roc.of_models([roc.operating(t[0], t[1], fpr, shadows=s[1]) for t, s in pairs])
+        for fpr in roc.FPRS
+    ]
     return summary._replace(
         accuracy=(roc.Accuracy(value, "shadows", cuts), *summary.accuracy),
-        operating=(
-            *(roc.of_models(each) for each in zip(*points, strict=True)),
-            *summary.operating,
-        ),
+        operating=(*rates, *summary.operating),
     )
 
 

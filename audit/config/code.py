@@ -167,9 +167,8 @@ def with_helpers(sources: Iterable[Path], roots: Iterable[Path]) -> tuple[Path, 
         # a file that is no Python, or imports from above the root
         with contextlib.suppress(SyntaxError, ValueError, IndexError):
             for level, name in sorted(_imported(path.read_bytes())):
-                for folder in (
-                    [path.parents[level - 1]] if level else [path.parent, *roots]
-                ):
+                package = path.parents[max(level - 1, 0)]
+                for folder in (package, *(() if level else roots)):
                     helpers = [f for f in _files_of(folder, name) if f not in files]
                     files |= dict.fromkeys(helpers)
                     waiting += helpers
@@ -179,14 +178,14 @@ def with_helpers(sources: Iterable[Path], roots: Iterable[Path]) -> tuple[Path, 
 @functools.lru_cache(maxsize=1024)
 def _imported(source: bytes) -> frozenset[tuple[int, str]]:
     """Return (level, dotted name) of all that a file imports; 0 = not relative."""
-    found: set[tuple[int, str]] = set()
+    names: set[tuple[int, str]] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {(0, a.name) for a in node.names}
+            names |= {(0, a.name) for a in node.names}
         elif isinstance(node, ast.ImportFrom):
             first = [node.module] if node.module else []
-            found |= {(node.level, ".".join([*first, a.name])) for a in node.names}
-    return frozenset(found)
+            names |= {(node.level, ".".join([*first, a.name])) for a in node.names}
+    return frozenset(names)
 
 
 def _files_of(folder: Path, dotted: str) -> list[Path]:

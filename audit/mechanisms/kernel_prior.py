@@ -80,7 +80,7 @@ def _of_arrays(
     x = np.asarray(images, np.float32).reshape(len(y), -1)
     rows = [(y == label) & ~left_out for label in range(classes)]
     # a class of which no image is kept has the prior of all
-    rows = [own if original[own].any() else ~left_out for own in rows]
+    rows = [images if original[images].any() else ~left_out for images in rows]
     each = side_by_side(lambda at: _fit(x[at], original[at], components), rows)
     m, k = (max(len(getattr(e, f)) for e in each) for f in ("log_weight", "variances"))
 

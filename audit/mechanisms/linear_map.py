@@ -72,8 +72,9 @@ def fit(
 
     errors = side_by_side(errors_of, range(task.classes))
     # what is best on average stands in for a class without held-out images
-    known = [e for e in errors if e is not None]
-    average = np.mean(known, 0) if known else -PENALTIES  # the largest: the mean image
+    curves = [e for e in errors if e is not None]
+    # and the largest penalty, the mean image, where no class has any
+    average = np.mean(curves, 0) if curves else -PENALTIES
     best = [int(np.argmin(average if e is None else e)) for e in errors]
 
     def map_of(label: int) -> tuple[Any, ...]:

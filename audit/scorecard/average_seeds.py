@@ -65,9 +65,9 @@ def _mean_of_fields(parts: list[dict[str, Any]]) -> dict[str, Any]:
     shared = [k for k in parts[0] if all(isinstance(p, dict) and k in p for p in parts)]
     out = {k: _mean([p[k] for p in parts]) for k in shared}
     # the number that a `standard_error` beside it is of
-    whole = next((k for k in ("value", "mean") if k in shared), "")
+    main = next((k for k in ("value", "mean") if k in shared), "")
     for key in shared:
-        base = whole if key == "standard_error" else key.removesuffix("_se")
+        base = main if key == "standard_error" else key.removesuffix("_se")
         numbers = [p.get(k) for p in parts for k in (key, base)]
         if key != base and all(map(is_number, numbers)):
             each = [float(p[key]) for p in parts]

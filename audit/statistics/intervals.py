@@ -86,9 +86,9 @@ def rank_correlation(a: Any, b: Any, *, confidence: float = 0.95) -> Estimate | 
 
     r = float(stats.spearmanr(a, b).statistic)
     n = a.size
-    most = 1 - 6 / (n**3 - n)
-    inner = np.clip(r, -most, most)
+    limit = 1 - 6 / (n**3 - n)
+    centre = np.clip(r, -limit, limit)
     reach = -special.ndtri((1 - confidence) / 2)
-    reach *= math.sqrt((1 + inner**2 / 2) / (n - 3))
-    low, high = np.tanh(np.arctanh(inner) + np.array([-reach, reach]))
+    reach *= math.sqrt((1 + centre**2 / 2) / (n - 3))
+    low, high = np.tanh(np.arctanh(centre) + np.array([-reach, reach]))
     return Estimate(r, min(float(low), r), max(float(high), r))

@@ -52,16 +52,17 @@ def assert_attack_at_least() -> Callable[..., None]:
 
     def check(card: Any, attack: str, defense: str, **limits: float) -> None:
         from audit.scorecard.flags import VOID
+        from audit.scorecard.path import trial
         from audit.testing.strength import STRONGER, Cell, value
 
         if not limits:
             raise TypeError("say how strong, e.g. mse=0.02 or auc=0.6")
-        rows = [t for t in card.trials if (t.attack, t.defense) == (attack, defense)]
-        void = sorted(VOID & {flag.name for row in rows for flag in row.flags})
-        assert not void, f"{attack} on {defense} is void: {', '.join(void)}"
         for metric, limit in limits.items():
             cell = Cell(attack, defense, metric)
             reached = value(card, cell)
+            flags = {flag.name for flag in trial(card, defense, attack).flags}
+            void = ", ".join(sorted(VOID & flags))
+            assert not void, f"{attack} on {defense} is void: {void}"
             sign = ">=" if STRONGER[metric] else "<="
             strong = reached >= limit if STRONGER[metric] else reached <= limit
             assert strong, f"{cell.name} = {reached:.6g}, wanted {sign} {limit:.6g}"

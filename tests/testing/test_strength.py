@@ -189,6 +189,12 @@ def test_the_example_of_the_docs_passes(outside):
     outside(example).assert_outcomes(passed=1)
 
 
+def test_a_void_row_is_no_strength(assert_attack_at_least):
+    assert_attack_at_least(flagged("few-runs"), "net", "sgd", mse=0.05)
+    with pytest.raises(AssertionError, match="net on sgd is void: non-finite"):
+        assert_attack_at_least(flagged("non-finite"), "net", "sgd", mse=0.05)
+
+
 def test_a_weak_attack_and_a_broken_bound_fail_with_the_numbers(outside):
     result = outside(
         """

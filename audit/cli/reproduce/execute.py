@@ -83,9 +83,7 @@ def carry_out(
         first = job.seed not in before
         if card is not None:
             say(f"finished before: {job.command}")
-        elif outcome.failed or missing:
-            pass
-        elif first or until is None or not new:
+        elif not (outcome.failed or missing) and (first or until is None or not new):
             try:
                 card, failed = _one(job, audit, runs, say, until)
                 outcome = outcome._replace(failed=failed)
@@ -165,8 +163,8 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
         for record in records
     }
     names = {record.run for record in records}
-    own = [number for number in plan.numbers if number.run == run]
-    places: set[tuple] = {(name, _place(n)) for name in names for n in own}
+    numbers = [number for number in plan.numbers if number.run == run]
+    places: set[tuple] = {(name, _place(n)) for name in names for n in numbers}
     # of a run that is only taken from another, the difference is all there is
     places |= {(n.run, _place(n)) for n in plan.numbers if n.minus_run == run}
     for number in earlier.numbers:

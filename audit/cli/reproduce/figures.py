@@ -19,6 +19,7 @@ import numpy as np
 
 from audit.cli.reproduce.published import Panel, PublishedFigure
 from audit.cli.reproduce.verdicts import ComparedNumber
+from audit.engine import store
 from audit.errors import UserError
 from audit.report.columns import number
 from audit.report.figures import common
@@ -157,6 +158,7 @@ def write(cards: list[Scorecard], out: Path) -> list[Path]:
     groups = defaultdict[str, list[Scorecard]](list)
     for card in cards:
         groups[card.scenario.get("data", "")].append(card)
+    store.make_writable(out, "out")
     paths = _scale(cards, out) if len(groups) == 1 else []
     placed = {d: matching.places(over_seeds(each), each) for d, each in groups.items()}
     if not all(placed.values()):
