@@ -4,6 +4,9 @@ Comments, docstrings, import lines and the names of files do not count: a refere
 something imported is replaced by the name of its definition and a hash of its text. A
 file that is only renamed or moved to another room therefore changes no hash. What is
 hashed follows from the order of the rooms (`audit.ROOMS`).
+
+The suite's own files count as they were when this process began: an edit during a long
+run changes what a file says and not what runs.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ HERE = Path(__file__).resolve().parent.parent
 PACKAGE = "audit"
 TRAINING = "engine"  # the last room that a training run goes through
 SCORING = "pipeline"  # the last room that makes numbers; later ones only show them
+FOLDERS = HERE, HERE.parent / "attacks", HERE.parent / "defenses"
+AT_START = {p: p.read_bytes() for f in FOLDERS for p in sorted(f.rglob("*.py"))}
 
 
 def version(paths: Iterable[Path]) -> str:
     """Return a hash of what Python files define."""
-    meanings = (_meaning(path.read_bytes()) for path in set(paths))
+    meanings = (_meaning(_source(path)) for path in set(paths))
     return _hash(*sorted(m for m in meanings if m))
 
 
@@ -41,10 +46,16 @@ def up_to(room: str) -> list[Path]:
 def _suite() -> dict[str, Path]:
     """Return the suite's modules by dotted name."""
     modules = {}
-    for path in sorted(HERE.rglob("*.py")):
+    for path in AT_START:
+        if HERE not in path.parents:
+            continue
         parts = (PACKAGE, *path.relative_to(HERE).with_suffix("").parts)
         modules[".".join(parts).removesuffix(".__init__")] = path
     return modules
+
+
+def _source(path: Path) -> bytes:
+    return AT_START[path] if path in AT_START else path.read_bytes()
 
 
 def _hash(*texts: str) -> str:
@@ -64,8 +75,14 @@ class _Module(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)  # a whole suite takes a second
 def _meaning(source: bytes) -> str:
-    """Return what one file defines: empty for a file of imports and prose alone."""
-    module = _parsed(source)
+    """Return what one file defines: empty for a file of imports and prose alone.
+
+    A file that is no Python, which a package may hold, counts by its bytes.
+    """
+    try:
+        module = _parsed(source)
+    except (SyntaxError, ValueError):
+        return hashlib.sha256(source).hexdigest()
     call = lambda dotted: f"{dotted.split('.')[-1]} {_text_of(dotted)}"  # noqa: E731
     return _text(module.body, module.imports, call) if module.body else ""
 
@@ -76,7 +93,7 @@ def _text_of(dotted: str) -> str:
     home, _, name = dotted.rpartition(".")
     if home not in _suite():
         return ""
-    module = _parsed(_suite()[home].read_bytes())
+    module = _parsed(AT_START[_suite()[home]])
     if name in module.definitions:
         by_name = lambda d: d.split(".")[-1]  # noqa: E731
         return _hash(_text(module.definitions[name], module.imports, by_name))
@@ -166,7 +183,7 @@ def with_helpers(sources: Iterable[Path], roots: Iterable[Path]) -> tuple[Path, 
         path = waiting.pop()
         # a file that is no Python, or imports from above the root
         with contextlib.suppress(SyntaxError, ValueError, IndexError):
-            for level, name in sorted(_imported(path.read_bytes())):
+            for level, name in sorted(_imported(_source(path))):
                 package = path.parents[max(level - 1, 0)]
                 for folder in (package, *(() if level else roots)):
                     helpers = [f for f in _files_of(folder, name) if f not in files]

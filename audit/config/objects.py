@@ -1,15 +1,19 @@
 """Which code made a number, where it was written in Python and not in a plug-in's file.
 
 A function of a notebook has no file. It is what its bytecode, its defaults, what it
-closes over and the globals it uses are, each by its content. Installed packages count
-by their names alone, as elsewhere (`code`). What has no content that could be read gets
-a mark of its own in every process: then nothing stored is taken for the same.
+closes over, the globals it uses and the modules it imports are, each by its content.
+Installed packages count by their names alone, as elsewhere (`code`). What has no
+content that could be read gets a mark of its own in every process: then nothing stored
+is taken for the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import dis
 import functools
+import importlib.util
 import sys
 import types
 import uuid
@@ -18,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.config import plugins
+from audit.config import code, plugins
 from audit.engine import store
 
 OPAQUE = uuid.uuid4().hex  # of this process
@@ -47,7 +51,7 @@ def _content(value: Any, visited: dict[int, Any]) -> Any:
         return OPAQUE
     into = lambda v: _content(v, visited)  # noqa: E731
     if isinstance(value, types.ModuleType):
-        return ["module", value.__name__]
+        return _module(value.__name__)
     if isinstance(value, functools.partial):
         return ["partial", into(value.func), into(value.args), into(value.keywords)]
     if isinstance(value, (types.FunctionType, type)) and _installed(value.__module__):
@@ -80,30 +84,76 @@ def _content(value: Any, visited: dict[int, Any]) -> Any:
 
 def _parts(function: types.FunctionType) -> tuple:
     """Return what a function is made of."""
-    code, space = function.__code__, function.__globals__
+    compiled, space = function.__code__, function.__globals__
     closed = []
     for cell in function.__closure__ or ():
         try:
             closed.append(cell.cell_contents)
         except ValueError:  # not filled yet
             closed.append(None)
-    used = {name: space[name] for name in sorted(_names(code)) if name in space}
-    return _bytecode(code), function.__defaults__, function.__kwdefaults__, closed, used
+    within = _with_inner(compiled)
+    names = sorted({name for each in within for name in each.co_names})
+    used = {name: space[name] for name in names if name in space}
+    package = space.get("__package__") or ""
+    imports = sorted({top for each in within for top in _imports(each, package)})
+    defaults = function.__defaults__, function.__kwdefaults__
+    modules = [_module(top) for top in imports]
+    return _bytecode(compiled), *defaults, closed, used, modules
 
 
-def _names(code: types.CodeType) -> set[str]:
-    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
+def _with_inner(compiled: types.CodeType) -> list[types.CodeType]:
+    inner = [c for c in compiled.co_consts if isinstance(c, types.CodeType)]
+    return [compiled, *(each for c in inner for each in _with_inner(c))]
 
 
-def _bytecode(code: types.CodeType) -> list[Any]:
-    constants = [
-        _bytecode(c) if isinstance(c, types.CodeType) else repr(c)
-        for c in code.co_consts
-        if not isinstance(c, frozenset)  # whose order is not the same in all processes
-    ]
-    names = [*code.co_names, "", *code.co_varnames, "", *code.co_freevars]
-    return [code.co_code.hex(), names, constants]
+def _imports(compiled: types.CodeType, package: str) -> list[str]:
+    """Return what a function imports where it runs: packages, or modules of none."""
+    steps, tops = list(dis.get_instructions(compiled)), []
+    for i, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":
+            relative = steps[i - 2].argval > 0  # its level
+            tops.append((package if relative else step.argval).partition(".")[0])
+    return tops
+
+
+def _bytecode(compiled: types.CodeType) -> list[Any]:
+    constants = [_constant(c) for c in compiled.co_consts]
+    names = [*compiled.co_names, "", *compiled.co_varnames, "", *compiled.co_freevars]
+    return [compiled.co_code.hex(), names, constants]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return _bytecode(value)
+    if isinstance(value, frozenset):  # whose order is not the same in all processes
+        return ["set", *sorted(map(repr, value))]
+    return repr(value)
+
+
+def _module(name: str) -> list[Any]:
+    """Return what a module is: its name, and of one's own the code of its files.
+
+    Of a package those are all that it holds.
+    """
+    place = None if name == "__main__" or _installed(name) else _place(name)
+    if place is None:
+        return ["module", name]
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    every = code.with_helpers(files, plugins.import_roots())
+    return ["module", name, code.version(every)]
+
+
+def _place(module: str) -> Path | None:
+    """Return a module's file, of a package its folder; None where it has neither."""
+    loaded = sys.modules.get(module)
+    file, folders = (getattr(loaded, f"__{name}__", None) for name in ("file", "path"))
+    if loaded is None:
+        with contextlib.suppress(ImportError, ValueError):
+            if (spec := importlib.util.find_spec(module)) is not None:
+                file = spec.origin if spec.has_location else None
+                folders = spec.submodule_search_locations
+    places = [*(folders or ()), *([file] if file else ())]
+    return Path(places[0]).resolve() if places else None
 
 
 def _attributes(kind: type) -> dict[str, Any]:
@@ -133,11 +183,9 @@ def _installed(module: str | None) -> bool:
     top = module.partition(".")[0]
     if top in sys.builtin_module_names or top in sys.stdlib_module_names:
         return True
-    path = getattr(sys.modules.get(module), "__file__", None)
-    if path is None:
+    place = _place(module)
+    if place is None:
         return top not in sys.modules or not hasattr(sys.modules[top], "__file__")
-    suite = Path(__file__).resolve().parent.parent
-    place = Path(path).resolve()
-    if suite in place.parents or plugins.in_library(place):
+    if code.HERE in (place, *place.parents) or plugins.in_library(place):
         return True
     return not any(root in place.parents for root in plugins.import_roots())

@@ -1,7 +1,8 @@
 """The mean of scorecards that differ in their seed alone.
 
 A standard error over targets says nothing about seeds, and one over seeds nothing about
-targets, which all seeds share; so the two are added in quadrature.
+targets, which all seeds share; so the two are added in quadrature. Intervals widen
+alike.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from audit.scorecard.card import of_parts, plain
 from audit.scorecard.schema import Scorecard
+from audit.statistics.intervals import REACH_95
 
 LEVELS = {"note": 0, "warning": 1, "error": 2}
 
@@ -73,7 +75,25 @@ def _mean_of_fields(parts: list[dict[str, Any]]) -> dict[str, Any]:
             each = [float(p[key]) for p in parts]
             seeds = np.var([float(p[base]) for p in parts], ddof=1) / len(parts)
             out[key] = float(np.sqrt(np.mean(np.square(each)) + seeds))
+    numbers = [p.get(k) for p in parts for k in ("value", "low", "high")]
+    if all(map(is_number, numbers)):
+        out |= _interval(np.reshape(np.asarray(numbers, float), (-1, 3)))
     return out
+
+
+def _interval(each: np.ndarray) -> dict[str, float]:
+    """Return the 95% interval of the mean of seeds' (value, low, high) [seeds, 3].
+
+    It does not leave the range [0, 1] of rates where no seed's does.
+    """
+    values, ends = each[:, :1], each[:, 1:]
+    seeds = REACH_95**2 * values.var(ddof=1) / len(values)
+    reach = np.sqrt(np.square(ends - values).mean(0) + seeds)
+    low, high = values.mean() - reach[0], values.mean() + reach[1]
+    return {
+        "low": float(low if ends.min() < 0 else max(low, 0.0)),
+        "high": float(high if ends.max() > 1 else min(high, 1.0)),
+    }
 
 
 def is_number(value: Any) -> bool:

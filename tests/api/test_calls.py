@@ -1,5 +1,6 @@
 """Calls from Python: equal to the command line, and quick to import."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -222,6 +223,51 @@ def test_the_code_of_a_function_is_part_of_the_result():
     assert version(one) != version(factory(1, lambda s: s + 1))
     assert version(Net()) == version(Net())
     assert version(np.arange(3)) != version(np.arange(4))
+
+
+COUNTS = """
+def counts(task):
+    import lone, wood.leaf
+    return lone.X, wood.leaf.Y, near.Z, 1 in {2, 3}
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("lone.py", "X = 1", "X = 2"),
+        ("wood/leaf.py", "Y = 1", "Y = 2"),
+        ("near.py", "low.Z", "low.Z + 1"),
+        ("low.py", "Z = 1", "Z = 2"),
+        ("notebook", "{2, 3}", "{2, 4}"),
+    ],
+)
+def test_modules_of_ones_own_are_part_of_a_function(
+    tmp_path, monkeypatch, file, old, new
+):
+    """Those it imports itself, those that are there, and what they import."""
+    texts = {
+        "lone.py": "X = 1",
+        "wood/leaf.py": "Y = 1",
+        "near.py": "import low\nZ = low.Z",
+        "low.py": "Z = 1",
+        "notebook": COUNTS,
+    }
+    (tmp_path / "wood").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def version():
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
+            sys.modules.pop(name.partition(".")[0], None)
+        space = {"near": importlib.import_module("near"), "__name__": "__main__"}
+        exec(texts["notebook"], space)
+        return calls.workspace.objects.version(space["counts"])
+
+    before = version()
+    assert version() == before
+    texts[file] = texts[file].replace(old, new)
+    assert version() != before
 
 
 def impure(task) -> Defense:

@@ -126,6 +126,32 @@ def test_the_room_says_what_a_change_makes_stale(copy, before, file, changed):
     assert [a != b for a, b in zip(versions(copy), before, strict=True)] == changed
 
 
+EDITED = """
+from pathlib import Path
+import audit.config.workspace
+print(audit.__file__)
+path = Path(audit.__file__).parent / "accounting" / "rdp.py"
+path.write_text(path.read_text() + "\\nNEW = 1\\n")
+"""
+
+
+def test_an_edit_in_a_run_is_of_the_next_one(copy, before):
+    """What runs is what was imported, whatever its file says by now."""
+    edit = f"{EDITED}{VERSIONS}"
+    printed = subprocess.check_output(
+        [sys.executable, "-c", edit], cwd=copy, text=True,
+        env={"PYTHONPATH": str(copy)},
+    ).split()  # fmt: skip
+    assert Path(printed[0]).parent == copy / "audit"
+    assert printed[1:] == before != versions(copy)
+
+
+def test_a_file_that_is_no_python_counts_by_its_bytes(tmp_path):
+    """A package of plug-ins may hold templates."""
+    one, other = (version(tmp_path, f"print {word}") for word in "ab")
+    assert one != other
+
+
 def test_a_plug_ins_helpers_are_its_code(tmp_path):
     texts = {
         "quiet.py": "import helper\nfrom deep.more import B\nimport deep.lone\n"

@@ -203,6 +203,23 @@ def test_an_estimated_bound_varies_with_its_seeds_too(data):
     assert card.trials[0].result.headline.standard_error is None
 
 
+def test_intervals_vary_with_their_seeds_too(data):
+    """Two areas, each known to .02 at 95%; a rate that may be 0 and is never below."""
+    cards = [pages.seeded(data, seed) for seed in range(2)]
+    for card, area, rate in zip(cards, (0.6, 0.7), (0.0, 0.01), strict=True):
+        card["trials"][0]["result"] |= {
+            "auc": {"value": area, "low": area - 0.02, "high": area + 0.02},
+            "tpr": {"value": rate, "low": 0.0, "high": rate + 0.001},
+        }
+    result = average_seeds.merged([pages.card(c) for c in cards]).trials[0].result
+    reach = np.hypot(0.02, 1.96 * 0.1 / np.sqrt(2) / np.sqrt(2))
+    assert result["auc"] == pytest.approx(
+        {"value": 0.65, "low": 0.65 - reach, "high": 0.65 + reach}
+    )
+    assert result["tpr"]["low"] == 0
+    assert result["tpr"]["high"] > 0.01
+
+
 def test_what_one_seed_has_no_number_for_has_no_mean(data):
     cards = [pages.seeded(data, seed) for seed in range(2)]
     cards[1]["trials"][0]["result"]["lpips"] = None
