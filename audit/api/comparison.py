@@ -10,7 +10,9 @@ from one card each it is not known, and then no attack can show a difference.
 
 The interval is for the difference, at 95% for all defenses together (Bonferroni). A
 defense protects less if the whole interval says so, and by more than the thousandth
-that rounding on another machine may do; or if its accounted epsilon is larger, or gone.
+that rounding on another machine may do; or if its accounted epsilon is larger, gone, or
+does not hold: a flag of the second card says that its runs are of another mechanism, or
+that an attack gets more than any attacker can.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from audit.engine import store
 from audit.errors import UserError
 from audit.report import columns, html, terminal
 from audit.scorecard.card import plain
+from audit.scorecard.flags import refuting
 from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
 from audit.scorecard.view import number
 
@@ -66,16 +69,17 @@ class CardComparison(NamedTuple):
     accounted: tuple[ComparedEpsilon, ...]
     left_out: tuple[str, ...]  # what could not be compared, and why
     untried: tuple[str, ...]  # defenses whose strongest attack the second card lacks
+    refuted: tuple[str, ...] = ()  # defenses, and why nothing accounted for holds
 
     @property
     def weaker(self) -> bool:
         """Whether some defense of the second card protects less, beyond noise.
 
         Or may do so: the first card's strongest attack on it is not on the second, or
-        is void there.
+        is void there; or what is accounted for holds on the first card alone.
         """
         rows: list[Any] = [*self.attacked, *self.accounted]
-        return bool(self.untried) or any(row.weaker for row in rows)
+        return bool(self.untried or self.refuted) or any(row.weaker for row in rows)
 
     def __str__(self) -> str:
         """Return the rows as a table, what was left out, and the verdict."""
@@ -183,16 +187,30 @@ def compare(
             "give one seed on both sides, or folders with several cards"
         )
     accounted: list[ComparedEpsilon] = []
+    refuted: list[str] = []
     for label in both:
         defenses = [card.defenses[label] for card in (one, other)]
         deltas = dict.fromkeys(str(d.epsilon.delta) for d in defenses if d.epsilon)
-        if len(deltas) > 1:
+        errors = [_refuting(side, label) for side in sides]
+        names = ", ".join(sorted(errors[1] - errors[0] or errors[1]))
+        if errors[1] - errors[0]:
+            refuted.append(f"{label} ({names})")
+        elif errors[1]:
+            left_out.append(f"ε of {label}: it holds on neither card ({names})")
+        elif len(deltas) > 1:
             left_out.append(f"ε of {label}: at δ {' and '.join(deltas)}")
         else:
             accounted += _accounted(label, *defenses)
     return CardComparison(
-        tuple(rows), tuple(accounted), tuple(left_out), tuple(untried)
+        tuple(rows), tuple(accounted), tuple(left_out), tuple(untried), tuple(refuted)
     )
+
+
+def _refuting(side: list[Scorecard], label: str) -> set[str]:
+    """Return the flags, of any card, that say nothing accounted for a defense holds."""
+    rows = [card.defenses[label].flags for card in side]
+    rows += [t.flags for card in side for t in card.trials if t.defense == label]
+    return {flag.name for flags in rows for flag in refuting(flags)}
 
 
 def _side(cards: Scorecard | Sequence[Scorecard]) -> list[Scorecard]:
@@ -393,6 +411,11 @@ def render(compared: CardComparison) -> str:
         parts.append(
             "may be weaker: the first card's strongest attack is not valid on the "
             f"second: {', '.join(compared.untried)}"
+        )
+    if compared.refuted:
+        parts.append(
+            "weaker: on the second card alone, what is accounted for does not hold: "
+            f"{', '.join(compared.refuted)}"
         )
     if not compared.weaker:
         parts.append(

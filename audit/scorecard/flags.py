@@ -34,7 +34,16 @@ FEW_IN_POOL = 0.01  # of the targets; real data contain identical records
 VOID = frozenset(
     {
         "non-finite", "attack-dead", "label-leaked", "shuffled-targets", "stale-cache",
-        "null-beats-floor", "not-attacked", "diverged",
+        "null-beats-floor", "null-leak", "not-attacked", "diverged",
+    }
+)  # fmt: skip
+# Errors under which what is accounted for does not hold: the runs are of another
+# mechanism, or an attack gets more than any attacker can
+REFUTING = frozenset(
+    {
+        "wrong-noise", "unclipped", "accountant-disagrees", "shared-noise",
+        "optimum-off", "below-bound-unexplained", "tpr-above-bound",
+        "success-above-bound", "lower-above-upper",
     }
 )  # fmt: skip
 
@@ -42,6 +51,11 @@ VOID = frozenset(
 def is_void(flags: Iterable[Any]) -> bool:
     """Return whether the number of a row with these flags says nothing."""
     return any(flag.name in VOID for flag in flags)
+
+
+def refuting(flags: Iterable[Any]) -> list[Any]:
+    """Return the flags under which no bound and no epsilon of a defense holds."""
+    return [f for f in flags if f.name in REFUTING and f.level == "error"]
 
 
 class Flag(NamedTuple):
@@ -216,16 +230,17 @@ def below_bound(row: FlagInputs) -> Flag | None:
     """The error lies below a bound: explained by bias, or not at all."""
     if row.oracle:
         return None
+    explained = None
     for bound in row.bounds or ():
         if not bound.ranked or not exceeds(bound, row.mse):
             continue
-        if "unbiased" in bound.holds_for and _biased(row) is not False:
-            measured = "" if row.bias2 is not None else " (bias not measured)"
-            text = f"below {bound.name}, which binds unbiased attackers only{measured}"
-            return Flag("below-bound-biased", "note", text)
-        text = f"below {bound.name}, which holds for {bound.holds_for}"
-        return Flag("below-bound-unexplained", "error", text)
-    return None
+        if "unbiased" not in bound.holds_for or _biased(row) is False:
+            text = f"below {bound.name}, which holds for {bound.holds_for}"
+            return Flag("below-bound-unexplained", "error", text)
+        measured = "" if row.bias2 is not None else " (bias not measured)"
+        text = f"below {bound.name}, which binds unbiased attackers only{measured}"
+        explained = explained or Flag("below-bound-biased", "note", text)
+    return explained
 
 
 def few_targets(row: FlagInputs) -> Flag | None:

@@ -72,11 +72,12 @@ def assert_attack_at_least() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def assert_bound_holds() -> Callable[..., None]:
-    """Return a function that fails where an attack did what a theorem rules out.
+    """Return a function that fails where a theorem about a defense does not hold.
 
     `assert_bound_holds(card, "dpsgd")`: no error below a bound that binds the attack,
-    no audited epsilon and no true-positive rate above what is accounted for, by the
-    card's own flags. A defense without a theorem, or a valid attack, fails too.
+    no audited epsilon and no true-positive rate above what is accounted for, and noise,
+    clip and batches as accounted for, by the card's own flags. A defense without a
+    theorem, or a valid attack, fails too.
     """
 
     def check(card: Any, defense: str) -> None:

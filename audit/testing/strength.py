@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from audit.errors import UserError, did_you_mean
-from audit.scorecard.flags import is_void
+from audit.scorecard.flags import is_void, refuting
 from audit.scorecard.path import read, trial
 
 if TYPE_CHECKING:
@@ -51,13 +51,6 @@ STRONGER = {
     "epsilon_lower": True,
 }
 Word = Literal["holds", "weaker", "stronger"]
-# Flags that say a theorem and an attack cannot both be right
-BROKEN = (
-    "below-bound-unexplained",
-    "lower-above-upper",
-    "tpr-above-bound",
-    "success-above-bound",
-)
 
 
 class Cell(NamedTuple):
@@ -145,7 +138,10 @@ def play(
 
 
 def broken(card: Scorecard, defense: str) -> list[str]:
-    """Return what contradicts the theorems about one defense, as the card's flags say.
+    """Return why the theorems about one defense do not hold, as the card's flags say.
+
+    An attack gets more than they allow, or the runs are of another mechanism than the
+    one that they are about.
 
     Raises UserError: no such defense, no theorem about it, or no valid attack on it.
     """
@@ -163,12 +159,14 @@ def broken(card: Scorecard, defense: str) -> list[str]:
         raise UserError(
             f"{defense}: no valid attack tried it, so that no bound was tested"
         )
-    return [
-        f"{t.attack} on {defense}: {flag.text}"
+    of_runs = {flag.text: defense for flag in refuting(guarantees["flags"])}
+    of_attacks = {
+        flag.text: f"{t.attack} on {defense}"
         for t in tried
-        for flag in t.flags
-        if flag.name in BROKEN
-    ]
+        for flag in refuting(t.flags)
+        if flag.text not in of_runs
+    }
+    return [f"{who}: {text}" for text, who in {**of_runs, **of_attacks}.items()]
 
 
 # The golden file ----------------------------------------------------------------------

@@ -109,6 +109,24 @@ def test_cards_that_cannot_be_compared():
     assert lost.untried == ("d",)
 
 
+@pytest.mark.parametrize("place", ["defense", "trial"])
+def test_what_is_accounted_for_must_hold(place):
+    """Noise that is missing voids an epsilon of 2, whatever attacks find."""
+    before, after = (card(ERRORS, epsilon=2.0) for _ in range(2))
+    row = after.defenses["d"] if place == "defense" else after.trials[0]
+    row.flags = [RaisedFlag(name="unclipped", level="error", text="twice the norm")]
+    compared = compare(before, after)
+    assert compared.weaker
+    assert "does not hold: d (unclipped)" in str(compared)
+    assert "not weaker" not in str(compared)
+    same = compare(after, after)
+    assert not same.weaker
+    assert "ε of d: it holds on neither card (unclipped)" in same.left_out
+    assert not same.accounted
+    row.flags = [RaisedFlag(name="wrong-noise", level="warning", text="more of it")]
+    assert not compare(before, after).weaker
+
+
 def both(strong, weak):
     """A card of one defense with two attacks."""
     first, second = card(strong, attack="a"), card(weak, attack="b")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from audit.errors import UserError
+from audit.scorecard.flags import REFUTING
 from audit.scorecard.schema import RaisedFlag
 from audit.testing import strength
 from audit.testing.strength import Band, Cell, Golden
@@ -144,11 +145,15 @@ def flagged(name):
 
 def test_what_contradicts_a_theorem_is_told():
     page = (ROOT / "docs" / "flags.md").read_text()
-    assert all(f"### `{name}`" in page for name in strength.BROKEN)
+    assert all(f"### `{name}`" in page for name in REFUTING)
     assert strength.broken(card(), "sgd") == []
     assert strength.broken(flagged("few-runs"), "sgd") == []
-    for name in strength.BROKEN:
+    for name in REFUTING:
         assert strength.broken(flagged(name), "sgd") == ["net on sgd: too good"]
+    more_noise = RaisedFlag(name="wrong-noise", level="warning", text="it holds")
+    both = flagged("unclipped")
+    both.defenses["sgd"].flags = [*both.trials[0].flags, more_noise]
+    assert strength.broken(both, "sgd") == ["sgd: too good"]  # once, of the runs
 
 
 @pytest.mark.parametrize(
