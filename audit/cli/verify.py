@@ -57,6 +57,7 @@ class ReplayVerdict(NamedTuple):
     numbers: tuple[Number, ...]
     changed: tuple[str, ...]  # what is not as it was when the row was made
     missing: tuple[str, ...]  # numbers of the row that its replay lacks
+    errors: tuple[str, ...] = ()  # flags of that level that the replay alone raises
 
 
 def replay_words(card: Scorecard, out: Path) -> list[str]:
@@ -157,11 +158,9 @@ def _defense_numbers(defense: DefenseRow) -> dict[str, tuple[Any, Any]]:
     for key in ("accuracy", "r2"):
         if defense.utility and (value := defense.utility[key]) is not None:
             compared[key] = value, _utility_se(defense.utility, key)
-    relative = float((defense.dfil or {}).get("relative_se") or 0)
-    for bound in defense.bounds:
-        se = float(bound.mean) * relative if bound.name == "cramer_rao" else None
+    for bound in defense.bounds:  # a replay draws the same probes and trajectories
         value = bound.mean if bound.log10 is None else bound.log10
-        compared[bound.name] = value, se
+        compared[bound.name] = value, None
     for adjacency in ("replace_one", "add_remove"):
         pair = defense.epsilon and defense.epsilon[adjacency]
         for key in ("rdp", "tight"):
@@ -192,10 +191,23 @@ def compare(theirs: Scorecard, ours: Scorecard, different: list[str]) -> ReplayV
         if name in now
     )
     missing = tuple(sorted(before.keys() - now.keys()))
+    errors = tuple(sorted(_errors(ours) - _errors(theirs)))
     word = "stale" if different else "differs"
-    if compared and all(n.equal for n in compared) and not missing:
+    if compared and all(n.equal for n in compared) and not missing and not errors:
         word = "equal"
-    return ReplayVerdict(word, compared, tuple(different), missing)
+    return ReplayVerdict(word, compared, tuple(different), missing, errors)
+
+
+def _errors(card: Scorecard) -> set[str]:
+    """Return the flags of level error, and what they are raised on."""
+    flags = {d: row.flags for d, row in card.defenses.items()}
+    flags |= {f"{t.attack} on {t.defense}": t.flags for t in card.trials}
+    return {
+        f"{where}: {flag.name}"
+        for where, raised in flags.items()
+        for flag in raised
+        if flag.level == "error"
+    }
 
 
 def render(verdict: ReplayVerdict) -> str:
@@ -207,6 +219,7 @@ def render(verdict: ReplayVerdict) -> str:
         for n in bad
     ]
     lines += [f"{name}: in the row, not here" for name in verdict.missing]
+    lines += [f"{error}: an error here, not in the row" for error in verdict.errors]
     if verdict.changed:
         lines.append(f"changed since: {'; '.join(verdict.changed)}")
     equal = f"{len(verdict.numbers) - len(bad)} of {len(verdict.numbers)} numbers agree"

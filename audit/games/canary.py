@@ -518,6 +518,10 @@ def proved_by_run(
 ) -> Result:
     """Return what canaries in single runs prove, each run an audit of its own.
 
+    The row is the median over audits, the lower of both where their number is even: it
+    exceeds epsilon where more than half of the audits do, which is far rarer than that
+    one does. Figures, and every way to choose the guesses, are of the first audit.
+
     Args:
       scores: [audits, m].
       member: [audits, m] who was in.
@@ -552,13 +556,15 @@ def proved_by_run(
     main = methods[-1]
     first = scores[0][member[0]], scores[0][~member[0]]
     epsilons = {m: np.array([one.epsilon for one in every[m]]) for m in methods}
+    middle = (len(scores) - 1) // 2
+    medians = {m: float(np.sort(e)[middle]) for m, e in epsilons.items()}
     numbers = {
         "auc": roc.auc(*first)._asdict(),
         "canaries": scores.shape[1],
         "runs": 1,
         **_proved(proofs, main, claim),
-        "epsilon_lower": proofs[main]["fixed"].epsilon,
-        "epsilon_lower_median": {m: float(np.median(e)) for m, e in epsilons.items()},
+        "epsilon_lower": medians[main],
+        "epsilon_lower_median": medians,
         "audits": len(scores),
         "above_upper": {m: int((e > claim.upper).sum()) for m, e in epsilons.items()},
         "in_band": None,

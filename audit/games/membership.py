@@ -37,7 +37,7 @@ from audit.rng import stream
 from audit.scorecard import view
 from audit.scorecard.schema import AttackResult, Scorecard
 from audit.scorecard.view import Column, Line, View, interval, number, of_best, percent
-from audit.statistics import intervals
+from audit.statistics import intervals, roc
 from audit.types import Attack, Count, NonNegativeInt, TrainingSet
 
 CLOSE = 0.25  # of a coin's errors: who took part is told
@@ -387,14 +387,30 @@ def _leakage(card: Scorecard) -> list[str]:
         rows.append([label, *cells, leakage["adjacency"].replace("_", "-")])
     if not rows:
         return []
+    rows.append(["nothing leaks", *_by_chance(card), "-", "-"])
     header = ["defense", "separation, mean", "median", "90%", "largest"]
     header += ["rank correlation with dFIL [95%]", "adjacency"]
     words = (
         "Separation: of one record's signals on shadow models with and without it, the "
-        "AUC of the best threshold for this record alone; .5 where nothing leaks. The "
-        "adjacency is that of the game's design: compare with epsilon under that name."
+        "AUC of the best threshold for this record alone. The last row is what so few "
+        "shadow models show of so many records by chance. The adjacency is that of the "
+        "game's design: compare with epsilon under that name."
     )
     return ["## Membership, record by record", view.grid(header, rows), words]
+
+
+def _by_chance(card: Scorecard) -> list[str]:
+    """Return mean, median, 90% and largest separation of records that do not leak.
+
+    The largest of them is more than that half of the time.
+    """
+    half = card.scenario["membership"]["shadows"] // 2
+    law = np.cumsum(roc.auc_by_chance(half, half))
+    counts = [t.result.targets or 1 for t in card.trials if t.result is not None]
+    records = float(max(counts, default=1))
+    shares = 0.5, 0.9, 0.5 ** (1 / records)
+    values = np.searchsorted(law, shares) / half**2
+    return [number(value, 3) for value in (0.5, *values)]
 
 
 VIEW = View(

@@ -35,7 +35,10 @@ def merged(cards: list[Scorecard]) -> Scorecard:
         if bad or len(same) < len(cards):
             trials.append(next(iter(bad), first))
             continue
-        flags = {f["name"]: f for t in same for f in t["flags"]}
+        every = sorted(
+            (f for t in same for f in t["flags"]), key=lambda f: LEVELS[f["level"]]
+        )
+        flags = {f["name"]: f for f in every}  # of two levels the graver one
         order = sorted(flags.values(), key=lambda f: -LEVELS[f["level"]])
         trials.append({**_mean(same), "flags": order})
     floor, defenses = (_mean([card[k] for card in each]) for k in ("floor", "defenses"))

@@ -97,12 +97,17 @@ def number(value: Number | None, digits: int = 4) -> str:
 
 
 def with_error(value: Number | None, error: Number | None) -> str:
-    """Return "value ± error", both to the same digits; without an error the value."""
+    """Return "value ± error", both to the same digits; without an error the value.
+
+    An error that is none of these digits is not rounded to 0.
+    """
     if value is None or error is None:  # too few to tell, or none at all
         return number(value)
     value, error = float(value), float(error)
     if abs(value) < 1e-3 or abs(value) >= 1e3:
         return f"{value:.1e} ± {error:.0e}"
+    if 0 < error < 5e-5:
+        return f"{number(value)} ± {error:.0e}"
     return " ± ".join(f"{v:.4f}".removeprefix("0") for v in (value, error))
 
 

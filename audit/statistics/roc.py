@@ -224,6 +224,24 @@ def auc(
     return normal(value, _variance(above, below, clusters), confidence, (0.0, 1.0))
 
 
+def auc_by_chance(members: int, nonmembers: int) -> np.ndarray:
+    """Return the law of an AUC where nothing tells members: P(AUC = k / (m n)), [k].
+
+    It is that of the Mann-Whitney statistic of m and n exchangeable scores without ties
+    (Mann and Whitney 1947), from its generating function, the product over i <= m of
+    (1 - x^(n + i)) / (1 - x^i).
+    """
+    law = np.zeros(members * nonmembers + 1)
+    law[0] = 1.0
+    for i in range(1, members + 1):
+        shift = nonmembers + i
+        law[shift:] -= law[:-shift].copy()
+        for start in range(i):
+            law[start::i] = np.cumsum(law[start::i])
+        law /= law.sum()
+    return law
+
+
 def auc_difference(
     ours: tuple[Any, Any],
     theirs: tuple[Any, Any],

@@ -111,6 +111,20 @@ def test_a_number_that_cannot_be_had_again_is_a_difference(row, tmp_path, capsys
     assert "another on noisy_sum.mse: in the row, not here" in out
 
 
+def test_an_error_that_the_replay_alone_raises_is_a_difference(
+    row, monkeypatch, tmp_path, capsys
+):
+    """Equal numbers do not hide that the replay's noise is not accounted for."""
+    error = {"name": "unclipped", "level": "error", "text": "twice the norm"}
+    again = changed(row, lambda c: c["trials"][1].update(flags=[error]))
+    monkeypatch.setattr(
+        cli, "_again", lambda scenario: cards.from_json(json.dumps(again))
+    )
+    out = verified(capsys, tmp_path, row, 1)
+    assert "sum_inversion on noisy_sum: unclipped: an error here" in out
+    verified(capsys, tmp_path, again, 0)
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "equal"),
     [(1.0, 1.0005, True), (1.0, 1.002, False), (float("inf"), float("inf"), True),

@@ -271,6 +271,8 @@ def test_a_whole_audit(folder):
     text = (folder / "scorecard.md").read_text()
     assert "AUC ± 95%" in text
     assert "Membership, record by record" in text
+    # of two models with a record and two without, all pairs in order: one in six
+    assert "| nothing leaks | .500 | .500 | 1.000 | 1.000 | - | - |" in text
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import mannwhitneyu, norm
 from sklearn import metrics
 
 from audit.statistics import intervals, roc
@@ -110,6 +110,22 @@ def test_balanced_accuracy_on_targets_is_the_best_there_is():
     other = roc.balanced_accuracy(members, nonmembers, shadows=tied(4))
     assert other.chosen_on == "shadows"
     assert other.value <= best.value
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 4), (3, 5), (8, 8)])
+def test_the_law_of_chance_is_the_libraries(m, n):
+    """The exact tail of the Mann-Whitney statistic at every value it can take."""
+    law = roc.auc_by_chance(m, n)
+    tail = np.cumsum(law[::-1])[::-1]
+    for k in range(m * n + 1):
+        # k pairs in order: the smallest scores with that statistic
+        above = [n] * (k // n) + ([k % n] if k % n else [])
+        ours = np.array([*above, *[0] * (m - len(above))]) - 0.5 + 1e-3 * np.arange(m)
+        p = mannwhitneyu(
+            ours, np.arange(n), alternative="greater", method="exact"
+        ).pvalue
+        assert tail[k] == pytest.approx(p, rel=1e-9)
+    assert law @ np.arange(m * n + 1) / (m * n) == pytest.approx(0.5)
 
 
 def test_delong_is_its_definition():

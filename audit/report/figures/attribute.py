@@ -9,14 +9,20 @@ import numpy as np
 from audit.report import columns
 from audit.report.figures import common, labels
 from audit.scorecard.card import Scorecard
+from audit.statistics import metrics
 
 DECILES = 10
 
 
-def by_decile(success: np.ndarray, eta: np.ndarray) -> np.ndarray:
-    """Return the mean success of each tenth of the records, smallest eta first."""
+def by_decile(success: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean success of each tenth of the records, smallest eta first, and its se.
+
+    The standard error is over the records of a tenth.
+    """
     order = np.argsort(eta, kind="stable")
-    return np.array([part.mean() for part in np.array_split(success[order], DECILES)])
+    parts = np.array_split(success[order], DECILES)
+    errors = [metrics.standard_error(part) for part in parts]
+    return np.array([part.mean() for part in parts]), np.array(errors)
 
 
 def success_by_eta(card: Scorecard) -> Any:
@@ -30,8 +36,7 @@ def success_by_eta(card: Scorecard) -> Any:
     tenths, look = np.arange(1, DECILES + 1), common.looks(card.defenses)
     for name, attack in _attacked(card).items():
         right = 1 - card.arrays[f"{name}/{attack}/wrong"]
-        success = by_decile(right, card.arrays[f"{name}/eta"])
-        error = np.sqrt(success * (1 - success) / (len(right) / DECILES))
+        success, error = by_decile(right, card.arrays[f"{name}/eta"])
         style: dict[str, Any] = look[name].line() | {"capsize": 2, "elinewidth": 1}
         axis.errorbar(tenths, success, 2 * error, label=name, **style)
     axis.axhline(1 - card.floor["mse"], label="floor", **common.FLOOR)

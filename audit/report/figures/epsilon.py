@@ -24,7 +24,8 @@ def _curves(card: Scorecard) -> list[TrialRow]:
 def roc(card: Scorecard) -> Any:
     """Draw every trial's ROC, one panel per trial, with what theory allows at most.
 
-    A flat stretch is a tie: no threshold tells runs of equal scores apart.
+    The ROC is that of the first audit; the title has the lower end of the table. A flat
+    stretch is a tie: no threshold tells runs of equal scores apart.
     """
     trials, look = _curves(card), common.looks(card.defenses)
     words = "share of true positives", "share of false positives"
@@ -66,7 +67,9 @@ def both_sides(card: Scorecard) -> Any:
             continue
         for method, estimates in result["lower"].items():
             shown = estimates[result.get("selection", {}).get(method, "fixed")]
-            point = (float(result["upper"]), float(shown["epsilon"]))
+            medians = result.get("epsilon_lower_median", {})
+            proved = medians.get(method, shown["epsilon"])
+            point = (float(result["upper"]), float(proved))
             points.setdefault(method, []).append(point)
     uppers = [x for pairs in points.values() for x, _ in pairs] or [1.0]
     ends = [min(uppers) / 1.5, max(uppers) * 1.5]

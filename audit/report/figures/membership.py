@@ -49,12 +49,15 @@ def roc(card: Scorecard) -> Any:
     """Draw ROCs on log-log axes, those of one accounted epsilon in one panel.
 
     A panel of one defense has every attack on it, one of several the strongest attack
-    on each. Dashes are chance; black is what no attacker can exceed at that epsilon. A
-    flat stretch is a tie: no threshold tells records of equal scores apart.
+    on each. Dashes are chance. What no attacker can exceed is dotted, in the colour of
+    the defense that a theorem says so of, at the adjacency of the game. A curve begins
+    at the first false positive; a flat stretch is a tie: no threshold tells records of
+    equal scores apart.
     """
     groups = by_epsilon(card)
     words = "true-positive rate", "false-positive rate"
     figure, axes = common.panels(len(groups), (4.4, 3.9), *words, sharey=True)
+    look_of = common.looks(card.defenses)
     for axis, (title, defenses) in zip(axes, groups.items(), strict=True):
         axis.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1.05))
         chance = np.geomspace(LEAST, 1, 100)
@@ -63,19 +66,28 @@ def roc(card: Scorecard) -> Any:
         for (defense, attack), (text, look) in _curves(card, defenses).items():
             fpr, tpr = (card.arrays[f"{defense}/{attack}/{k}"] for k in ("fpr", "tpr"))
             line = {"color": look.color, "linestyle": look.linestyle, "linewidth": 1.2}
-            axis.step(fpr, np.maximum(tpr, LEAST), where="post", **line)
+            shown = np.where(fpr > 0, np.maximum(tpr, LEAST), np.nan)
+            axis.step(fpr, shown, where="post", **line)
             at = float(np.interp(NAMED_AT, fpr, tpr))
             names[text] = max(at, LEAST), look.color
-        limits = [card.arrays.get(f"{d}/anatomy/tpr_bound") for d in defenses]
-        for limit in [each for each in limits if each is not None][:1]:
+        for defense in defenses:
+            limit = card.arrays.get(f"{defense}/anatomy/tpr_bound")
+            if limit is None:
+                continue
             fpr, most = np.maximum(limit, LEAST)
-            axis.plot(fpr, most, **common.DIAGONAL | {"linewidth": 1.6})
-            names["no attacker above"] = float(np.interp(NAMED_AT, fpr, most)), ""
+            alone = len(defenses) == 1  # its curves have the colours of attacks
+            color = common.INK if alone else look_of[defense].color
+            axis.plot(fpr, most, color=color, linestyle=":", linewidth=1.8)
+            text = f"no attack{'' if alone else f' on {defense}'} above"
+            names[text] = float(np.interp(NAMED_AT, fpr, most)), color
         labels.key(axis, names)
         axis.set_title(title, **common.TITLE)
         for one in (axis.xaxis, axis.yaxis):
             common.few_labels(one)
-    text = f"dashed: chance; ε: of replacing one record; {common.TIES}"
+    text = (
+        "dashed: chance; dotted: the bound, of the game's adjacency; "
+        f"ε: of replacing one record; {common.TIES}"
+    )
     figure.supxlabel(text, fontsize=common.SMALL, color=common.INK)
     return figure
 

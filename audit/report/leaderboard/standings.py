@@ -53,7 +53,7 @@ class Standing(NamedTuple):
     group: SeedGroup
     line: Line
     protection: float | None  # larger is better; None where no attack is valid
-    protection_se: float  # 0 where there is none
+    protection_se: float  # infinite where it is not known
     utility: float | None
     apart: tuple[str, ...] = ()  # settings in which the cards of its table differ
 
@@ -165,8 +165,8 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
     ]
     rows.sort(key=_order)
     # an R² of one seed has no known error: no difference to another is beyond noise
-    slacks = [_slack(r) for r in rows]
-    spreads = [math.inf if slack is None else slack / 2 for slack in slacks]
+    errors = [_utility_error(r) for r in rows]
+    spreads = [math.inf if error is None else error for error in errors]
     headlines = [r.line.result.headline for r in rows if r.line.result is not None]
     metric = headlines[0].metric if headlines else ""
     text = MEASURES.get(metric, f"{metric} of the strongest attack")
@@ -176,7 +176,10 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
         title=first.scenario.title,
         rows=tuple(rows),
         columns=tuple(_columns(groups, apart)),
-        front=pareto(
+        # a larger audit proves more of the same defense: that is no lack of protection
+        front=frozenset()
+        if metric == "epsilon_lower"
+        else pareto(
             [(r.utility, r.protection) for r in rows],
             [(s, r.protection_se) for s, r in zip(spreads, rows, strict=True)],
         ),
@@ -200,8 +203,9 @@ def _compared(card: Scorecard) -> list[Line]:
 def _row(group: SeedGroup, line: Line) -> Standing:
     headline = None if line.result is None else line.result.headline
     protection = None if headline is None else -headline.strength
-    error = float((headline and headline.standard_error) or 0.0)
-    return Standing(group, line, protection, error, cells.usefulness(line.defense))
+    error = None if headline is None else headline.standard_error
+    spread = math.inf if error is None else float(error)
+    return Standing(group, line, protection, spread, cells.usefulness(line.defense))
 
 
 def _order(row: Standing) -> tuple[bool, float, str]:
@@ -240,7 +244,7 @@ def pareto(points: list[tuple], errors: list[tuple] | None = None) -> frozenset[
     """
     each = np.array(points, float).reshape(-1, 2)
     se = np.array(errors or np.zeros_like(each), float).reshape(-1, 2)
-    se = np.where(np.isnan(se), 0.0, se)
+    se = np.where(np.isnan(se), np.inf, se)
     beaten = [False] * len(each)
     for i, (p, e) in enumerate(zip(each, se, strict=True)):
         gap, noise = each - p, STANDARD_ERRORS * np.hypot(se, e)
@@ -295,34 +299,48 @@ def _of_equal_noise(rows: tuple[Standing, ...]) -> list[Comparison]:
 def _of_equal_utility(rows: tuple[Standing, ...]) -> Comparison:
     """Return the rows whose utility equals the best one's, or why there is none.
 
-    Nobody tuned the settings until utilities were equal. Two standard errors are
-    allowed: that of the test part, sqrt(p (1 - p) / m) for a share p of m records, and
-    that over seeds where there are several. R^2 has none with one seed.
+    Nobody tuned the settings until utilities were equal. Two standard errors of the
+    difference are allowed. R^2 has none with one seed.
     """
     what = "equal utility"
     shown = (row for row in rows if row.protection is not None)
     ranked = [(row, row.utility) for row in shown if row.utility is not None]
     if not ranked:
         return Comparison(what, "no release here is a model")
+    if len(ranked) < 2:
+        return Comparison(what, "no other row has a utility")
     best, most = max(ranked, key=lambda pair: pair[1])
-    slack = _slack(best)
-    if slack is None:
+    errors = {id(row): _utility_error(row) for row, _ in ranked}
+    if any(error is None for error in errors.values()):
         return Comparison(what, "R² has no standard error with one seed")
-    within = tuple(r for r, utility in ranked if utility >= most - slack)
+
+    def equal(row: Standing, utility: float) -> bool:
+        error = math.hypot(*(errors[id(r)] or 0.0 for r in (row, best)))
+        return row is best or most - utility <= STANDARD_ERRORS * error
+
+    within = tuple(row for row, utility in ranked if equal(row, utility))
     if len(within) < 2:
         return Comparison(what, "every other row is less useful than the best")
-    less = ", ".join(r.name for r, utility in ranked if utility < most - slack)
-    why = f"within {number(slack)} of the best, {number(most)}"
+    less = ", ".join(row.name for row, utility in ranked if not equal(row, utility))
+    why = f"within two standard errors of the best, {number(most)}"
     return Comparison(what, why, within, less)
 
 
-def _slack(row: Standing) -> float | None:
-    utility, over_seeds = row.line.defense.utility, utility_se(row.group, row.label)
+def _utility_error(row: Standing) -> float | None:
+    """Return the standard error of a row's utility; None where it is not known.
+
+    It is that over seeds, or over the models of the one seed, and of a share of the
+    test records also theirs, after Agresti and Coull (1998): two right and two wrong
+    answers are added, so that a share of 1 is not certain.
+    """
+    utility, error = row.line.defense.utility, utility_se(row.group, row.label)
     if utility is None or utility.accuracy is None:
-        return None if over_seeds is None else 2 * over_seeds
-    share = min(max(float(utility.accuracy), 0.0), 1.0)
-    test = share * (1 - share) / max(1.0, float(utility.test))
-    return 2 * math.sqrt(test + (over_seeds or 0.0) ** 2)
+        return error
+    if error is None:
+        error = float(utility.accuracy_sd or 0.0) / math.sqrt(max(1, utility.models))
+    records = float(utility.test) + 4
+    share = (float(utility.accuracy) * float(utility.test) + 2) / records
+    return math.hypot(error, math.sqrt(share * (1 - share) / records))
 
 
 def protection_text(row: Standing) -> str:

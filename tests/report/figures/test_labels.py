@@ -125,3 +125,24 @@ def test_defenses_of_one_epsilon_share_a_panel():
     assert groups["ε 9.2: gauss_025, vmf_025"] == ["gauss_025", "vmf_025"]
     assert sorted(d for group in groups.values() for d in group) == sorted(names)
     assert groups["no ε: sgd"] == ["sgd"]
+
+
+def test_a_bound_is_drawn_of_the_defense_that_has_it():
+    """Of two defenses of a panel one has a bound; curves begin above an FPR of 0."""
+    data = pages.plain("dirdp_scale_mia-digits")
+    fpr = np.array([0.0, 0.0, 0.01, 1.0])
+    curves = {"fpr": fpr, "tpr": np.array([0.2, 0.2, 0.3, 1.0])}
+    arrays = {
+        f"{t['defense']}/{t['attack']}/{k}": v
+        for t in data["trials"]
+        for k, v in curves.items()
+    }
+    arrays["gauss_025/anatomy/tpr_bound"] = np.array([[0.0, 1.0], [0.5, 1.0]])
+    figure = membership.roc(pages.card(data, arrays))
+    (axis,) = [a for a in figure.axes if "vmf_025" in a.get_title()]
+    texts = [t.get_text().strip() for t in axis.texts]
+    assert "no attack on gauss_025 above" in texts
+    assert not [t for t in texts if "vmf_025 above" in t]
+    drawn = [line for line in axis.lines if len(line.get_xdata()) == 4]
+    assert drawn
+    assert all(np.isnan(line.get_ydata()[:2]).all() for line in drawn)

@@ -120,8 +120,9 @@ def test_dfil_extremes_are_of_the_records_accounted_for():
 
 def test_tenths_are_ordered_by_eta():
     eta = np.random.default_rng(0).permutation(200)
-    means = attribute.by_decile(eta / 1.0, eta)
+    means, errors = attribute.by_decile(eta / 1.0, eta)
     np.testing.assert_allclose(means, np.arange(10) * 20 + 9.5)
+    np.testing.assert_allclose(errors, np.arange(20).std(ddof=1) / np.sqrt(20))
 
 
 def legends(figure):
