@@ -71,19 +71,6 @@ def guo_rdp2(
     return steps * float(rdp.poisson_gaussian(order, q, shift, "add_remove")[0])
 
 
-def guo_mse_bound(
-    *, records: Count, batch_size: Count, steps: Count, noise_multiplier: Positive
-) -> float:
-    """Return Theorem 1's bound for features in [0, 1] from `guo_rdp2`: void as that."""
-    divergence = guo_rdp2(
-        records=records,
-        batch_size=batch_size,
-        steps=steps,
-        noise_multiplier=noise_multiplier,
-    )
-    return 0.25 / math.expm1(divergence)
-
-
 def parameters(
     *, model: Literal["cnn_tanh", "cnn_tanh_deep"], side: Count, channels: Count
 ) -> int:
@@ -99,7 +86,5 @@ def parameters(
 
 FORMULAS: dict[str, Callable[..., float]] = {  # by the name a source's file uses
     "edmunds_epsilon": edmunds_epsilon,
-    "guo_rdp2": guo_rdp2,
-    "guo_mse_bound": guo_mse_bound,
     "parameters": parameters,
 }

@@ -102,6 +102,7 @@ class PublishedNumber(Strict):
     formula: str | None = None  # one of `conventions.FORMULAS`
     settings: Fields = {}  # the formula's arguments
     absent: Words | None = Field(None, exclude=True)  # why nothing here gives it
+    blind: float | None = None  # what an attack gets that learns nothing
 
     @property
     def name(self) -> str:

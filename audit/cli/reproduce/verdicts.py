@@ -73,6 +73,26 @@ def within(band: Tolerance, published: float, ours: float) -> bool:
     return abs(ours - published) <= width * (1 + 1e-9)
 
 
+def by_a_blind_attack(number: PublishedNumber) -> bool:
+    """Return whether an attack that learns nothing would reproduce a number."""
+    blind = number.blind
+    return blind is not None and within(number.band, number.published, blind)
+
+
+def by_another_row(number: ComparedNumber, page: list[ComparedNumber]) -> bool:
+    """Return whether ours of another row of the table would reproduce a number.
+
+    A row with the same published value is no other one.
+    """
+    return any(
+        (other.table, other.quantity) == (number.table, number.quantity)
+        and other.published != number.published
+        and other.ours is not None
+        and within(number.band, number.published, other.ours)
+        for other in page
+    )
+
+
 def judge(
     number: PublishedNumber,
     budget: str,
@@ -102,6 +122,9 @@ def judge(
         word, reason, stale = "reproduced" if near else word, "not claimed", True
     elif near:
         word, reason = "reproduced", ""
+        if by_a_blind_attack(number):
+            blind = short(number.blind or 0.0)
+            reason = f"an attack that learns nothing gets {blind}, in this band too"
     else:
         reason, broken = "claimed reproduced and outside its band", True
     if lacking and mean is not None:
@@ -132,6 +155,19 @@ def headline(verdicts: list[ComparedNumber]) -> str:
     return (
         f"{tally['listed']} published numbers listed: {tally['reproduced']} reproduced "
         f"({share(tally):.0%}), {tally['differs']} differ, {tally['not run']} not run"
+    )
+
+
+def cautions(verdicts: list[ComparedNumber]) -> str:
+    """Return how many reproduced numbers tell little apart, in words."""
+    reproduced = [v for v in verdicts if v.verdict == "reproduced"]
+    rows = sum(by_another_row(v, verdicts) for v in reproduced)
+    blind = sum(map(by_a_blind_attack, reproduced))
+    return (
+        f"A band says that two numbers are near, not that rows are told apart: of the "
+        f"{len(reproduced)} reproduced, {rows} would also be by ours of another row of "
+        f"their table with another published value, and {blind} by an attack that "
+        "learns nothing."
     )
 
 
@@ -238,6 +274,7 @@ def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
     parts = [
         f"# {page.title}",
         f"**{headline(page.numbers)}.**",
+        cautions(page.numbers),
         page.source,
         "± is one s.d. over runs: theirs as printed, ours over our seeds. The mean "
         "over our seeds is compared with the band, edges included. How to read this "
@@ -258,7 +295,8 @@ def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
     runs = ([str(getattr(run, word)) for word in fields] for run in page.runs)
     parts += [
         "## Bands",
-        "Committed before the runs they judge, each for this reason:",
+        "Each was committed before the runs it judges, unless its reason says that it "
+        "is not blind:",
         grid(["band", "because"], bands),
         "## Runs",
         grid(fields, runs),
@@ -312,8 +350,9 @@ def overview(pages: Mapping[str, Page]) -> str:
         f"{total['not run']} were not run.** The share is of all that are listed: what "
         "was not run counts against it.",
         "Each number's band was committed before the run that judges it; where our "
-        "number was known by then, the source's page says so. What differs does so for "
-        "a reason, given there, as are the commands, devices and commits. "
+        "number was known by then, the source's page says so, as it says how many of "
+        "the numbers reproduced tell no rows apart. What differs does so for a reason, "
+        "given there, as are the commands, devices and commits. "
         "`python -m audit reproduce all` makes this page; "
         "[how to read it](../docs/reproduction.md).",
         grid(["source", "", *heads, "share"], lines),

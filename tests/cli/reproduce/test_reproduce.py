@@ -91,6 +91,30 @@ def test_verdicts(listed, claim, reading, verdict, broken, stale):
     assert (smoke.broken, smoke.stale) == (reading is BROKEN, False)
 
 
+def test_what_a_reproduced_number_does_not_tell(listed):
+    """Of three rows ours are .46, .5 and .8: two of them agree with both bands."""
+    band = Tolerance(absolute=0.05, why="a test")
+    rows = [
+        judge(
+            listed.model_copy(
+                update={"row": row, "band": band, "published": published, "blind": 0.5}
+            ),
+            "full",
+            [ours],
+        )
+        for row, published, ours in (
+            ("a", 0.48, 0.46),
+            ("b", 0.47, 0.5),
+            ("c", 0.8, 0.8),
+        )
+    ]
+    assert [v.verdict for v in rows] == ["reproduced"] * 3
+    assert [v.verdict_reason[-16:] for v in rows] == ["in this band too"] * 2 + [""]
+    text = verdicts.cautions(rows)
+    assert "of the 3 reproduced, 2 would also be by ours of another row" in text
+    assert "and 2 by an attack that learns nothing." in text
+
+
 def test_numbers_in_words():
     for numbers, text in (
         ((0.5, 0.1), ".5000 ± .1000"),
