@@ -19,6 +19,9 @@ TASKS = {
     "dense": networks.mlp(IMAGE, 3, hidden=4, activation="tanh"),
     "convolutional": networks.lenet(IMAGE, 3),
 }
+QUICK_AND_SLOW = [
+    "affine", "dense", pytest.param("convolutional", marks=pytest.mark.slow),
+]  # fmt: skip
 MARGINS = [2.0, 20.0, 44.0, 60.0]  # of the true class's logit: norms down to 1e-26
 NORMALISE = normalise()
 
@@ -38,7 +41,7 @@ def contribution(task, params, z):
     return slope / np.linalg.norm(slope)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", QUICK_AND_SLOW)
 def test_contributions_have_the_directions_of_float64(name):
     task = TASKS[name]
     query = gradient(task, NORMALISE)
