@@ -26,7 +26,7 @@ from audit.config.schema import (
 from audit.types import Lanes
 from tests.commands import call
 
-HOW_MANY, BY_DEFAULT, GROUP, SEED = 1_000, 150, 50, 20
+HOW_MANY, BY_DEFAULT, GROUP, SEED = 1_000, 50, 50, 20
 SILENT = 2.0  # seconds of this process that may pass without a word
 NAMES = compose.scenario_names([hydra_app.BUILT_IN])
 COMMANDS = (

@@ -45,7 +45,12 @@ def accounted(game, trajectories):
 
 
 @pytest.mark.parametrize(
-    "game", ["joined", "in_turn", pytest.param("membership", marks=pytest.mark.slow)]
+    "game",
+    [
+        "joined",
+        pytest.param("in_turn", marks=pytest.mark.slow),
+        pytest.param("membership", marks=pytest.mark.slow),
+    ],
 )
 def test_one_trajectory_tells_the_error_that_many_have(game, monkeypatch):
     """One reading and a spare against the spread of 16; medians of 30 to 40 records.
