@@ -15,6 +15,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from audit.accounting.closed_world import closed_world
+from audit.engine.precision import double
 from audit.engine.program import Recipe
 from audit.engine.shadow import Learner, sweep
 from audit.games import base, controls, guarantees, scoring
@@ -288,16 +289,26 @@ def _one_block_at_a_time(guess: Callable, size: int, state: Any, *each: Any) -> 
 
 
 def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:
-    """Return the known records' part of the stationarity condition [T * runs, D]."""
+    """Return the known records' part of the stationarity condition [T * runs, D].
+
+    It is per unit of the target's weight: the weights of a release, which may depend
+    on the target, are taken as known to everybody.
+    """
     objective, n = objective_of(learner.defense), len(splits.fixed.y)
     assert objective is not None
-    weight = jnp.ones(n, releases.params.dtype)
+    fixed, targets = double(splits.fixed), double(splits.targets)
 
-    def one(w: Array) -> Any:
-        known = objective.total(w, splits.fixed, weight)
-        return known + objective.ridge(n + 1) * w
+    def weights(target: Examples) -> Array:
+        every = jax.tree.map(lambda a, z: jnp.append(a, z[None], 0), fixed, target)
+        return objective.weights(learner.side, every)
 
-    return jax.jit(jax.vmap(one))(releases.params)
+    def one(w: Array, weight: Array) -> Any:
+        known = objective.total(w, splits.fixed, weight[:n])
+        return (known + objective.ridge(n + 1) * w) / weight[n]
+
+    each = jax.jit(lambda z: jax.lax.map(weights, z))(targets)
+    each = jnp.repeat(each, len(releases.params) // len(each), axis=0)
+    return jax.jit(jax.vmap(one))(releases.params, each)
 
 
 def _of_transcripts(line: Line) -> str:
