@@ -292,8 +292,10 @@ def workload(
     if game.trainings is not None:
         trainings = game.trainings(table)
     held, folded = dict(trainings.held), dict(trainings.folded)
-    if shadows := max((shadow_runs(*pair, splits) for pair in attacks), default=0):
-        held["shadow"] = shadows
+    # two labels of one attack that ask for as many share them: their keys are the same
+    shadows = {(pair[0].name, shadow_runs(*pair, splits)) for pair in attacks}
+    if total := sum(count for _, count in shadows):
+        held["shadow"] = total
     accounted = game.trajectories and reads(defense, table.fisher)
     if accounted and "accounting" not in folded:
         folded["accounting"] = table.trajectories * each
@@ -313,7 +315,9 @@ def workload(
         steps=steps,
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
-        shard=shadow_models.held(shadows, len(splits.pool.y)),
+        shard=shadow_models.held(
+            max((count for _, count in shadows), default=0), len(splits.pool.y)
+        ),
         public=len(splits.public.y),
         first_passes=first_passes,
         passes=passes,
@@ -323,8 +327,7 @@ def workload(
 def shadow_runs(entry: Entry, attack: Attack, splits: Splits) -> int:
     """Return how many runs of its own an attack makes, as far as its settings say.
 
-    `repeats` of them per image of the pool, or of its first `shadows` images; attacks
-    that ask for the same runs share them.
+    They are `repeats` per image of the pool, or of its first `shadows` images.
     """
     if "train" not in attack.threat_model.knows or "repeats" not in entry.settings:
         return 0

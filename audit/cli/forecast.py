@@ -334,15 +334,15 @@ def trials(
 ) -> dict[str, Trials]:
     """Return label -> what an attack takes.
 
-    The operations are shadow models, for the first attack that asks for so many; the
-    network that is trained on them, at six per weight and example; steps of searches,
-    from every restart, for every target of every run; and derivatives of a run that
-    nothing random enters, for every target. `plays` are the defenses that each attack
+    The operations are shadow models, once for two labels of one attack that ask for as
+    many; the network that is trained on them, at six per weight and example; steps of
+    searches, from every restart, for every target of every run; and derivatives of a
+    run that nothing random enters, for every target. `plays` are the defenses that each attack
     plays against. `each` are the operations of a network that take as long as one
     record's gradient, `search` as long as a step of a search.
     """
     result: dict[str, Trials] = {}
-    trained = set[int]()
+    trained = set[tuple[str, int]]()
     images, *features = np.shape(splits.pool.x)
     outputs, targets = int(np.prod(features)), len(splits.targets.y)
     for (entry, attack), works in zip(attacks, plays, strict=True):
@@ -351,7 +351,7 @@ def trials(
         steps = given.get("steps", 0) * given.get("restarts", 1)
         total = steps * search * runs * targets * len(works)
         for work in works:
-            if shadows not in trained:
+            if (entry.name, shadows) not in trained:
                 total += shadows * _gradients(work) * each
             epochs = EARLY * given.get("epochs", 0)
             weights = given.get("width", 0) * (work.parameters + outputs)
@@ -359,7 +359,7 @@ def trials(
             if unrolls:
                 rounds = EARLY * given.get("rounds", 1) * targets
                 total += rounds * outputs * _gradients(work) * each
-        trained.add(shadows)
+        trained.add((entry.name, shadows))
         fixed = FITTED if unrolls or _learns(entry, attack, splits) else TRIAL
         result[entry.label] = Trials(len(works), fixed, total / max(len(works), 1))
     return result

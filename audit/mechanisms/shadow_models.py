@@ -22,8 +22,9 @@ def releases(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train on the fixed records and one image of a pool, `repeats` times per image.
 
-    Every run has fresh noise. Runs of one key, pool and `repeats` are trained once,
-    however many attacks of an audit ask for them: the engine stores them.
+    Every run has fresh noise. Runs of one key, pool and `repeats` are trained once, as
+    the engine stores them: two labels of one attack share them, two attacks have keys
+    of their own.
 
     Args:
       key: of the runs.

@@ -309,11 +309,25 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
     run = work.steps * work.records * each
     assert few.sizes["class_mean"] == (1, forecast.TRIAL, 0)
     assert few.sizes["reconstructor"].fixed == forecast.FITTED
-    pool = more.held["shadow"] // 1000
+    pool = (more.held["shadow"] - work.held["shadow"]) // 999
     for plan, repeats in ((few, 1), (many, 1000)):
         trained = {1: pool, 1000: shadow_models.SHARD}[repeats]
         want = pool * repeats * run + network * trained
         assert plan.sizes["reconstructor"].operations == pytest.approx(want)
+
+
+def test_attacks_train_shadow_models_of_their_own():
+    """Two labels of one attack share them where they ask for as many."""
+    words = "scenario=binary_mnist", "data=digits", "defenses=[dpsgd]"
+    counts = [
+        forecast.forecast(composed(*words, *more)[0]).works[0].held["shadow"]
+        for more in (
+            ["attacks=[reconstructor]"],
+            ["attacks=[reconstructor,ridge]"],
+            ["attacks=[reconstructor,again]", "+attack.again.use=reconstructor"],
+        )
+    ]
+    assert counts == [counts[0], 2 * counts[0], counts[0]]
 
 
 def test_a_search_takes_its_steps_from_every_restart_on_one_core(monkeypatch):
