@@ -337,9 +337,9 @@ def trials(
     The operations are shadow models, once for two labels of one attack that ask for as
     many; the network that is trained on them, at six per weight and example; steps of
     searches, from every restart, for every target of every run; and derivatives of a
-    run that nothing random enters, for every target. `plays` are the defenses that each attack
-    plays against. `each` are the operations of a network that take as long as one
-    record's gradient, `search` as long as a step of a search.
+    run that nothing random enters, for every target. `plays` are the defenses that each
+    attack plays against. `each` are the operations of a network that take as long as
+    one record's gradient, `search` as long as a step of a search.
     """
     result: dict[str, Trials] = {}
     trained = set[tuple[str, int]]()
