@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import Array
 
-from audit.mechanisms import class_means, originals
+from audit.mechanisms import class_means, of_class, originals
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
 
@@ -23,6 +23,6 @@ def class_mean(task: Task) -> Attack:
 
     def guess(means: Array, key: Array, observation: Observation) -> Array:
         del key
-        return means[observation.label]
+        return of_class(means, observation.label)
 
     return Attack(threat_model, fit, guess)

@@ -10,7 +10,7 @@ from functools import partial
 from jax import Array
 from jax.tree_util import Partial
 
-from audit.mechanisms import class_norms
+from audit.mechanisms import class_norms, of_class
 from audit.mechanisms.glm.stationarity import from_intercept, from_label
 from audit.types import Attack, Knowledge, Observation, Task, ThreatModel
 
@@ -41,7 +41,7 @@ def glm_attack(task: Task) -> Attack:
         return from_intercept(observation.rest)[1]
 
     def without(loss: str, norms: Array, observation: Observation) -> Array:
-        norm = norms[observation.label]
+        norm = of_class(norms, observation.label)
         return from_label(
             loss, observation.params, observation.rest, observation.label, norm
         )[1]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from audit.mechanisms import class_norms
+from audit.mechanisms import class_norms, of_class
 from audit.mechanisms.glm.losses import LOSSES
 from audit.mechanisms.glm.stationarity import from_intercept, from_label
 from audit.types import Attack, Knowledge, Observation, Share, Task, ThreatModel
@@ -44,7 +44,7 @@ def glm_attack_clamped(task: Task, *, least_slope: Share = 1e-4) -> Attack:
         if intercept:
             slope, rest = from_intercept(observation.rest)[0], observation.rest[:-1]
         else:
-            norm, rest = norms[observation.label], observation.rest
+            norm, rest = of_class(norms, observation.label), observation.rest
             slope = from_label(loss, observation.params, rest, observation.label, norm)[
                 0
             ]

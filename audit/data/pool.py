@@ -20,16 +20,24 @@ def originals(holder: Knowledge | Splits) -> Examples:
 
 
 def class_means(knowledge: Knowledge, classes: int) -> Array:
-    """Return the mean original of every class [classes, *features]."""
+    """Return the mean original of every class [classes, *features]; see `of_class`."""
     x, y = originals(knowledge)
-    return jnp.stack([x[y == label].mean(0) for label in range(classes)])
+    means = [x[y == label].mean(0) for label in range(classes)]
+    return jnp.stack(means or [x.mean(0)])
 
 
 def class_norms(knowledge: Knowledge, classes: int) -> Array:
-    """Return the mean norm of every class's originals [classes]."""
+    """Return the mean norm of every class's originals [classes]; see `of_class`."""
     x, y = originals(knowledge)
     norms = jnp.linalg.norm(jnp.asarray(x).reshape(len(y), -1), axis=1)
-    return jnp.stack([norms[y == label].mean() for label in range(classes)])
+    means = [norms[y == label].mean() for label in range(classes)]
+    return jnp.stack(means or [norms.mean()])
+
+
+def of_class(statistic: Array, label: Any) -> Array:
+    """Return the entry of a label's class; labels that are numbers are of one class."""
+    numeric = jnp.issubdtype(jnp.result_type(label), jnp.floating)
+    return statistic[0] if numeric else statistic[label]
 
 
 def hold_out(source: Any, share: float) -> np.ndarray:

@@ -46,7 +46,7 @@ def error(pool, targets, noise, source=None, **settings):
     return ((guess - targets.x) ** 2).mean((1, 2, 3)), info
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.5])
+@pytest.mark.parametrize("noise", [0.02, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
     """Within 5% of Tr (L^-1 + F)^-1 / d, and not below it by four standard errors."""
     errors, _ = error(images(6000, 1), images(1000, 2), noise, repeats=2, **SMALL)

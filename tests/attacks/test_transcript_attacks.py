@@ -111,7 +111,7 @@ def test_candidate_bayes_is_the_mean_of_the_exact_posterior(noise):
         np.testing.assert_allclose(np.reshape(guess, D), mean, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["dpsgd", "fim"])
+@pytest.mark.parametrize("name", ["dpsgd", pytest.param("fim", marks=pytest.mark.slow)])
 def test_a_transcript_is_of_the_run_that_is_released(name):
     """The parameters before step t are those that a run of t steps releases.
 

@@ -53,12 +53,16 @@ def errors(fixed=FIXED, pool=POOL, targets=TARGETS, attack=unrolled_inversion, *
     return np.asarray(((got - targets.x) ** 2).mean((1, 2, 3)))
 
 
-@pytest.mark.parametrize("training", [{}, ADAM], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    "training",
+    [pytest.param({}, marks=pytest.mark.slow, id="sgd"), pytest.param(ADAM, id="adam")],
+)
 def test_the_undefended_release_is_the_image(training):
     assert np.median(errors(**training)) < 1e-5
     assert errors(**training).mean() < 0.1 * errors(attack=ridge, **training).mean()
 
 
+@pytest.mark.slow
 def test_pixels_that_no_record_lights_do_not_stop_it(monkeypatch):
     """Adam takes no step there, or a whole one, which a tangent does not know."""
     black = dark(FIXED, 10), POOL, dark(TARGETS, 10)  # the pool lights all pixels

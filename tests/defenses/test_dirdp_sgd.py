@@ -105,9 +105,8 @@ def test_the_target_draws_as_a_record_of_the_same_row(x64):
     np.testing.assert_allclose(flat(apart), flat(together), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "variant", ["joint", pytest.param("regularised", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["joint", "regularised"])
 def test_draws_of_a_step_are_summed_in_parts(variant):
     """One step of 20 records, 8 at a time, beside draws one by one: the same law."""
     task, draws = networks.linear((6, 5, 1), 3), 4000

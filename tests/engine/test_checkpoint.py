@@ -52,7 +52,13 @@ def sweep(
     return np.concatenate([np.ravel(a) for a in jax.tree.leaves(out)])
 
 
-@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize(
+    "defense",
+    [
+        pytest.param(d, marks=[] if d in ("dpsgd", "dirdp_sgd") else pytest.mark.slow)
+        for d in DEFENSES
+    ],
+)
 def test_the_length_of_a_part_does_not_change_a_bit(defense):
     by_two = sweep(defense)
     np.testing.assert_array_equal(by_two, sweep(defense, every=STEPS - 1))
@@ -66,6 +72,7 @@ def test_accounting_goes_by_parts_like_training():
     np.testing.assert_allclose(by_two, whole, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_accounting_by_probes_goes_on_where_it_was(tmp_path):
     store, how = stores.open_store(tmp_path), Probing(probes=3)
     with pytest.raises(OutOfTime):
@@ -95,7 +102,10 @@ class Stopped:
             raise self.error
 
 
-@pytest.mark.parametrize("perturbation", ["constant_direct", "network_static"])
+@pytest.mark.parametrize(
+    "perturbation",
+    ["constant_direct", pytest.param("network_static", marks=pytest.mark.slow)],
+)
 def test_a_stopped_fit_goes_on_and_a_finished_one_is_kept(tmp_path, perturbation):
     """Of a phi that starts warm, and of one that is drawn before the first epoch."""
     task, settings = DEFENSES["fim"]

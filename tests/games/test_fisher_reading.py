@@ -53,7 +53,9 @@ def test_an_exact_sweep_is_the_closed_form_and_some_records_are_some(closed):
     assert (card["records"], card["every"], card["probe_se"]) == (15, 3, 0)
 
 
-@pytest.mark.parametrize("task", [PROBED, EXACT])  # by probes, and its whole matrix
+@pytest.mark.parametrize(  # by probes, and its whole matrix
+    "task", [PROBED, pytest.param(EXACT, marks=pytest.mark.slow)]
+)
 def test_of_nobody_there_is_no_dfil_and_no_bound_by_it(task):
     got = accounted(task, records=0)
     assert (got.dfil, got.rows) == (None, None)
@@ -90,7 +92,7 @@ def test_only_records_that_are_accounted_for_are_read(monkeypatch):
     assert (np.asarray(read.trace) > 0).tolist() == [True] * 12 + [False] * 18
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_eta_is_of_the_sum_of_the_largest_eigenvalues_of_the_steps(steps):
     """Those of the closed form's matrix; no less than the largest of their sum."""
     settings = SETTINGS | {"steps": steps, "learning_rate": 1.0}

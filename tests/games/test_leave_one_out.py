@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attacks.class_mean import class_mean
 from attacks.glm_attack import glm_attack
 from attacks.glm_attack_clamped import glm_attack_clamped
 from audit.config import registry
@@ -17,7 +18,7 @@ from audit.games.leave_one_out import BlockScores, _decomposed, leave_one_out
 from audit.games.reconstruction import reconstruction
 from audit.mechanisms.glm import information_loss, losses
 from audit.models import dense, networks
-from audit.types import Release, ThreatModel, TrainingSet
+from audit.types import Examples, Release, ThreatModel, TrainingSet
 from tests.conftest import double, records
 from tests.games import worlds
 from tests.games.worlds import ENGINE, KEY
@@ -184,6 +185,25 @@ def test_the_join_game_hands_it_out_as_well(name, settings, most):
     assert played.arrays["mse"].max() < most
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+def test_labels_that_are_numbers_are_of_one_class(intercept):
+    """The floor is the mean of all, and a linear model without noise gives x away."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.2, 1, (40, 3)).astype(np.float32)
+    y = (x @ [1.0, -2.0, 0.5] + rng.normal(0, 0.1, 40)).astype(np.float32)
+    fixed, pool = Examples(x[:25], y[:25]), Examples(x[25:], y[25:])
+    task = networks.regression((3,), 0)
+    table = worlds.table(worlds.problem(task, fixed, pool))
+    glm = worlds.learner(task, "glm", loss="linear", intercept=intercept)
+    floor, attacked = (
+        worlds.play(GAME, attack(task), glm, table).arrays["mse"]
+        for attack in (class_mean, glm_attack)
+    )
+    np.testing.assert_allclose(floor, ((x[:25] - x[25:].mean(0)) ** 2).mean(1), 1e-5)
+    assert np.median(attacked) < 1e-8
+
+
+@pytest.mark.slow
 def test_test_records_are_scored_in_blocks_that_memory_holds(monkeypatch):
     """At 7 of 20 at a time the last block is padded; the accuracy is the same."""
     task = networks.lenet((16, 16, 1), 2)

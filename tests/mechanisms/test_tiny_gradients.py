@@ -64,7 +64,7 @@ def test_contributions_have_the_directions_of_float64(name):
         np.testing.assert_allclose(lengths, 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", QUICK_AND_SLOW)
 def test_a_search_sees_the_cosines_of_float64(name):
     """And the way along which they rise; of a zero gradient there is none."""
     task = TASKS[name]

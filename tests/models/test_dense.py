@@ -21,8 +21,8 @@ def setting(layers, activation, extra):
     ("layers", "activation", "clip", "extra"),
     [
         (1, "tanh", "soft", "mask offset"),
-        (3, "tanh", "soft", "offset"),
-        (2, "tanh", "none", "mask"),
+        pytest.param(3, "tanh", "soft", "offset", marks=pytest.mark.slow),
+        pytest.param(2, "tanh", "none", "mask", marks=pytest.mark.slow),
         (2, "relu", "hard", "mask offset"),
     ],
 )

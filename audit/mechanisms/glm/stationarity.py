@@ -65,9 +65,10 @@ def from_label(
 
     Both roots give the same image at different brightness. The one nearer to the mean
     norm of such records is taken: right for 99.9% of digits without noise. `params` [d]
-    is the release, `rest` [d] is B, `label` [] a class.
+    is the release, `rest` [d] is B, `label` [] a class, or a number as it is fitted.
     """
-    y = LOSSES[loss].encode(label)
+    numeric = jnp.issubdtype(label.dtype, jnp.floating)
+    y = label if numeric else LOSSES[loss].encode(label)
     near, far = slope_roots(loss, params @ rest, y.astype(rest.dtype))
     size = jnp.linalg.norm(rest)
     closer = jnp.abs(size / jnp.abs(near) - norm) <= jnp.abs(size / jnp.abs(far) - norm)

@@ -158,17 +158,23 @@ def holds_for(card: Scorecard, name: str) -> str:
     return next((b.holds_for for b in bounds if b.name == name), "not stated")
 
 
-# each run had one target, and guesses of it may be shown
-REBUILT = lambda card: "floor_guess" in card.arrays  # noqa: E731
+def _of_targets(card: Scorecard) -> bool:
+    """Return whether runs had one target each, and guesses of it may be shown."""
+    return "floor_guess" in card.arrays
+
+
+def _pictured(card: Scorecard) -> bool:
+    """Return whether these targets are images, and no rows of a table."""
+    return _of_targets(card) and card.arrays["target"].ndim == 4
 
 
 def _scored(card: Scorecard) -> bool:
     """Return whether runs had one target each, shown or not, each with its bound."""
     private = "target" not in card.arrays and card.scenario.game == "reconstruction"
-    return bool((REBUILT(card) or private) and drawn_bounds(card))
+    return bool((_of_targets(card) or private) and drawn_bounds(card))
 
 
 FIGURES: dict[str, tuple[Callable, Callable]] = {
-    "reconstructions.png": (REBUILT, reconstructions),
+    "reconstructions.png": (_pictured, reconstructions),
     "mse_vs_bound.png": (_scored, mse_vs_bound),
 }

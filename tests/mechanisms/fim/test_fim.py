@@ -157,7 +157,9 @@ def test_an_epoch_visits_records_at_most_once():
 # The defense --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", ["constant", "constant_direct"])
+@pytest.mark.parametrize(
+    "shape", ["constant", pytest.param("constant_direct", marks=pytest.mark.slow)]
+)
 def test_a_constant_under_the_unclipped_penalty_vanishes(shape):
     """Equation 2.5: nothing to win from a constant, so FIM falls back on Prune."""
     added, end = offsets(

@@ -127,6 +127,18 @@ def test_defenses_of_one_epsilon_share_a_panel():
     assert groups["no ε: sgd"] == ["sgd"]
 
 
+def test_rows_of_a_table_are_no_pictures():
+    data = pages.plain()
+    arrays = pages.arrays(data)
+    arrays["floor_guess"] = arrays["target"]
+    assert "reconstructions.png" in drawings(pages.card(data, arrays))
+    for name in ("target", "floor_guess"):
+        arrays[name] = arrays[name].reshape(len(arrays[name]), -1)
+    shown = drawings(pages.card(data, arrays))
+    assert "reconstructions.png" not in shown
+    assert "mse_vs_bound.png" in shown
+
+
 def test_a_bound_is_drawn_of_the_defense_that_has_it():
     """Of two defenses of a panel one has a bound; curves begin above an FPR of 0."""
     data = pages.plain("dirdp_scale_mia-digits")
