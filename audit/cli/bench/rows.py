@@ -66,7 +66,7 @@ class Row(NamedTuple):
         0.0  # of matrix products, per unit; 0 = they are not what counts
     )
     intensity: float | None = None  # operations per byte, by the compiler's counts
-    of_loop: float | None = None  # how many times the plain loop
+    of_loop: float | None = None  # how many times the plain loop, on as many records
     difference: float | None = None  # `rivals.gap` to the rival's weights
 
     @property
@@ -102,8 +102,9 @@ def models(group: str, activity: Activity) -> Iterator[Row]:
                 ours = rivals.weights(run())[: len(theirs)]
                 gap = rivals.gap(ours, theirs, rivals.start(learner))
             counted = _intensity(learner, root, data, tile)
-        facts = operations_of(learner), counted, rate / slow, gap
-        yield Row(group, name, "models", rate, *facts)
+        operations = operations_of(learner)
+        of_loop = rate / slow if operations == each else None
+        yield Row(group, name, "models", rate, operations, counted, of_loop, gap)
     if group == "linear":
         with activity("linear: glm"):
             engine, few = Engine(Lanes(subject.tile)), _first(everyone, subject.tile)
