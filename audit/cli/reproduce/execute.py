@@ -142,8 +142,9 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
     """Return seed -> what an earlier page holds of a run by the same command.
 
     Runs of hours are not made again whenever the code changes: the records say which
-    code made them. The file may have called the run otherwise. A record that says which
-    settings it is of is not kept under others, which a scenario's file may have now.
+    code made them. The file may have called the run otherwise. A record is not kept
+    under other settings than its own, which a scenario's file may have now; one that
+    does not say which they were is taken to be of these, and says so from then on.
     """
     if earlier is None or plan.budget == "smoke":
         return {}
@@ -158,7 +159,14 @@ def kept(plan: Plan, run: str, earlier: Page | None) -> dict[int, EarlierRun]:
     ]
     before = {
         seeds[record.command]: EarlierRun(
-            record.model_copy(update={"run": run, "status": EARLIER}), {}
+            record.model_copy(
+                update={
+                    "run": run,
+                    "status": EARLIER,
+                    "scenario_digest": digests[seeds[record.command]],
+                }
+            ),
+            {},
         )
         for record in records
     }

@@ -1,5 +1,8 @@
 """Files of published numbers: what is read from them, and what is refused."""
 
+import json
+from pathlib import Path
+
 import dp_accounting as dp
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from audit.config.compose import scenario_names
 from audit.data import half_in
 from audit.errors import UserError
 from audit.scorecard.portable import portable
+from tests import ROOT
 from tests.commands import composed
 
 BUILT_IN = published.files([hydra_app.BUILT_IN])
@@ -188,7 +192,20 @@ def test_committed_files_are_read_and_their_runs_compose(name, monkeypatch):
     source, _ = published.load(BUILT_IN[name])
     scenarios = scenario_names([hydra_app.BUILT_IN])
     assert {run.scenario for run in source.runs.values()} <= set(scenarios)
-    plan.plan(name, BUILT_IN[name], "smoke", None)
+    planned = plan.plan(name, BUILT_IN[name], "smoke", None)
+    digests = {
+        portable(job.command): workspace.place(job.scenario, Path())[1]
+        for budgets in planned.jobs.values()
+        for job in budgets["full"]
+    }
+    page = json.loads((ROOT / f"results/reproduction/{name}.json").read_text())
+    of_pages = {
+        run["command"]: run["scenario_digest"]
+        for run in page["runs"]
+        if run["status"].startswith("finished")
+    }
+    assert of_pages
+    assert of_pages == {command: digests[command] for command in of_pages}
 
 
 def test_the_thesis_lists_every_cell():

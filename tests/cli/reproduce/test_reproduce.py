@@ -284,6 +284,23 @@ def test_numbers_of_other_settings_are_not_kept(bench, monkeypatch):
     assert (number["values"], number["verdict"]) == ([], "not run")
 
 
+def test_a_record_that_is_kept_says_which_settings_it_is_of(bench, monkeypatch):
+    assert bench.reproduce() == 0
+    page = bench.folder / "results/reproduction/mine.json"
+    text, digests = (
+        page.read_text(),
+        [r["scenario_digest"] for r in bench.page()["runs"]],
+    )
+    for digest in digests:
+        text = text.replace(digest, "")
+    page.write_text(text)
+    monkeypatch.setattr(workspace, "code_version", lambda scenario: "1" * 64)
+    bench.most = 0
+    assert bench.reproduce("hours=1") == 0
+    assert [run["scenario_digest"] for run in bench.page()["runs"]] == digests
+    assert len(set(digests)) == 2
+
+
 def test_smoke_compares_nothing_and_writes_no_page(bench, capsys):
     bench.mse = 99.0
     assert bench.reproduce("budget=smoke") == 0
