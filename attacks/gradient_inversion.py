@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from audit.mechanisms import UserError
+from audit.mechanisms import UserError, masked
 from audit.mechanisms import gradient_search as inv
 from audit.types import (
     Attack,
@@ -28,6 +28,8 @@ class Fitted(NamedTuple):
 
     prior: inv.Prior
     likelihood: Any  # (params, example, update) -> log density; None = not granted
+    variance: Any  # of an entry of the update; None = not granted
+    mask: Any  # like the parameters, 0/1: those that updates are of; None = all
 
 
 def gradient_inversion(
@@ -47,9 +49,10 @@ def gradient_inversion(
         2019); `idlg` reads the label off the last layer first (Zhao et al. 2020).
         `iga` maximises the cosine plus smoothness by signed Adam in the box of images,
         the label known (Geiping et al. 2020); for a visible von Mises-Fisher draw the
-        cosine is the likelihood. `analytic` reads the image off a dense first layer.
-        `map` maximises the posterior: the mechanism's own density, and a Gaussian
-        prior within the class from the pool.
+        cosine is the likelihood. `analytic` reads the image off a dense first layer,
+        and knows the noise's variance where that has a single unit. `map` maximises the
+        posterior: the mechanism's own density, and a Gaussian prior within the class
+        from the pool.
       steps: iterations of a search.
       restarts: random starts, the best by its objective is kept.
       learning_rate: of Adam, in normalised units.
@@ -58,9 +61,11 @@ def gradient_inversion(
     Raises:
       UserError: where `analytic` has no dense first layer to read.
     """
+    knows = {"iga": {"label"}, "map": {"label", "mechanism"}}
     if preset == "analytic":
-        _check_first_layer(task)
-    knows = {"iga": {"label"}, "analytic": {"label"}, "map": {"label", "mechanism"}}
+        # one unit leaves nothing unexplained that would tell the noise
+        single = _units(task) == 1
+        knows["analytic"] = {"label", "mechanism"} if single else {"label"}
     threat_model = ThreatModel(
         "inversion",
         sees=frozenset({"params", "update"}),
@@ -68,12 +73,12 @@ def gradient_inversion(
         assumes=frozenset({"noisy"} if preset == "map" else set()),
     )
 
-    cosine = inv.cosine(task)
-
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         del key
         settings = {"preset": preset, "steps": steps, "restarts": restarts}
-        return Fitted(inv.learn(knowledge, task), knowledge.likelihood), settings
+        prior = inv.learn(knowledge, task)
+        given = knowledge.likelihood, knowledge.variance, knowledge.mask
+        return Fitted(prior, *given), settings
 
     def dlg(fitted: Fitted, key: Array, observation: Observation) -> Array:
         prior = fitted.prior
@@ -84,8 +89,8 @@ def gradient_inversion(
         def objective(at: tuple[Array, Array]) -> Array:
             label = jax.nn.softmax(at[1]) if read_off is None else read_off
             x = inv.pixels(prior, at[0])
-            gradient = inv.soft_gradient(task, observation.params, x, label)
-            return inv.square_distance(gradient, observation.update)
+            slope = inv.soft_gradient(task, observation.params, x, label)
+            return inv.square_distance(masked(fitted.mask, slope), observation.update)
 
         def search(key: Array) -> Any:
             image, label = jax.random.split(key)
@@ -100,6 +105,7 @@ def gradient_inversion(
     def iga(fitted: Fitted, key: Array, observation: Observation) -> Array:
         prior, box = fitted.prior, inv.box(fitted.prior, task.domain)
         params, direction = observation.params, inv.direction_of(observation.update)
+        cosine = inv.cosine(task, fitted.mask)
 
         def objective(z: Array) -> Array:
             example = Examples(inv.pixels(prior, z), observation.label)
@@ -117,7 +123,9 @@ def gradient_inversion(
         prior = fitted.prior
         spread = jnp.sqrt((prior.deviations**2).sum() / prior.centres[0].size)
         mean = prior.centres[observation.label]
-        return inv.from_first_layer(observation.update, mean, spread)
+        return inv.from_first_layer(
+            observation.update, mean, spread, fitted.mask, fitted.variance
+        )
 
     def posterior(fitted: Fitted, key: Array, observation: Observation) -> Array:
         """Search along the prior's principal directions, in its standard deviations."""
@@ -148,9 +156,10 @@ def gradient_inversion(
     return Attack(threat_model, fit, guess)
 
 
-def _check_first_layer(task: Task) -> None:
+def _units(task: Task) -> int:
+    """Return how many units the first layer has; UserError if it is not dense."""
     shapes: Any = jax.eval_shape(task.init, jax.random.key(0))
     try:
-        inv.first_layer(shapes)
+        return len(inv.first_layer(shapes)[1])
     except ValueError as error:
         raise UserError(f"preset=analytic: {error} in {task.name}") from None

@@ -11,6 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanisms import (
+    class_rows,
     denoiser,
     kernel_prior,
     shadow_models,
@@ -71,7 +72,8 @@ def matched_filter(
 
     Args:
       task: what was learnt; gives the image shape and the classes.
-      components: principal directions per class, at most.
+      components: principal directions per class, at most; a third as many as the class
+        has pool images, at most.
       repeats: shadow models per pool image.
       held_out: share of the pool's source images that choose the weights.
       limit: released weights are clipped to so many standard deviations of the shadow
@@ -90,17 +92,18 @@ def matched_filter(
     def fit(key: Array, knowledge: Knowledge) -> tuple[Filter, dict]:
         pool = knowledge.pool
         shards = shadow_models.shards(stream(key, "shadow"), knowledge, pool, repeats)
-        # more would leave no residual, hence no noise, where the pool is small
-        few = int(np.bincount(np.asarray(pool.y), minlength=task.classes).min()) // 3
+        labels, classes = np.asarray(pool.y), range(task.classes)
+        counts = class_rows(labels, task.classes, knowledge.pool_source).sum(1)
+        # more would leave no residual, hence no noise, where a class is small
+        most = np.clip(counts // 3, 1, components)
         priors, left_out = kernel_prior.of_pool(
-            knowledge, held_out, max(1, min(components, few))
+            knowledge, held_out, tuple(most.tolist())
         )
         x = np.asarray(pool.x, np.float32).reshape(len(pool.y), -1)
-        labels, classes = np.asarray(pool.y), range(task.classes)
         scores = [
             (x - priors.mean[c] - priors.blur[c]) @ priors.basis[c].T for c in classes
         ]
-        rows = [(labels == c) & ~left_out for c in classes]
+        rows = class_rows(labels, task.classes, knowledge.pool_source, ~left_out)
         learnt_from = [scores[c][rows[c]] for c in classes]
         moments = [_Moments(limit) for _ in classes]
         parts = list[np.ndarray]()
@@ -142,6 +145,7 @@ def matched_filter(
             best, error = kernel_prior.blend(one.prior, means, images)
             weights.append(best)
             info |= {f"held_mse_{label}": error, f"weights_{label}": best.tolist()}
+            info[f"components_{label}"] = int(one.prior.basis.any(1).sum())
         return learnt._replace(shift=shift, weights=jnp.stack(weights)), info
 
     def guess(fitted: Filter, key: Array, observation: Observation) -> Array:
@@ -210,9 +214,9 @@ class _Moments(NamedTuple):
         """Return what releases are regressed on s: a [p], B' N^-1 [K, p], F [K, K]."""
         k, away = self.components, self.total / self.models
         spread = self.squares - self.models * np.outer(away, away)
-        slope = np.linalg.lstsq(spread[:k, :k], spread[:k, k:], rcond=None)[0]
+        slope, _, rank, _ = np.linalg.lstsq(spread[:k, :k], spread[:k, k:], rcond=None)
         residual = spread[k:, k:] - spread[k:, :k] @ slope
-        noise = (residual + residual.T) / 2 / max(1, self.models - k - 1)
+        noise = (residual + residual.T) / 2 / max(1, self.models - rank - 1)
         # added to each weight's own variance, as an optimizer scales noise weight by
         # weight; where no noise is left, more than what the sums are rounded by
         least = np.maximum(ROUNDED * np.diag(spread)[k:] / self.models, 1e-30)

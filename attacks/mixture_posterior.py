@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.linalg import cho_factor, cho_solve
 
-from audit.mechanisms import transcripts
+from audit.mechanisms import class_rows, transcripts
 from audit.types import (
     Attack,
     Count,
@@ -102,7 +102,8 @@ def _of_pool(knowledge: Knowledge) -> Mixture:
     """Return one Gaussian per class, of the mean and the covariance of the pool."""
     x, y = (np.asarray(a) for a in knowledge.pool)
     x = x.reshape(len(y), -1).astype(np.float64)
-    classes = [x[y == label] for label in range(knowledge.task.classes)]
+    rows = class_rows(y, knowledge.task.classes, knowledge.pool_source)
+    classes = [x[learnt] for learnt in rows]
     spreads = [np.atleast_2d(np.cov(each, rowvar=False)) for each in classes]
     ridge = (
         RIDGE * np.mean([np.trace(c) / len(c) for c in spreads]) * np.eye(x.shape[1])

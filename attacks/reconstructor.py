@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import hold_out, regressor, shadow_models, stream
+from audit.mechanisms import class_rows, hold_out, regressor, shadow_models, stream
 from audit.types import (
     Attack,
     Count,
@@ -113,11 +113,12 @@ def reconstructor(
             stream(key, "shadow"), knowledge, pool, repeats
         )
         left_out = hold_out(source, held_out)
-        # the mean of augmented copies is a blurred, worse guess
-        original = (source == np.arange(len(source))) & ~left_out
         group = np.asarray(pool.y) if label else np.zeros(len(source), int)
         y = np.asarray(pool.x).reshape(len(source), -1)
-        means = _means(y, group, original, groups)
+        # the mean of augmented copies is a blurred, worse guess
+        original = source == np.arange(len(source))
+        each = class_rows(group, groups, source, ~left_out)
+        means = np.stack([y[learnt & original].mean(0) for learnt in each])
         y = y - means[group] if output == "linear" else y
         start = params, rows = first()
         scaler = regressor.fit_scaler(
@@ -158,13 +159,3 @@ def reconstructor(
         return jnp.clip(image(fitted, row, group), *task.domain).reshape(task.features)
 
     return Attack(threat_model, fit, guess)
-
-
-def _means(
-    images: np.ndarray, group: np.ndarray, original: np.ndarray, groups: int
-) -> np.ndarray:
-    """Return the mean original of every group [groups, d], of images [m, d]."""
-    rows = [original & (group == each) for each in range(groups)]
-    for label in (i for i, r in enumerate(rows) if not r.any()):
-        raise ValueError(f"no shadow model learnt an image of class {label}: use more")
-    return np.stack([images[r].mean(0) for r in rows])

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import linear_map
+from audit.mechanisms import class_rows, linear_map
 from audit.mechanisms.linear_map import LinearMap
 from audit.types import (
     Attack,
@@ -96,7 +96,8 @@ def unrolled_inversion(
         "reconstruction",
         sees=frozenset({"params"}),
         knows=frozenset({"fixed", "label", "train", "replay"}),
-        assumes=frozenset({"noiseless"}),
+        # a solver that stops by its own test has no derivative of use
+        assumes=frozenset({"noiseless", "noisy_sgd"}),
     )
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Solver, dict]:
@@ -106,7 +107,8 @@ def unrolled_inversion(
         images = np.asarray(knowledge.pool.x, np.float64).reshape(len(labels), -1)
         black, switches = jax.jit(partial(_at_black, task))(knowledge.replay)
         free = (np.ptp(images, axis=0) > 0) & ~np.asarray(switches).any((0, 1))
-        each = [_prior(images[labels == c], free) for c in range(task.classes)]
+        rows = class_rows(labels, task.classes, knowledge.pool_source)
+        each = [_prior(images[learnt], free) for learnt in rows]
         mean, axes, score = (
             jnp.asarray(np.stack(a), jnp.float32) for a in zip(*each, strict=True)
         )

@@ -337,6 +337,7 @@ class NoiseLaw(NamedTuple):
     pld: NoiseLoss | None = None  # replace-one; None also for a Gaussian, whose
     # privacy loss follows from `Noise.stddev`
     sample_sum: NoiseSampleSum | None = None  # of many at once; None = one by one
+    variance: Any = None  # mean over the entries of a draw; None = not known
 
 
 class Noise(NamedTuple):
@@ -622,6 +623,8 @@ class Knowledge(NamedTuple):
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games
     likelihood: Any = None  # (params, example, update) -> log density of the update
+    variance: Any = None  # [] of an entry of the update; None = not known, or no noise
+    mask: Any = None  # like params, 1 = an entry that updates have, else 0; None = all
     mechanism: StepLaw | None = None
     prior: Mixture | None = None  # that records are drawn from, where one is published
     shadows: Any = None  # in membership games: signals.Shadows

@@ -52,6 +52,30 @@ def hold_out(source: Any, share: float) -> np.ndarray:
     return np.isin(source, images[order[: max(1, int(share * len(images)))]])
 
 
+def class_rows(labels: Any, classes: int, source: Any, kept: Any = True) -> np.ndarray:
+    """Return the rows that an attacker learns each class from [C, m].
+
+    They are the class's rows that are kept. Fewer than two originals do not show how
+    images vary: such a class has all rows that are kept.
+
+    Args:
+      labels: [m] of the rows, in 0, ..., C - 1.
+      classes: C.
+      source: [m] the row of each row's original; copies have another than their own.
+      kept: [m] which rows may be learnt from; default: all.
+
+    Raises:
+      ValueError: if no original is kept.
+    """
+    labels = np.asarray(labels)
+    kept = np.broadcast_to(kept, labels.shape)
+    original = kept & (np.asarray(source) == np.arange(len(labels)))
+    if not original.any():
+        raise ValueError("no image is left to learn from: all are held out")
+    each = [kept & (labels == label) for label in range(classes)]
+    return np.stack([r if (r & original).sum() > 1 else kept for r in each])
+
+
 def attribute_counts(knowledge: Knowledge) -> Array:
     """Return the number of pool records with each value of the attribute [v]."""
     assert knowledge.attribute is not None, "an attribute game grants it"

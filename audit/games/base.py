@@ -58,6 +58,8 @@ KNOWN_BY = {
     "replay": {"replay"},
     "likelihood": {"mechanism"},
     "mechanism": {"mechanism"},
+    "variance": {"mechanism"},
+    "mask": {"update"},
     "prior": {"prior"},
 }
 # The words of every game; a game adds its own. An oracle sees the target.
@@ -269,6 +271,7 @@ def grant(
         "fixed": splits.fixed,
         "public": splits.public,
         "init": getattr(learner.side, "params", None),
+        "mask": getattr(learner.side, "mask", None),
         "train": train,
         "objective": objective_of(learner.defense),
         "prior": table.problem.dataset.prior,

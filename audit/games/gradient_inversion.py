@@ -155,6 +155,7 @@ class Exposed(NamedTuple):
     rdp: Callable | None  # (orders) -> [orders], replace-one; None = no bound
     log_density: Callable | None  # (side, params, example, Updates) -> [], of the
     # update of that record alone, up to what all records share; None = not known
+    variance: Any  # mean over the entries of such an update; None = not known
 
 
 def exposed_step(defense: Defense) -> Exposed | None:
@@ -185,6 +186,7 @@ def exposed_step(defense: Defense) -> Exposed | None:
         partial(information, query, noise) if readable and query.smooth else None,
         curve if readable and noise.rdp is not None else None,
         log_density if readable and noise.law.log_density is not None else None,
+        noise.law.variance,
     )
 
 
@@ -214,11 +216,16 @@ def play(
 ) -> Result:
     """Let one attack rebuild every target from its update; return its scores."""
     model, learner = attack.threat_model, runs.learner
-    splits, likelihood = table.problem.splits, None
-    if base.shown(model, "likelihood"):
-        law = _program(learner.recipe, "log_density")
-        likelihood = jax.tree_util.Partial(law, learner.floats, learner.side)
-    state, info = base.fitted(key, attack, learner, table, likelihood=likelihood)
+    splits, step = table.problem.splits, exposed_step(learner.defense)
+    law = _program(learner.recipe, "log_density")
+    state, info = base.fitted(
+        key,
+        attack,
+        learner,
+        table,
+        likelihood=jax.tree_util.Partial(law, learner.floats, learner.side),
+        variance=None if step is None else step.variance,
+    )
     number = len(runs.evidence.params) if base.shown(model, "update") else 1
     each = [_guess_all(key, attack, state, runs, table, run) for run in range(number)]
     guesses = np.stack(each, 1)  # [targets, runs, *features]
@@ -238,10 +245,13 @@ def normalised(guesses: np.ndarray, targets: np.ndarray, pool: Any) -> np.ndarra
     The mean image's is about 1 less what images have in common; 2 is noise of the
     right contrast (the units of Faustini et al. 2023, Table 4). Guesses are [targets,
     runs, *features]; the variances are those of the channels of `pool` [m, *features].
+    A channel in which the pool is constant has no unit, and does not count.
     """
     pool = np.asarray(pool, float)
-    sd = pool.std(tuple(range(pool.ndim - 1)))
-    gap = (np.asarray(guesses, float) - np.asarray(targets, float)[:, None]) / sd
+    axes = tuple(range(pool.ndim - 1))
+    gap = np.asarray(guesses, float) - np.asarray(targets, float)[:, None]
+    varies = np.ptp(pool, axes) > 0  # rounding leaves a constant some deviation
+    gap = np.compress(varies, gap, -1) / pool.std(axes)[varies]
     return (gap**2).mean(tuple(range(1, gap.ndim)))
 
 

@@ -15,6 +15,7 @@ from audit.clipping import soft_clip as soft_clip
 from audit.data.pool import attribute_counts as attribute_counts
 from audit.data.pool import class_means as class_means
 from audit.data.pool import class_norms as class_norms
+from audit.data.pool import class_rows as class_rows
 from audit.data.pool import hold_out as hold_out
 from audit.data.pool import of_class as of_class
 from audit.data.pool import originals as originals

@@ -88,7 +88,9 @@ def fit(
         stacked = jax.tree.map(lambda *a: np.stack(a), *jax.device_get(trained))
         layers = jax.tree.map(jnp.asarray, stacked)
     network = Regressor(layers, jnp.ones(classes))
-    return Denoiser(network, readings.values.sum(1), within)
+    # amounts are divided by it, and it is 0 where all images of a class are equal
+    unit = jnp.maximum(readings.values.sum(1), jnp.finfo(jnp.float32).tiny)
+    return Denoiser(network, unit, within)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

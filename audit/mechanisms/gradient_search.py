@@ -17,7 +17,7 @@ from jax import Array
 
 from audit.clipping import clip_tree, normalise
 from audit.data.pool import originals
-from audit.mechanisms.query import Side, gradient
+from audit.mechanisms.query import Side, gradient, masked
 from audit.types import Examples, Knowledge, Task
 
 _COMPONENTS = 256  # of a Gaussian prior, at most
@@ -68,24 +68,24 @@ def soft_gradient(task: Task, params: Any, x: Array, label: Array) -> Any:
     return jax.grad(loss)(params)
 
 
-def cosine(task: Task) -> Callable[[Any, Examples, Any], Array]:
+def cosine(task: Task, mask: Any = None) -> Callable[[Any, Examples, Any], Array]:
     """Return (params, example, direction) -> cosine of the example's gradient with it.
 
-    However short the gradient is, as those of records fitted well are; that of a zero
-    gradient is 0. Where a model's layers are known, no gradient a e^T of a dense layer
-    is formed, nor its derivative: of wide layers these would be nearly all the time of
-    a search.
+    The gradient is that of the parameters inside the mask. However short it is, as
+    those of records fitted well are; that of a zero gradient is 0. Where a model's
+    layers are known, no gradient a e^T of a dense layer is formed, nor its derivative:
+    of wide layers these would be nearly all the time of a search.
     """
     score = gradient(task, normalise()).closed_forms.score
 
     def of_gradient(params: Any, example: Examples, direction: Any) -> Array:
-        slope = jax.grad(task.loss)(params, example)
+        slope = masked(mask, jax.grad(task.loss)(params, example))
         return optax.tree.vdot(direction_of(slope), direction)
 
     def of_layers(params: Any, example: Examples, direction: Any) -> Array:
         one = jax.tree.map(lambda a: jnp.asarray(a)[None], example)
         assert score is not None
-        return score(params, Side(params), one, direction)[0][0]
+        return score(params, Side(params, mask), one, direction)[0][0]
 
     return of_gradient if score is None else of_layers
 
@@ -219,25 +219,44 @@ def first_layer(update: Any) -> tuple[Array, Array]:
     return update[names[0]]["kernel"], update[names[0]]["bias"]
 
 
-def from_first_layer(update: Any, label_mean: Array, spread: Any) -> Array:
+def from_first_layer(
+    update: Any, label_mean: Array, spread: Any, mask: Any = None, variance: Any = None
+) -> Array:
     """Return the image behind a dense first layer: W_r = b_r x for every unit r.
 
     Exact without noise, for an update scaled by anything. With isotropic noise of
     variance s^2 it is the posterior mean under N(label_mean, spread^2) of every pixel:
-    units weigh b_r^2, and s^2 is what a matrix of rank one does not explain.
+    units weigh b_r^2, and s^2 is what a matrix of rank one does not explain. A single
+    unit explains everything, so that s^2 must be given there.
+
+    Args:
+      update: like the parameters.
+      label_mean: [*features] class mean.
+      spread: [] standard deviation of a pixel within its class.
+      mask: like the parameters, 0/1: a pixel is read off the units of which it has the
+        weight and the bias, and is the mean's where there is none; None = all.
+      variance: [] s^2; None = estimated.
     """
     kernel, bias = first_layer(update)
     mean = label_mean.reshape(-1)
-    square = (bias**2).sum()
+    if mask is None:
+        both, units, square = None, len(bias), (bias**2).sum()
+        left_over = max(units - 1, 1) * len(mean)
+    else:
+        weights, biases = first_layer(mask)
+        both = weights * biases
+        units, square = both.sum(1), both @ bias**2
+        left_over = jnp.maximum(jnp.maximum(units - 1, 0).sum(), 1)
     safe = jnp.where(square > 0, square, 1)
     plain = kernel @ bias / safe
-    left = kernel - plain[:, None] * bias
-    noise = (left**2).sum() / (max(kernel.shape[1] - 1, 1) * kernel.shape[0])
+    left = masked(both, kernel - plain[:, None] * bias)
+    noise = (left**2).sum() / left_over
     # rounding leaves a little in a matrix of rank one; it is no noise
     rounding = 1e-10 * (kernel**2).sum() / kernel.shape[0]
     noise = jnp.where(noise > rounding, noise, 0)
+    noise = noise if variance is None else variance
     # E b_r^2 = b_r^2 + s^2: what noise adds to the weights is taken out again
-    signal = jnp.maximum(square - len(bias) * noise, 0)
+    signal = jnp.maximum(square - units * noise, 0)
     ahead = kernel @ bias - signal * mean  # signal (x - mean) + noise
     # whose variance is square x s^2 a pixel
     weight = signal**2 + square * noise / spread**2

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from scipy import optimize
 
-from audit.data.pool import hold_out
+from audit.data.pool import class_rows, hold_out
 from audit.models.side_by_side import side_by_side
 from audit.types import Knowledge
 
@@ -36,7 +36,7 @@ class KernelPrior(NamedTuple):
 
 
 def of_pool(
-    knowledge: Knowledge, held_out: float, components: int
+    knowledge: Knowledge, held_out: float, components: int | tuple[int, ...]
 ) -> tuple[KernelPrior, np.ndarray]:
     """Return the prior of every class, stacked, and which pool rows it is not made of.
 
@@ -47,7 +47,8 @@ def of_pool(
       knowledge: gives the pool. Targets are originals, and the mean of augmented
         copies is blurred: the prior is that of all images, moved to the originals'.
       held_out: share of the images, all copies of one together.
-      components: K at most; fewer where there are fewer images or directions.
+      components: K at most, of each class, or one number for all of them; fewer where
+        there are fewer images or directions.
     """
     pool = _SameArrays(*knowledge.pool, knowledge.pool_source)
     return _of_arrays(pool, knowledge.task.classes, held_out, components)
@@ -71,18 +72,18 @@ class _SameArrays:
 
 @functools.lru_cache(maxsize=2)
 def _of_arrays(
-    pool: _SameArrays, classes: int, held_out: float, components: int
+    pool: _SameArrays, classes: int, held_out: float, components: int | tuple[int, ...]
 ) -> tuple[KernelPrior, np.ndarray]:
     images, labels, sources = pool.arrays
     source, y = np.asarray(sources), np.asarray(labels)
     left_out = hold_out(source, held_out)
     original = source == np.arange(len(source))
     x = np.asarray(images, np.float32).reshape(len(y), -1)
-    rows = [(y == label) & ~left_out for label in range(classes)]
-    # a class of which no image is kept has the prior of all
-    rows = [images if original[images].any() else ~left_out for images in rows]
-    each = side_by_side(lambda at: _fit(x[at], original[at], components), rows)
-    m, k = (max(len(getattr(e, f)) for e in each) for f in ("log_weight", "variances"))
+    rows = class_rows(y, classes, source, ~left_out)
+    most = np.broadcast_to(components, classes)
+    each = side_by_side(lambda at, k: _fit(x[at], original[at], k), rows, most)
+    m = max(len(prior.log_weight) for prior in each)
+    k = max(1, *(len(prior.variances) for prior in each))  # equal images have none
 
     def padded(prior: KernelPrior) -> KernelPrior:
         fewer, less = m - len(prior.log_weight), k - len(prior.variances)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.data.pool import hold_out
+from audit.data.pool import class_rows, hold_out
 from audit.mechanisms import shadow_models
 from audit.models import regressor
 from audit.models.side_by_side import side_by_side
@@ -77,14 +77,12 @@ def fit(
     average = np.mean(curves, 0) if curves else -PENALTIES
     best = [int(np.argmin(average if e is None else e)) for e in errors]
 
-    def map_of(label: int) -> tuple[Any, ...]:
-        mine = labels == label
-        if not original[mine].any():  # a class without images has the map of all
-            mine = np.ones_like(mine)
-        whole = _Line.through(features[mine], images[mine], original[mine])
-        return whole.centre, whole.mean, whole.slope(PENALTIES[best[label]])
+    def map_of(learnt: np.ndarray, penalty: float) -> tuple[Any, ...]:
+        whole = _Line.through(features[learnt], images[learnt], original[learnt])
+        return whole.centre, whole.mean, whole.slope(penalty)
 
-    fits = zip(*side_by_side(map_of, range(task.classes)), strict=True)
+    each = class_rows(pool.y, task.classes, source)[:, rows]
+    fits = zip(*side_by_side(map_of, each, PENALTIES[best]), strict=True)
     centre, means, slope = (jnp.asarray(np.stack(a), jnp.float32) for a in fits)
     info: dict[str, Any] = {"shadows": len(rows)}
     info |= {f"penalty_{c}": float(PENALTIES[i]) for c, i in enumerate(best)}

@@ -34,7 +34,7 @@ def gaussian(stddev: Any) -> Noise:
         gap = ravel_pytree(drawn)[0] - ravel_pytree(vector)[0]
         return -(gap @ gap) / (2 * stddev**2)
 
-    law = NoiseLaw(log_density)
+    law = NoiseLaw(log_density, variance=stddev**2)
     return Noise(sample, 1 / stddev**2, stddev, curve, law=law)
 
 
@@ -93,6 +93,9 @@ def von_mises_fisher(
     law = NoiseLaw(log_density, loss) if unit else NoiseLaw()
     if not isinstance(size, dict):
         law = law._replace(sample_sum=together)
+        if unit:
+            square = vmf.mean_cosine(size, concentration) ** 2
+            law = law._replace(variance=(1 - square) / size)
     return Noise(
         sample,
         precision=precision if isinstance(size, dict) else precision[""],

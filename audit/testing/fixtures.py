@@ -122,12 +122,13 @@ def shown(
     origin = Dataset("made up", *nothing, *nothing, "embedded", "a made-up world")
     problem = base.Problem(world.task, world.splits, origin)
     table = base.Table(problem, shadow.Engine(), 1)
-    knows = ThreatModel("reconstruction", knows=frozenset(base.KNOWN_BY))
+    words = frozenset().union(*base.KNOWN_BY.values())
+    knows = ThreatModel("reconstruction", knows=words)
     knowledge = base.grant(knows, learner, table)
     exposed = exposed_step(learner.defense)
     if exposed is not None and exposed.log_density is not None:
         density = jax.tree_util.Partial(exposed.log_density, learner.side)
-        knowledge = knowledge._replace(likelihood=density)
+        knowledge = knowledge._replace(likelihood=density, variance=exposed.variance)
     defense, exact = learner.defense, "exact" in learner.defense.traits
     known = Shown(world.task, defense, exact, knowledge, Observation(), 0, ())
     if model.goal == "membership":

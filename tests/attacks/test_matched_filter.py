@@ -30,7 +30,7 @@ def release(z, noise, seed):
     return (mean + noise * rng.normal(size=mean.shape)).astype(np.float32)
 
 
-def error(pool, targets, noise, source=None, **settings):
+def error(pool, targets, noise, source=None, task=TASK, **settings):
     """Return the attack's squared error per coordinate at each target, and its fit."""
     seeds = iter(range(100, 200))
     source = np.arange(len(pool.y)) if source is None else source
@@ -38,8 +38,8 @@ def error(pool, targets, noise, source=None, **settings):
     def train(key, data):
         return Release({"w": release(data.target, noise, next(seeds))})
 
-    attack = matched_filter(TASK, **settings)
-    knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train)
+    attack = matched_filter(task, **settings)
+    knowledge = Knowledge(task, pool, source, fixed=pool, train=train)
     state, info = attack.fit(KEY, knowledge)
     observed = Observation(params={"w": release(targets, noise, 7)}, label=targets.y)
     guess = jax.vmap(attack.guess, (None, None, 0))(state, KEY, observed)
@@ -152,6 +152,34 @@ def test_no_noise_is_left_where_releases_are_linear():
     _, _, information = _Moments(limit=100.0).with_more(s, shaped).regression(1e-3)
     assert np.isfinite(information).all()
     assert np.linalg.eigvalsh(information).min() > 1e6
+
+
+def test_a_class_of_four_images_takes_no_direction_from_the_others():
+    """By 10% of the other class's error, which has the same 300 images in both."""
+    pool, targets = images(600, 1), images(400, 2)
+    several = np.flatnonzero((pool.y == 0) | (np.arange(600) < 8))
+    rare = jax.tree.map(lambda a: a[several], pool)
+    settings = {"repeats": 2, "width": 16, "denoiser_steps": 50}
+    before, _ = error(pool, targets, 0.02, **settings)
+    after, info = error(rare, targets, 0.02, **settings)
+    zeros = targets.y == 0
+    assert after[zeros].mean() < 1.1 * before[zeros].mean()
+    assert (info["components_0"], info["components_1"]) == (D, 1)
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels"),
+    [
+        (3, np.arange(60) % 2),  # none of class 2
+        (2, np.arange(60) == 7),
+        (2, np.arange(2)),  # one of the two is held out
+    ],
+)
+def test_classes_that_the_pool_hardly_shows_have_the_prior_of_all(classes, labels):
+    x, task = images(len(labels), 1).x, networks.linear(SHAPE, classes)
+    pool, targets = Examples(x, labels.astype(np.int32)), images(20, 2)
+    errors, _ = error(pool, targets, 50.0, task=task, repeats=2)
+    assert np.isfinite(errors).all()
 
 
 def test_classes_may_have_fewer_images_than_components():

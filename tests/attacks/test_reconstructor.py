@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attacks.reconstructor import reconstructor
-from audit.mechanisms import shadow_models
+from audit.mechanisms import hold_out, shadow_models
 from audit.models import networks, regressor
 from audit.types import Knowledge, Observation, Release
 from tests.conftest import records
@@ -95,10 +95,17 @@ def test_a_budget_is_the_first_images_of_the_pool():
     jax.tree.map(np.testing.assert_array_equal, state, same)
 
 
-def test_a_budget_without_an_image_of_some_class_is_refused():
-    zeros = POOL._replace(y=np.where(np.arange(300) < 50, 0, POOL.y).astype(np.int32))
-    with pytest.raises(ValueError, match="image of class 1: use more"):
-        fitted(pool=zeros, shadows=40)
+@pytest.mark.parametrize("ones", [0, 1])
+def test_a_class_that_a_budget_hardly_shows_has_the_mean_of_all(ones):
+    y = np.where(np.arange(300) < 50, np.arange(300) < ones, POOL.y).astype(np.int32)
+    _, state, *_ = fitted(pool=POOL._replace(y=y), shadows=40, epochs=1)
+    mean = POOL.x[:40][~hold_out(np.arange(40), 0.1)].mean(0)
+    np.testing.assert_allclose(state.means[1], mean.ravel(), rtol=1e-5)
+
+
+def test_a_budget_that_is_held_out_whole_is_refused():
+    with pytest.raises(ValueError, match="all are held out"):
+        fitted(shadows=1)
 
 
 @pytest.mark.parametrize("settings", [{}, NOTEBOOK])

@@ -16,6 +16,7 @@ from audit.models.regressor import matrix
 from audit.testing import fixtures
 from audit.types import Knowledge, Observation, TrainingSet
 from defenses.dpsgd import dpsgd
+from defenses.glm import glm
 from defenses.sgd import sgd
 from tests.conftest import flat, records
 
@@ -71,6 +72,15 @@ def test_pixels_that_no_record_lights_do_not_stop_it(monkeypatch):
     assert errors(*black, **ADAM).mean() > 1e-2
 
 
+@pytest.mark.parametrize("ones", [0, 1])
+def test_a_class_that_the_pool_hardly_shows_is_solved_for_all_the_same(ones):
+    """Its prior is that of all images."""
+    few = take(TARGETS, slice(2, 4))
+    assert few.y.tolist() == [0, 1]
+    labels = (np.arange(len(POOL.y)) < ones).astype(np.int32)
+    assert errors(pool=POOL._replace(y=labels), targets=few).max() < 1e-3
+
+
 def test_a_replay_is_the_run():
     learner = shadow.learner(sgd, TASK, ADAM, key=KEY, public=WORLD.public)
     data = TrainingSet(FIXED, TARGETS)
@@ -100,15 +110,22 @@ def test_a_replay_has_the_derivatives_of_the_run():
 
 
 @pytest.mark.parametrize(
-    ("defense", "plays"),
+    ("defense", "why_not"),
     [
-        (sgd(TASK), True),
-        (sgd(TASK, start="fresh"), False),
-        (sgd(TASK, sampling="uniform", batch_size=4), False),
-        (dpsgd(TASK, clip_norm=1.0, noise_multiplier=0.1), False),
+        (sgd(TASK), None),
+        (sgd(TASK, start="fresh"), "the defense is not noiseless"),
+        (
+            sgd(TASK, sampling="uniform", batch_size=4),
+            "the defense is not noiseless",
+        ),
+        (
+            dpsgd(TASK, clip_norm=1.0, noise_multiplier=0.1),
+            "the defense is not noiseless",
+        ),
+        (glm(TASK, intercept=True), "the defense is not noisy_sgd"),
     ],
 )
-def test_only_runs_without_randomness_are_replayed(defense, plays):
+def test_only_steps_without_randomness_are_replayed(defense, why_not):
     model = unrolled_inversion(TASK).threat_model
     reason = base.mismatch(model, defense, reconstruction.reconstruction())
-    assert reason == (None if plays else "the defense is not noiseless")
+    assert reason == why_not

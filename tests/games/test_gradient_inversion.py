@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from attacks.class_mean import class_mean
+from attacks.gradient_inversion import gradient_inversion as inversion
 from audit import pipeline
 from audit.__main__ import main
 from audit.accounting import vmf_privacy
@@ -11,10 +13,13 @@ from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import base, rows
 from audit.games.base import Result, Trial
+from audit.games.gradient_inversion import exposed
+from audit.models import networks
 from audit.report.figures import common, gradient_inversion
 from audit.scorecard import card as scorecard
-from audit.types import Lanes, ThreatModel
+from audit.types import Examples, Lanes, ThreatModel
 from tests import pages
+from tests.games import worlds
 
 WORDS = [
     "scenario=dirdp_mnist5k", "data=digits", "defenses=[sgd,vmf_500]",
@@ -103,6 +108,85 @@ def test_pictures_of_people_leave_no_array():
 def test_the_game_needs_targets():
     with pytest.raises((UserError, hydra_app.Refused), match="exposed needs targets"):
         compose.play(composed("sets.digits.splits.targets=0"))
+
+
+# What is known of an update -----------------------------------------------------------
+
+PICTURE = (4, 4, 1)
+TANH = networks.mlp(PICTURE, 3, hidden=20, activation="tanh")
+LOGIT = networks.binary_linear(PICTURE, 2)
+
+
+def around_means(n, classes, seed):
+    """Make n records around the means of their classes."""
+    centres = np.random.default_rng(99).uniform(0.2, 0.8, (classes, *PICTURE))
+    y = np.arange(n, dtype=np.int32) % classes
+    noise = 0.15 * np.random.default_rng(seed).normal(size=(n, *PICTURE))
+    return Examples(np.clip(centres[y] + noise, 0, 1).astype(np.float32), y)
+
+
+def played(task, attack, defense, **given):
+    """Let an attack play at the start of all runs."""
+    sizes = enumerate((6, 200, 16))
+    fixed, pool, targets = (around_means(n, task.classes, i) for i, n in sizes)
+    learner = worlds.learner(task, defense, steps=1, **given)
+    problem = worlds.problem(task, fixed, pool, targets=targets)
+    table = worlds.table(problem)
+    return worlds.play(exposed(exposed="start"), attack, learner, table), targets
+
+
+TINY = {"noise_multiplier": 1e-6, "density": 0.3, "keep": "random"}
+
+
+def test_a_search_knows_which_parameters_are_trained():
+    attack = inversion(TANH, steps=200, smoothness=0.0)
+    assert played(TANH, attack, "prune", **TINY)[0].numbers["mse"] < 1e-3
+
+
+def test_the_closed_form_reads_each_pixel_off_the_weights_that_are_trained():
+    game, targets = played(TANH, inversion(TANH, preset="analytic"), "prune", **TINY)
+    first = game.runs.learner.side.mask["hidden_0"]
+    readable = (np.asarray(first["kernel"] * first["bias"]).max(1) > 0).reshape(PICTURE)
+    assert 0 < readable.mean() < 1
+    # guesses are kept in half precision
+    gap = game.arrays["guess"].astype(float) - targets.x
+    assert abs(gap[:, readable]).max() < 1e-3
+    assert abs(gap[:, ~readable]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("defense", "setting", "limits"),
+    [
+        ("dpsgd", "noise_multiplier", {0.01: 0.1, 0.3: 1.1, 3.0: 1.1}),
+        ("dirdp_sgd", "concentration", {1e5: 0.1, 1.0: 1.1}),
+        ("sgd", "learning_rate", {0.1: 1e-9}),
+    ],
+)
+def test_the_closed_form_of_a_single_logit_tends_to_the_floor(defense, setting, limits):
+    """One unit leaves no residual: the noise is known from the mechanism."""
+    attack, floor = inversion(LOGIT, preset="analytic"), class_mean(LOGIT)
+    floor = played(LOGIT, floor, "sgd")[0].numbers["mse"]
+    for value, limit in limits.items():
+        game, _ = played(LOGIT, attack, defense, **{setting: value})
+        assert game.numbers["mse"] < limit * floor, value
+
+
+@pytest.mark.parametrize(
+    ("knows", "granted"),
+    [((), {"mask"}), (("mechanism",), {"mask", "likelihood", "variance"})],
+)
+def test_an_update_says_what_it_is_of_and_the_mechanism_how_large_its_noise_is(
+    knows, granted
+):
+    sees = ("params", "update")
+    spy = worlds.spy("inversion", np.zeros(PICTURE, np.float32), sees, knows)
+    played(LOGIT, spy.attack, "prune", noise_multiplier=0.5, clip_norm=3.0)
+    assert spy.granted() == granted
+    if knows:
+        assert spy.knowledge[0].variance == pytest.approx(1.5**2)
+    blind = worlds.spy("inversion", np.zeros(PICTURE, np.float32))
+    played(LOGIT, blind.attack, "prune")
+    assert blind.granted() == set()
 
 
 # What is shown of it ------------------------------------------------------------------

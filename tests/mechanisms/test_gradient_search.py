@@ -14,7 +14,9 @@ from audit.errors import UserError
 from audit.games import base, gradient_inversion
 from audit.mechanisms import gradient_search
 from audit.mechanisms.noise import gaussian, von_mises_fisher
+from audit.mechanisms.query import masked
 from audit.models import networks
+from audit.models.masks import MASKS
 from audit.statistics import metrics
 from audit.types import Examples, Knowledge, Observation, ThreatModel
 from tests.conftest import public, records
@@ -32,16 +34,16 @@ def digits():
     return Examples(dataset.x_train, dataset.y_train)
 
 
-def play(task, z, params, pool, noise=None, likelihood=None, **settings):
+def play(task, z, params, pool, noise=None, known=None, **settings):
     """Let an attack guess records from the updates they take alone."""
     attack = registry.find("attack", "gradient_inversion")(task, **settings)
-    source = np.arange(len(pool.y))
-    knowledge = Knowledge(task, pool, source, likelihood=likelihood)
+    knowledge = Knowledge(task, pool, np.arange(len(pool.y)), **known or {})
     state, _ = attack.fit(jax.random.key(0), knowledge)
 
     def one(key, z):
         update = jax.grad(task.loss)(params, z)
         update = update if noise is None else noise.sample(key, update)
+        update = masked(knowledge.mask, update)
         shown = Observation(params=params, update=update, label=z.y)
         return attack.guess(state, key, shown)
 
@@ -68,6 +70,27 @@ def test_searches_find_undefended_images(digits, preset, steps):
     assert np.median(mse(guesses, z.x)) < 0.01
 
 
+def test_squares_are_of_the_parameters_inside_a_mask(digits):
+    """The image itself is the optimum; a pruned gradient is none of the whole model."""
+    task, z = networks.linear(SHAPE, CLASSES), base.take(digits, slice(2))
+    params = start(task)
+    mask = MASKS["random"](jax.random.key(0), params, 0.3)
+    how = {"preset": "dlg", "steps": 80, "known": {"mask": mask}}
+    assert mse(play(task, z, params, digits, **how), z.x).max() < 1e-3
+
+
+def test_cosines_are_of_the_parameters_inside_a_mask():
+    """Whether or not a gradient is formed."""
+    task = networks.mlp(SHAPE, 3, hidden=4, activation="tanh")
+    params, z = start(task), jax.tree.map(lambda a: a[0], records(1, SHAPE))
+    mask = MASKS["random"](jax.random.key(0), params, 0.3)
+    for layers in (task.dense, None):
+        cosine = gradient_search.cosine(task._replace(dense=layers), mask)
+        slope = masked(mask, jax.grad(task.loss)(params, z))
+        value = jax.jit(cosine)(params, z, gradient_search.direction_of(slope))
+        assert float(value) == pytest.approx(1, abs=1e-5)
+
+
 def test_the_closed_form_is_exact_without_noise(digits):
     z = base.take(digits, slice(5))
     for task in (
@@ -89,11 +112,41 @@ def test_the_closed_form_tends_to_the_floor_under_noise(digits):
         assert mse(guesses, z.x).mean() < limit * floor
 
 
+def test_the_closed_form_reads_the_units_inside_a_mask():
+    """Those outside it say nothing, of the image as of the noise."""
+    features, hidden, kept = 12, 8, 5
+    keys = iter(jax.random.split(jax.random.key(0), 6))
+    draw = lambda *shape: jax.random.normal(next(keys), shape)  # noqa: E731
+    x, slope, mean = jax.random.uniform(next(keys), (features,)), draw(hidden), 0.5
+    layer = {"kernel": x[:, None] * slope, "bias": slope}
+    update = {"hidden_0": jax.tree.map(lambda a: a + 0.1 * draw(*a.shape), layer)}
+
+    def read(update, mask=None):
+        centre = jnp.full(features, mean)
+        return gradient_search.from_first_layer(update, centre, 0.3, mask)
+
+    def inside(a):
+        return jnp.ones_like(a).at[..., kept:].set(0)
+
+    whole, mask = (jax.tree.map(f, update) for f in (jnp.ones_like, inside))
+    few = jax.tree.map(lambda a: a[..., :kept], update)
+    shown = jax.tree.map(jnp.multiply, update, mask)
+    np.testing.assert_allclose(read(update, whole), read(update), rtol=1e-5)
+    np.testing.assert_allclose(read(shown, mask), read(few), rtol=1e-5)
+    # a pixel without a weight is the mean's; units without a bias are of no use
+    mask["hidden_0"]["kernel"] = mask["hidden_0"]["kernel"].at[0].set(0)
+    mask["hidden_0"]["bias"] = mask["hidden_0"]["bias"].at[0].set(0)
+    exact = read(
+        {"hidden_0": jax.tree.map(jnp.multiply, layer, mask["hidden_0"])}, mask
+    )
+    np.testing.assert_allclose(exact, x.at[0].set(mean), rtol=1e-5)
+
+
 def test_the_posterior_is_the_prior_where_nothing_is_said(digits):
     task = networks.mlp(SHAPE, CLASSES, hidden=16, activation="tanh")
     z = base.take(digits, slice(4))
     law = jax.tree_util.Partial(lambda params, z, update: jnp.zeros(()))
-    how = {"preset": "map", "steps": 200, "likelihood": law}
+    how = {"preset": "map", "steps": 200, "known": {"likelihood": law}}
     guesses = play(task, z, start(task), digits, **how)
     knowledge = Knowledge(task, digits, np.arange(len(digits.y)))
     centres = gradient_search.learn(knowledge, task).centres
@@ -222,6 +275,18 @@ def test_normalised_errors_of_grey_and_of_junk():
     for guesses, error, within in ((grey, 1, 0.02), (junk, 2, 0.05)):
         errors = gradient_inversion.normalised(guesses, targets, targets)
         assert errors.mean() == pytest.approx(error, abs=within)
+
+
+def test_channels_without_contrast_have_no_normalised_error():
+    """Whatever the guess is there, and however a mean of them is rounded."""
+    rng = np.random.default_rng(0)
+    pool, targets = rng.normal(size=(100, 3)), rng.normal(size=(5, 3))
+    guesses = rng.normal(size=(5, 2, 3))
+    want = gradient_inversion.normalised(guesses, targets, pool)
+    more = [
+        np.insert(a, 1, c, -1) for a, c in ((guesses, 7), (targets, 0), (pool, 0.1))
+    ]
+    np.testing.assert_array_equal(gradient_inversion.normalised(*more), want)
 
 
 def test_who_can_play_exposed():

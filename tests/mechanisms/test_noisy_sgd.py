@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from audit.accounting import fisher
 from audit.clipping import clip_tree, hard_clip, no_clip, soft_clip
 from audit.games.base import take
-from audit.mechanisms.noise import gaussian, none
+from audit.mechanisms.noise import gaussian, none, von_mises_fisher
 from audit.mechanisms.noisy_sgd import noisy_sgd
 from audit.mechanisms.query import Side, gradient
 from audit.mechanisms.sampler import SAMPLERS
@@ -92,8 +92,14 @@ def test_noise_has_its_precision():
     values = np.asarray(jax.vmap(lambda k: noise.sample(k, jnp.zeros(2)))(keys))
     assert abs(values.var() - 9) < 4 * 9 * np.sqrt(2 / values.size)
     np.testing.assert_allclose(noise.precision, 1 / 9)
+    np.testing.assert_allclose(noise.law.variance, 9)
     assert none().precision is None
     assert (none().sample(keys[0], jnp.ones(3)) == 1).all()
+    around = von_mises_fisher(3.0, 4)
+    draws = np.asarray(
+        jax.jit(jax.vmap(lambda k: around.sample(k, jnp.ones(4) / 2)))(keys)
+    )
+    np.testing.assert_allclose(draws.var(0).mean(), around.law.variance, rtol=0.01)
 
 
 GAUSSIAN = gaussian(0.7)
