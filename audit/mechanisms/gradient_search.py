@@ -239,10 +239,10 @@ def from_first_layer(
     """
     kernel, bias = first_layer(update)
     mean = label_mean.reshape(-1)
-    if mask is None:
-        both, units, square = None, len(bias), (bias**2).sum()
-        left_over = max(units - 1, 1) * len(mean)
-    else:
+    both: Any = None  # the entries of the weights that are used; None = all
+    units: Any = len(bias)  # per pixel
+    square, left_over = (bias**2).sum(), max(units - 1, 1) * len(mean)
+    if mask is not None:
         weights, biases = first_layer(mask)
         both = weights * biases
         units, square = both.sum(1), both @ bias**2
