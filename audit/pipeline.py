@@ -172,7 +172,8 @@ def load(scenario: Scenario, game: Game) -> Problem:
         pictures=None if game.targets else cut.fixed.x,
         features=spec.features,
         bounds=tuple(make_bound(entry) for entry in scenario.bounds),
-        known_targets=data.known_targets(cut),
+        # pixels are counted as they are, columns once they are float32
+        known_targets=data.known_targets(cut if cut.fixed.x.ndim == 4 else splits),
         ends=ends,
     )
 
@@ -198,6 +199,12 @@ def _task(
         task = model(features, classes, **dict(settings))
     except ValueError as error:
         raise UserError(f"task: {error}") from None
+    if task.features == features and task.classes and not classes:
+        raise UserError(
+            f"task: {task.name} tells {task.classes} classes apart, and y holds "
+            f"floats, which are numbers: save whole numbers, which are classes, or "
+            f"give the model 1 output"
+        )
     if (task.features, task.classes) != (features, classes):
         raise UserError(
             f"task: {task.name} does not fit the data: records of shape {features}, "

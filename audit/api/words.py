@@ -6,6 +6,7 @@ registry under it (`plugins.given`).
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,12 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.config import hydra_app
 from audit.config.plugins import KINDS
-from audit.data import Dataset, local
+from audit.data import Dataset, local, untrusted
 from audit.errors import UserError, brief
 
-PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
-SPOKEN_FOR = {"true", "false", "null", "inf", "nan", "on", "off", "yes", "no"}
 LINE_UPS = {f"{kind}s": kind for kind in ("defense", "attack", "bound")}
 
 
@@ -85,8 +85,11 @@ def _data(value: Any, name: Callable) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
+        others = inspect.signature(local.dataset).parameters
+        if wrong := untrusted.misnamed(map(str, value), local.NEEDED, others):
+            raise UserError(f"data={{...}} {wrong}; it takes {', '.join(others)}")
         value = local.dataset(**value)
-    elif isinstance(value, (tuple, list)) and not isinstance(value, Dataset):
+    elif isinstance(value, (tuple, list)) and len(value) == 2:
         value = local.dataset(*value)
     if isinstance(value, Dataset):
         dataset = value
@@ -151,15 +154,7 @@ def _literal(value: Any, name: str) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, (str, Path)):
-        text = str(value)
-        if PLAIN.fullmatch(text) and text.lower() not in SPOKEN_FOR:
-            return text
-        if re.fullmatch(r"file:[\w./-]+", text):
-            return text
-        # Hydra takes a backslash as it is, but for those before a quote
-        escaped = re.sub(r"(\\*)'", r"\1\1\'", text)
-        escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
-        return f"'{escaped}'"
+        return hydra_app.literal(str(value))
     if isinstance(value, (list, tuple, range)):
         return f"[{','.join(_literal(v, name) for v in value)}]"
     if isinstance(value, Mapping):

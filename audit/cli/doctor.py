@@ -44,16 +44,16 @@ def diagnose() -> list[Finding]:
 
 
 def examine(word: str) -> list[Finding]:
-    """Check data of one's own, as `data=` names them."""
-    from audit import data
+    """Check data of one's own, as `data=` names them; UserError if there is no file."""
     from audit.data import local
-    from audit.data.dataset import digest, repeats
+    from audit.data.dataset import DataError, digest, repeats
 
     if not word.startswith(local.PREFIX):
         raise UserError(f"data={word}: doctor looks into {local.PREFIX}PATH.npz")
+    path = local.located(word)
     try:
-        mine = data.load(word)
-    except data.DataError as error:
+        mine = local.read(path)
+    except DataError as error:
         return [Finding("data", "problem", str(error))]
     findings = [
         Finding("data", "ok", f"{mine.name}: {mine.note}"),
@@ -68,7 +68,8 @@ def examine(word: str) -> list[Finding]:
     if again:
         text = (
             f"{again} training records stand there more than once: a target that the "
-            f"attacker knows already is no secret; drop them by np.unique(x, axis=0)"
+            f"attacker knows already is no secret; drop them by "
+            f"i = np.unique(x, axis=0, return_index=True)[1]; x, y = x[i], y[i]"
         )
         findings.append(Finding("duplicates", "note", text))
     for label, count in zip(*np.unique(mine.y_train, return_counts=True), strict=True):

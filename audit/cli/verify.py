@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from audit.config import hydra_app, plugins, workspace
 from audit.config.compose import Scenario
-from audit.data import local
 from audit.engine.store import installed
 from audit.errors import UserError
 from audit.scorecard import schema
@@ -95,8 +94,10 @@ def replay_words(card: Scorecard, out: Path) -> list[str]:
     if [w for w in typed if w.startswith("scenario=")] != [name]:
         raise UserError(f"the row's command {command!r} is not of its {name}")
     kept = [w for w in typed[4:] if not w.startswith(OURS)]
-    files = [w for w in typed[4:] if w.startswith(f"data={local.PREFIX}")]  # by content
-    return [*kept, *(files or [f"data={card.data['name']}"]), f"out={out}"]
+    # data of one's own by the word that finds them: their name is that of one version
+    data = [f"data={p.name}" for p in card.provenance.plugins if p.kind == "data"]
+    data += [w for w in typed[4:] if w.startswith(hydra_app.FILE)]
+    return [*kept, *(data or [f"data={card.data['name']}"]), f"out={out}"]
 
 
 def compose(card: Scorecard, out: Path) -> Scenario:

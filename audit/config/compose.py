@@ -46,7 +46,7 @@ class Scenario(NamedTuple):
     """A checked scenario: every word in it exists and every value is in range."""
 
     spec: ScenarioSpec
-    data: str  # the data set's name, "auto" resolved
+    data: str  # the data set's name: "auto" resolved, one's own with their digest
     splits: SplitSizes
     game: Entry  # with the game's own settings
     defenses: tuple[Entry, ...]
@@ -163,7 +163,7 @@ def validate(
     lanes = {k: Setting(hints[k], v) for k, v in Lanes._field_defaults.items()}
     return Scenario(
         spec=spec.model_copy(update=update),
-        data=data,
+        data=data if mine is None else mine.name,
         splits=splits,
         game=Entry(spec.game, spec.game, settings, checked),
         defenses=_entries("defense", defenses, {**spec.training, **here.training}),
@@ -328,10 +328,9 @@ def _playable(spec: ScenarioSpec, sizes: SplitSizes) -> None:
 
 
 def _choose_data(spec: ScenarioSpec) -> tuple[str, Dataset | None]:
-    """Return the name of the data, and what they are if they are one's own."""
+    """Return the word for the data, and what they are if they are one's own."""
     if spec.data.startswith(local.PREFIX):
-        mine = data_sets.load(spec.data)
-        return mine.name, mine
+        return spec.data, data_sets.load(spec.data)
     suite, plug_ins = data_sets.names(), registry.names("data")
     for name in sorted(set(suite) & set(plug_ins)):
         raise UserError(f"data {name!r} is the suite's own; rename the plug-in")

@@ -13,6 +13,7 @@ from typing import Any
 
 from audit.config import compose, plugins, scenario_file
 from audit.config.registry import SUITE
+from audit.data import local
 from audit.engine import store as stores
 from audit.errors import Refused, UserError, brief, did_you_mean
 
@@ -27,7 +28,11 @@ QUIET = (
 )
 MOST_LETTERS = 4_096  # of one word
 BUILT_IN = Path(__file__).resolve().parent.parent.parent / "scenarios"
-FLAGS = ("-m", "--multirun", "--config-dir", "--plugins")
+PLAIN = re.compile(r"(file:[\w./-]|[A-Za-z_])[\w./-]*", re.ASCII)
+SPOKEN_FOR = {"true", "false", "null", "inf", "nan", "on", "off", "yes", "no"}
+FILE = f"data={local.PREFIX}"
+SWEEP = ("-m", "--multirun")
+FLAGS = (*SWEEP, "--config-dir", "--plugins")
 
 
 def folders(config_dir: str | None) -> list[Path]:
@@ -77,6 +82,8 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     if origin != SUITE:
         code = stores.digest(scenario_file.read(file))
         elsewhere = {"kind": "scenario", "name": name, "origin": origin, "code": code}
+    swept = any(word in SWEEP for word in rest)  # whose points commas part
+    rest = [w if swept and "," in w else _with_path(w) for w in rest]
     # a word may add a key: what may exist is pydantic's to say, more clearly
     ours = ("-", "+", "~", "hydra.", "hydra/")
     words = [word if word.startswith(ours) else f"++{word}" for word in rest]
@@ -88,7 +95,7 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
     def point(config: Any) -> None:
         try:
             scenario = _scenario(name, config)._replace(elsewhere=elsewhere)
-            job(scenario, quoted([f"scenario={name}", *_replay(config_dir)]))
+            job(scenario, quoted([f"scenario={name}", *_replay(scenario, config_dir)]))
         except UserError as error:
             raise Refused(str(error)) from None
 
@@ -129,7 +136,7 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
             if name is not None:
                 raise UserError(f"scenario={name} and {word}: which one?")
             name = word.removeprefix("scenario=")
-        elif ("=" in word[1:] and word[0] != "-") or word in ("-m", "--multirun"):
+        elif ("=" in word[1:] and word[0] != "-") or word in SWEEP:
             rest.append(word)
         else:
             raise UserError(f"{brief(word)} is not of the form key=value{_meant(word)}")
@@ -137,6 +144,22 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
         names = ", ".join(compose.scenario_names(folders(config_dir)))
         raise UserError(f"which scenario? scenario=NAME, NAME one of {names}")
     return name, rest, config_dir
+
+
+def _with_path(word: str) -> str:
+    """Return the word of a file as Hydra reads it: a path may hold any letter."""
+    key, _, value = word.partition("=")
+    return f"{key}={literal(value)}" if word.startswith(FILE) else word
+
+
+def literal(text: str) -> str:
+    """Return text as Hydra reads it: in quotes, unless it is a plain word or path."""
+    if PLAIN.fullmatch(text) and text.lower() not in SPOKEN_FOR:
+        return text
+    # Hydra takes a backslash as it is, but for those before a quote
+    escaped = re.sub(r"(\\*)'", r"\1\1\'", text)
+    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
+    return f"'{escaped}'"
 
 
 def _meant(word: str) -> str:
@@ -226,10 +249,13 @@ def _leaves(key: str, value: Any) -> set[str]:
     return set().union(*(_leaves(f"{key}.{k}", below) for k, below in value.items()))
 
 
-def _replay(config_dir: str | None) -> list[str]:
+def _replay(scenario: compose.Scenario, config_dir: str | None) -> list[str]:
     from hydra.core.hydra_config import HydraConfig
 
     words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
+    typed = f"data={scenario.spec.data}"
+    if typed.startswith(FILE):  # without the quotes of `_with_path`
+        words = [typed if w.startswith("data=") else w for w in words]
     words += ["--config-dir", config_dir] if config_dir else []
     return words + [w for f in plugins.named_folders() for w in ("--plugins", f)]
 

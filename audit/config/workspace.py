@@ -58,7 +58,7 @@ def used(scenario: Scenario) -> list[tuple[str, str]]:
     """
     line_ups = scenario.line_ups.items()
     every = {(kind, entry.name) for kind, line in line_ups for entry in line}
-    model, name = scenario.spec.task.model, scenario.data
+    model, name = scenario.spec.task.model, scenario.spec.data
     every |= {("model", model)} - {("model", n) for n in registry.built_in("model")}
     every |= {("data", name)} & {("data", n) for n in registry.names("data")}
     return sorted(every)

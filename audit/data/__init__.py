@@ -8,7 +8,6 @@ Look-up order: the folder `AUDIT_DATA` names, the user's cache, the official add
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from audit.data import embedded, files, local, tabular
 from audit.data.dataset import DataError as DataError
@@ -87,7 +86,7 @@ def load(name: str, seed: int = 0) -> Dataset:
     Records of a published prior are drawn from `seed`; others do not depend on it.
     """
     if name.startswith(local.PREFIX):
-        return local.read(Path(name.removeprefix(local.PREFIX)).expanduser())
+        return local.read(local.located(name))
     if name not in SOURCES:
         raise DataError(f"unknown data set {name!r}; there is {', '.join(SOURCES)}")
     dataset = SOURCES[name][0]()

@@ -21,7 +21,7 @@ class Dataset(NamedTuple):
     """Records with labels: images in [0, 1], or tables in their own units."""
 
     name: str
-    x_train: np.ndarray  # [N, H, W, C] or [N, d] float32
+    x_train: np.ndarray  # [N, H, W, C] or [N, d] float32; one's own tables float64
     y_train: np.ndarray  # [N] int32, or float32 where labels are numbers
     x_test: np.ndarray | None  # the official test part, where there is one
     y_test: np.ndarray | None

@@ -51,8 +51,8 @@ def prepare_features(
         in every column except those of zeros and ones; numeric labels, too.
 
     Returns:
-      The same splits if no step is selected; else x is float32, and [n, d] unless
-      `channels` is the only step.
+      The same splits if no step is selected and x is no table in float64; else x is
+      float32, and [n, d] unless `channels` is the only step.
 
     Raises:
       DataError: if there are no records for the statistics, a value is not finite, the
@@ -60,7 +60,9 @@ def prepare_features(
     """
     if channels:
         splits = _by_channel(splits, channels)
-    if not (unit_ball or pca or standardise):
+    x = splits.fixed.x
+    to_cast = x.ndim == 2 and x.dtype == np.float64  # not before: it rounds
+    if not (unit_ball or pca or standardise or to_cast):
         return splits
     parts = {name: _flat(name, getattr(splits, name)) for name in splits._fields[:-1]}
     if len(parts["fixed"].y) == 0:

@@ -3,8 +3,9 @@
 ============  =====================================  ==================================
 array         shape                                  meaning
 ============  =====================================  ==================================
-`x`           [N, H, W], [N, H, W, C] or [N, d]      images (bytes, or floats in [0, 1])
-                                                     or a table, in its own units
+`x`           [N, H, W], [N, H, W, C] or [N, d]      images (bytes to 255, or floats in
+                                                     [0, 1]) or a table, in its own
+                                                     units
 `y`           [N]                                    whole numbers from 0: classes;
                                                      floats: numbers
 `names`       [d], may be left out                   what the columns of a table are
@@ -17,6 +18,7 @@ nor draws a record (`Dataset.private`).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +34,20 @@ PREFIX = "file:"  # of the word that names a file
 NEEDED, OTHERS = ("x", "y"), ("names", "split")  # arrays of a file
 PARTS = ("train", "test")
 MOST_CLASSES = 10_000
+DARKEST = 16  # bytes of images no larger than this, as of scikit-learn's digits
+ROUNDING = 1e-6  # by which images may leave [0, 1]; they are clipped
+
+
+def located(word: str) -> Path:
+    """Return the file that `data=file:PATH.npz` names.
+
+    Raises:
+      DataError: if there is none.
+    """
+    path = Path(os.path.expanduser(word.removeprefix(PREFIX)))  # as a shell would
+    if not path.is_file():
+        raise DataError(f"data={PREFIX}{path}: no such file")
+    return path
 
 
 def read(path: Path) -> Dataset:
@@ -40,8 +56,6 @@ def read(path: Path) -> Dataset:
     Raises:
       DataError: naming the file, what is wrong with it, and the remedy.
     """
-    if not path.is_file():
-        raise DataError(f"data={PREFIX}{path}: no such file")
     if path.suffix != ".npz":
         raise DataError(f"{path}: an .npz file is wanted; write it by np.savez")
     try:
@@ -71,7 +85,8 @@ def dataset(
     """Return checked arrays as a data set.
 
     Args:
-      x: [N, H, W], [N, H, W, C] images, bytes or floats in [0, 1]; or a table [N, d].
+      x: [N, H, W], [N, H, W, C] images, bytes 0 .. 255 or floats in [0, 1]; or a table
+        [N, d].
       y: [N] whole numbers from 0 (classes), or floats (numbers).
       names: of the columns of a table; default: x0, x1, ...
       split: "train" or "test" of each record; default: a test part is cut by settings.
@@ -87,11 +102,8 @@ def dataset(
         raise DataError(f"x has {len(x)} records and y {len(y)} labels: give one each")
     parts = None if split is None else _split(_plain("split", split), len(y))
     label = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:60].strip("_") or "data"
-    columns = _columns(names, x)
-    made_of = [x, y, np.array(columns, str), *([] if parts is None else [parts])]
-    label = f"{label}-{digest(*made_of)[:8]}"
     test = np.zeros(len(y), bool) if parts is None else parts
-    return Dataset(
+    checked = Dataset(
         name=label,
         x_train=x[~test],
         y_train=y[~test],
@@ -99,13 +111,16 @@ def dataset(
         y_test=y[test] if test.any() else None,
         origin=origin,
         note=_note(x, y),
-        columns=columns,
+        columns=_columns(names, x),
         private=private,
     )
+    return _versioned(checked)
 
 
 def check(data: Any, name: str) -> Dataset:
     """Return what a plug-in of the kind `data` made, checked as a file would be.
+
+    It is called `name` with the digest of what it holds, as a file is.
 
     Raises:
       DataError: if it is no `Dataset`, or one of its arrays is wrong.
@@ -130,15 +145,34 @@ def check(data: Any, name: str) -> Dataset:
             )
         fields |= {f"x_{part}": x, f"y_{part}": y}
     columns = _columns(data.columns or None, fields["x_train"])
-    return Dataset(**fields | {"name": name, "columns": columns})
+    return _versioned(Dataset(**fields | {"name": name, "columns": columns}))
+
+
+def _versioned(data: Dataset) -> Dataset:
+    """Return the data set with the digest of what it holds at the end of its name.
+
+    Two versions of the data then have two names, and one version has one.
+    """
+    arrays = [data.x_train, data.y_train, np.array(data.columns, str)]
+    if data.x_test is not None and data.y_test is not None:
+        arrays += [data.x_test, data.y_test]
+    end = f"-{digest(*arrays)[:8]}"
+    return data._replace(name=data.name.removesuffix(end) + end)
 
 
 def _plain(name: str, values: Any) -> np.ndarray:
-    """Return an array of numbers or text, never of objects."""
+    """Return an array of numbers or text, never of objects or with a mask."""
+    if np.ma.is_masked(values):
+        raise DataError(
+            f"{name} holds {np.ma.count_masked(values)} masked entries, which are not "
+            f"finite numbers: drop or fill them"
+        )
     try:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} is no array: {error}") from None
+    if array.dtype.hasobject and any(isinstance(v, str) for v in array.flat):
+        return array.astype(str)
     if array.dtype.hasobject:
         raise DataError(
             f"{name} holds Python objects or ragged lists, not numbers: give all "
@@ -148,7 +182,11 @@ def _plain(name: str, values: Any) -> np.ndarray:
 
 
 def _records(x: np.ndarray) -> np.ndarray:
-    """Return records as float32 [N, H, W, C] or [N, d]."""
+    """Return images as float32 [N, H, W, C], or a table as float64 [N, d].
+
+    Columns are prepared before they are cast to float32: timestamps differ by less than
+    its step, which is 128 at 1.6e9.
+    """
     if x.dtype.kind not in "biuf":
         raise DataError(f"x holds {x.dtype}, not numbers: encode text as columns")
     if x.ndim not in (2, 3, 4) or not x.size:
@@ -156,27 +194,38 @@ def _records(x: np.ndarray) -> np.ndarray:
             f"x has shape {x.shape}; [N, H, W], [N, H, W, C] or [N, d] is wanted: "
             f"reshape it"
         )
-    if bad := int((~np.isfinite(x)).sum()):
+    if bad := _not_finite(x):
         raise DataError(
-            f"x holds {bad} values that are not finite numbers: drop or fill them"
+            f"x holds {bad} values that are not finite numbers of float32: drop, fill "
+            f"or rescale them"
         )
     if x.ndim == 2:
-        return x.astype(np.float32)
+        return x.astype(np.float64)
     x = x[..., None] if x.ndim == 3 else x
     if x.shape[-1] not in (1, 3):
         raise DataError(
             f"x has images with {x.shape[-1]} channels; 1 or 3 stand last: move the "
             f"axis by np.moveaxis, or flatten to a table [N, d]"
         )
+    low, high = x.min(), x.max()
     if x.dtype == np.uint8:
+        if high <= DARKEST:
+            raise DataError(
+                f"x has bytes from {low} to {high}, of which 255 is 1: give floats in "
+                f"[0, 1], as (x / {max(high, 1)}).astype(np.float32)"
+            )
         return unit(x)
-    low, high = float(x.min()), float(x.max())
-    if low < 0 or high > 1:
+    if low < -ROUNDING or high > 1 + ROUNDING:
         raise DataError(
-            f"x has images from {low:g} to {high:g}, outside [0, 1]: save bytes, or "
-            f"rescale, as (x - x.min()) / (x.max() - x.min())"
+            f"x has images from {low:.7g} to {high:.7g}, outside [0, 1]: save bytes to "
+            f"255, or rescale, as (x - x.min()) / (x.max() - x.min())"
         )
-    return x.astype(np.float32)
+    return np.clip(x, 0, 1).astype(np.float32)
+
+
+def _not_finite(values: np.ndarray) -> int:
+    """Return how many values are no finite numbers once they are float32."""
+    return int((~(np.abs(values) <= np.finfo(np.float32).max)).sum())
 
 
 def _labels(y: np.ndarray) -> np.ndarray:
@@ -195,9 +244,10 @@ def _labels(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind not in "biuf":
         raise DataError(f"y holds {y.dtype}, not numbers: number the classes from 0")
     if y.dtype.kind == "f":
-        if bad := int((~np.isfinite(y)).sum()):
+        if bad := _not_finite(y):
             raise DataError(
-                f"y holds {bad} labels that are not finite numbers: drop these records"
+                f"y holds {bad} labels that are not finite numbers of float32: drop "
+                f"these records, or rescale"
             )
         return y.astype(np.float32)
     if y.dtype.kind in "iu" and (y.min() < 0 or y.max() >= MOST_CLASSES):
@@ -242,13 +292,16 @@ def _columns(names: Sequence[str] | None, x: np.ndarray) -> tuple[str, ...]:
 
 
 def _note(x: np.ndarray, y: np.ndarray) -> str:
-    """Return what there is in one line: shapes, labels, records that stand twice."""
+    """Return one line: shapes, pixels, labels, records that stand there twice."""
     shape = "x".join(map(str, x.shape[1:]))
-    kind = "images" if x.ndim == 4 else "rows of a table"
+    if x.ndim == 4:
+        records = f"images of {shape}, pixels from {x.min():.3g} to {x.max():.3g}"
+    else:
+        records = f"rows of a table of {shape}"
     if y.dtype.kind == "f":
         labels = f"labels are numbers from {y.min():g} to {y.max():g}"
     else:
         labels = f"{len(np.unique(y))} classes"
     again = repeats(x)
     twice = f"; {again} records stand there more than once" if again else ""
-    return f"{len(y)} {kind} of {shape}, {labels}{twice}"
+    return f"{len(y)} {records}, {labels}{twice}"

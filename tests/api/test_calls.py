@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -78,6 +79,7 @@ def test_import_is_quick_and_without_jax():
         ({"defenses": "sgd"}, ["defenses=[sgd]"]),
         ({"title": "It's, a: test"}, [r"title='It\'s, a: test'"]),
         ({"title": "true"}, ["title='true'"]),
+        ({"title": "Données"}, ["title='Données'"]),
         ({"data": "file:a/b.npz"}, ["data=file:a/b.npz"]),
         ({"task": {"classes": [0, 1]}}, ["task.classes=[0,1]"]),
         ({"task": "mlp"}, ["task.model=mlp"]),
@@ -102,6 +104,8 @@ def test_words_of_values_compose_as_typed():
     ("settings", "says"),
     [
         ({"data": 3}, "data=3: the name of a data set"),
+        ({"data": (X, Y, Y)}, "the name of a data set, file:PATH.npz, (x, y)"),
+        ({"data": {"x": X, "z": Y}}, "data={...} lacks y, has z; it takes x, y, names"),
         ({"task": Net}, "give a module, as Net()"),
         ({"task": 3}, "the name of a model, a flax module"),
         ({"defenses": [lambda task: 1]}, "give it a name, by def"),
@@ -110,7 +114,7 @@ def test_words_of_values_compose_as_typed():
     ],
 )
 def test_what_is_no_setting_is_refused(settings, says):
-    with pytest.raises(UserError, match=says.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(UserError, match=re.escape(says)):
         words.typed(settings)
 
 
@@ -298,6 +302,10 @@ def lossy(task) -> Defense:
         ({"defenses": [lossy], "training": {}}, "returns dict of another structure"),
         ({"data": (X, Y % 2)}, "3 classes|2 outputs"),
         ({"data": (X, Y.astype(float)), "task": "mlp"}, "save labels as integers"),
+        (
+            {"data": (X, Y.astype(float))},
+            "Net .* tells 3 classes apart, and y holds fl",
+        ),
         ({"data": (X[:9], Y[:9]), "splits": {}}, "at least 20"),
     ],
 )

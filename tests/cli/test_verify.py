@@ -111,6 +111,14 @@ def test_a_number_that_cannot_be_had_again_is_a_difference(row, tmp_path, capsys
     assert "another on noisy_sum.mse: in the row, not here" in out
 
 
+def test_data_of_a_plug_in_are_found_by_its_word(row, tmp_path):
+    """Their name on the card has the digest of one version."""
+    blobs = {"kind": "data", "name": "blobs", "origin": "folder x", "code": "0" * 64}
+    own = changed(row, lambda card: put(card, "provenance.plugins", [blobs]))
+    words = verify.replay_words(cards.from_json(json.dumps(own)), tmp_path)
+    assert [w for w in words if w.startswith("data=")] == ["data=blobs"]
+
+
 def test_an_error_that_the_replay_alone_raises_is_a_difference(
     row, monkeypatch, tmp_path, capsys
 ):
