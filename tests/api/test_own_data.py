@@ -92,7 +92,7 @@ def test_masked_entries_are_no_data():
     table = X.reshape(60, -1)[:, :4]
     with pytest.raises(DataError, match="x holds 1 masked entries, which are not fin"):
         local.dataset(np.ma.masked_equal(table, table[3, 2]), Y)
-    with pytest.raises(DataError, match="y holds .* masked entries"):
+    with pytest.raises(DataError, match=r"y holds .* masked entries"):
         local.dataset(table, np.ma.masked_equal(Y, 2))
     whole = np.ma.masked_array(table, mask=False)
     assert local.dataset(whole, Y).name == local.dataset(table, Y).name
