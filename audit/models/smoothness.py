@@ -1,31 +1,42 @@
 """Where a network has no continuous gradient in its input: there is no Fisher reading.
 
 The Fisher information of a noised gradient differentiates that gradient in the record.
-An operation whose own slope jumps (ReLU, max pooling, a rounding) makes it jump, and
-Cramer-Rao's theorem does not hold. A network is read as the operations it is traced to.
-Operations that jump inside of a function known to be smooth (softplus takes a maximum,
-and is smooth) do not count; any other doubt counts against the network.
+An operation whose own slope jumps (ReLU, max pooling, a rounding) makes it jump, and so
+may a root: its slope at 0 is infinite, and the root of x^2 is |x|. Cramer-Rao's theorem
+does not hold then. A network is read as the operations it is traced to. Operations that
+jump inside of a function known to be smooth (softplus takes a maximum, and is smooth)
+do not count; any other doubt counts against the network, which then has no bound rather
+than a wrong one.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 SUITE = Path(__file__).resolve().parent.parent
 WHY, COMPARES = "its slope jumps", "it compares the record"
+STEEP = "its slope may be infinite"
 # operation -> why it is not smooth
 JUMPS = {
     "max": WHY, "min": WHY, "abs": WHY, "clamp": WHY, "reduce_max": WHY,
     "reduce_min": WHY, "cummax": WHY, "cummin": WHY, "reduce_window_max": WHY,
     "reduce_window_min": WHY, "sort": WHY, "top_k": WHY,
+    "approx_top_k": WHY,
     "sign": "it jumps", "floor": "it jumps", "ceil": "it jumps", "round": "it jumps",
     "argmax": "it jumps", "argmin": "it jumps", "rem": "it jumps",
+    "atan2": "it jumps", "nextafter": "it jumps", "bitcast_convert_type": "it jumps",
+    "reduce_precision": "it rounds", "convert_element_type": "it rounds",
+    "sqrt": STEEP, "rsqrt": STEEP, "cbrt": STEEP, "pow": STEEP, "asin": STEEP,
+    "acos": STEEP, "acosh": STEEP, "cholesky": STEEP,
+    "svd": WHY, "eigh": WHY, "eig": WHY, "qr": WHY,
     "gt": COMPARES, "ge": COMPARES, "lt": COMPARES, "le": COMPARES, "eq": COMPARES,
     "ne": COMPARES, "is_finite": COMPARES,
     "select_n": "it chooses by the record", "cond": "it branches on the record",
@@ -35,11 +46,16 @@ JUMPS = {
 SMOOTH = {
     "elu", "celu", "gelu", "silu", "swish", "mish", "softplus", "sigmoid",
     "log_sigmoid", "softmax", "log_softmax", "_softmax",
-    "logsumexp", "logaddexp", "_logaddexp", "tanh", "erf",
+    "logsumexp", "logaddexp", "_logaddexp", "tanh", "erf", "squareplus",
 }  # fmt: skip
+# of these, the ones with a parameter -> whether the slope is continuous at its value
+GIVEN = {"elu": lambda alpha: alpha == 1.0, "squareplus": lambda b: b > 0}
 LINEAR = {"dot_general", "conv_general_dilated"}  # what layers are made of
 NORMALISERS = "normalization.py"  # of flax: the maximum there is of a variance and 0
-NAMED = {"reduce_window_max": "max_pool", "max": "maximum", "min": "minimum"}
+NAMED = {
+    "reduce_window_max": "max_pool", "max": "maximum", "min": "minimum",
+    "convert_element_type": "cast",
+}  # fmt: skip
 
 
 class Jump(NamedTuple):
@@ -85,13 +101,14 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
             continue
         moving.update(map(id, eqn.outvars))
         kind = eqn.primitive.name
-        called = str(eqn.params.get("name", "")) or name
-        if called in SMOOTH and not (called == "elu" and _bent(eqn)):
+        function = str(eqn.params.get("name", ""))
+        if function in SMOOTH and not _bent(eqn, function):
             continue
+        called = function or name
         where = place or _line(eqn)
         if where == NORMALISERS:
             continue
-        if kind in JUMPS and not (kind == "select_n" and not depends[0]):
+        if kind in JUMPS and not _harmless(eqn, depends):
             if _of_smooth(eqn):
                 continue
             operation = name.strip("_") or NAMED.get(kind, kind)
@@ -111,16 +128,44 @@ def _of_smooth(eqn: Any) -> bool:
     """Return whether an operation is one of a smooth function's that JAX writes out."""
     frames = getattr(eqn.source_info.traceback, "frames", ())
     return any(
-        frame.function_name in SMOOTH - {"elu"}  # SELU's is bent
+        frame.function_name in SMOOTH - GIVEN.keys()  # SELU's ELU is bent
         and "jax" in Path(frame.file_name).parts
         for frame in frames
     )
 
 
-def _bent(eqn: Any) -> bool:
-    """Return whether an ELU has another slope than 1 below 0, as SELU's."""
-    given = (getattr(v, "val", None) for v in eqn.invars[1:])  # None = not a constant
-    return any(alpha != 1.0 for alpha in given)
+def _bent(eqn: Any, function: str) -> bool:
+    """Return whether a smooth function has a kink with its arguments, as SELU's ELU."""
+    smooth = GIVEN.get(function, lambda argument: True)
+    return not all(smooth(_value(argument)) for argument in eqn.invars[1:])
+
+
+def _harmless(eqn: Any, depends: list[bool]) -> bool:
+    """Return whether one of `JUMPS` has a continuous slope here all the same.
+
+    `depends` says which arguments depend on x.
+    """
+    kind, first = eqn.primitive.name, eqn.invars[0].aval
+    if kind == "select_n":
+        return not depends[0]
+    if kind == "pow":  # x^3 has no root in it, nor has 2^x, whose base is fixed
+        return not depends[0] or float(_value(eqn.invars[1])).is_integer()
+    if kind == "convert_element_type":
+        return not _continuous(first.dtype) or _continuous(eqn.params["new_dtype"])
+    return False
+
+
+def _continuous(dtype: Any) -> bool:
+    """Return whether numbers of a type are fine enough to be taken for real ones.
+
+    Training in half precision is; what is cast to a byte or less is quantised.
+    """
+    return bool(jnp.issubdtype(dtype, jnp.inexact)) and jnp.dtype(dtype).itemsize > 1
+
+
+def _value(variable: Any) -> Any:
+    """Return the value of an argument; NaN = it is no constant."""
+    return getattr(variable, "val", math.nan)
 
 
 def _programs(eqn: Any) -> Iterator[Any]:

@@ -242,6 +242,60 @@ def test_what_does_not_depend_on_the_record_is_no_kink():
         lambda c, _: (jnp.abs(c), None), x, length=2)[0], jnp.ones(3))  # fmt: skip
 
 
+STEEP_OR_STEPS = {
+    "root": lambda x: jnp.sqrt(x**2),
+    "power": lambda x: (x**2) ** 0.5,
+    "variable power": lambda x: (x**2) ** jnp.array([0.5, 1, 2]),
+    "cube root": jnp.cbrt,
+    "sign": lambda x: x * jax.lax.rsqrt(x**2),
+    "norm": jnp.linalg.norm,
+    "integers": lambda x: (255 * x).astype(jnp.int32).astype(jnp.float32) / 255,
+    "truth": lambda x: x.astype(bool).astype(jnp.float32),
+    "bits": lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).astype(jnp.float32),
+    "precision": lambda x: jax.lax.reduce_precision(x, 8, 3),
+    "a byte": lambda x: x.astype(jnp.float8_e4m3fn).astype(jnp.float32),
+    "nearly the largest": lambda x: jax.lax.approx_max_k(x, 2)[0],
+    "neighbour": lambda x: jnp.nextafter(x, 1.0),
+    "angle": lambda x: jnp.arctan2(x, x - 1),
+    "triangle wave": lambda x: jnp.arcsin(jnp.sin(x)),
+    "relu": lambda x: jax.nn.squareplus(x, 0.0),
+    "singular value": lambda x: jnp.linalg.svd(x[:, None])[1],
+}
+
+
+@pytest.mark.parametrize("name", STEEP_OR_STEPS)
+def test_roots_casts_and_choices_are_kinks(name):
+    assert smoothness.jumps(STEEP_OR_STEPS[name], jnp.ones(3))
+
+
+SMOOTH_WITH_ROOTS = {
+    "polynomial": lambda x: x**2.0 + jnp.power(x, 3.0),
+    "exponential": lambda x: 2.0**x,
+    "root of a constant": lambda x: x * jnp.sqrt(jnp.ones(3)),
+    "cast of a constant": lambda x: x * jnp.ones(3).astype(int),
+    "cast to floats": lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+    "squareplus": jax.nn.squareplus,
+    "softmax": nn.softmax,
+    "logsumexp": jax.nn.logsumexp,
+    "exact gelu": lambda x: nn.gelu(x, approximate=False),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH_WITH_ROOTS)
+def test_what_takes_roots_and_casts_otherwise_stays_smooth(name):
+    assert smoothness.jumps(SMOOTH_WITH_ROOTS[name], jnp.ones(3)) == []
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.GroupNorm(1), nn.RMSNorm(), nn.MultiHeadDotProductAttention(1)]
+)
+def test_layers_that_take_roots_stay_smooth(layer):
+    """The roots of flax's normalisations are of a variance and something positive."""
+    x = jnp.ones((1, 3, 1))
+    params = layer.init(jax.random.key(0), x)
+    assert smoothness.jumps(lambda x: layer.apply(params, x), x) == []
+
+
 @pytest.mark.parametrize(
     "padding",
     [
