@@ -56,14 +56,14 @@ def _kept(folder: Path) -> Kept:
     made_of = _description(folder)
     defense = str(made_of.get("defense", ""))
     what = f"{made_of.get('method')} of {defense} on {made_of.get('task')}"
-    shards = len(list(folder.glob("*.npz")))
+    shards = len(stores.shards(folder))
     what = what if defense else ATTACK
     return Kept(folder, what, defense, shards, sum(sizes), max(times))
 
 
 def _description(folder: Path) -> dict[str, Any]:
     """Return the parts of a key, as far as they can be read."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, *stores.BROKEN):
         read = json.loads((folder / f"{stores.DESCRIPTION}.json").read_bytes())
         return read if isinstance(read, dict) else {}
     return {}
@@ -122,7 +122,7 @@ def problems(every: list[Kept]) -> list[str]:
     """Return one line per shard that a run would make again, and per file left over."""
     lines = []
     for each in every:
-        for shard in sorted(each.folder.glob("*.npz")):
+        for shard in stores.shards(each.folder):
             why = stores.damage(shard)
             lines += [f"damaged: {shard}: {why}"] if why else []
         lines += [f"left over: {path}" for path in stores.left_over(each.folder)]

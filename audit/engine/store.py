@@ -1,7 +1,7 @@
 """A content-addressed store of finished tiles: npz shards with a manifest each.
 
     <folder>/<key[:2]>/<key>/<name>.npz    the arrays
-    <folder>/<key[:2]>/<key>/<name>.json   sha256 of the npz; written last
+    <folder>/<key[:2]>/<key>/<name>.json   sha256 of the npz, key, name; written last
     <folder>/<key[:2]>/<key>/key.json      the parts of the key, for people
 
 The key is a digest of everything that can change the arrays. Files are written under a
@@ -37,7 +37,15 @@ DESCRIPTION = "key"  # the one name no shard may have
 HOST = platform.node().replace(".", "-") or "here"
 TEMPORARY = re.compile(r"\..*\.(?P<host>[^.]+)\.(?P<pid>\d+)\.[0-9a-f]+\.tmp(\.\w+)?")
 # what reading a damaged shard raises
-BROKEN = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+BROKEN = (
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    RecursionError,  # of JSON that is nested too deeply
+    zipfile.BadZipFile,
+)
+VISIBLE = "[!.]*"  # any name but that of a temporary file
 
 
 def _ignore(problem: str) -> None:
@@ -148,6 +156,8 @@ def put(store: Store, key: str, name: str, arrays: dict[str, np.ndarray]) -> Non
     raw = _npz(arrays)
     description = {
         "sha256": hashlib.sha256(raw).hexdigest(),
+        "key": key,
+        "name": name,
         "arrays": {k: [str(a.dtype), list(a.shape)] for k, a in arrays.items()},
         "made_by": versions(),
     }
@@ -165,7 +175,7 @@ def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
     try:
         return _read(shard, manifest)
     except FileNotFoundError:
-        return None  # never finished
+        return None  # never finished, or removed
     except OSError as error:  # may be temporary: the shard stays
         store.on_problem(f"cannot read {shard}: {error.strerror}; made again")
         return None
@@ -177,8 +187,14 @@ def get(store: Store, key: str, name: str) -> dict[str, np.ndarray] | None:
 
 def names(store: Store, key: str) -> list[str]:
     """Return the names of the shards of a key that were finished, sorted."""
-    manifests = (p.stem for p in _folder(store, key).glob("*.json"))
+    manifests = (p.stem for p in _folder(store, key).glob(f"{VISIBLE}.json"))
     return sorted(name for name in manifests if name != DESCRIPTION)
+
+
+def shards(folder: Path) -> list[Path]:
+    """Return the npz files of a key, also one of which the manifest alone is there."""
+    files = (p for kind in ("npz", "json") for p in folder.glob(f"{VISIBLE}.{kind}"))
+    return sorted({p.with_suffix(".npz") for p in files if p.stem != DESCRIPTION})
 
 
 def remove(store: Store, key: str, name: str) -> None:
@@ -191,10 +207,12 @@ def remove(store: Store, key: str, name: str) -> None:
 
 def damage(shard: Path) -> str | None:
     """Return why a shard would be made again, or None if it is whole."""
+    manifest = shard.with_suffix(".json")
     try:
-        _read(shard, shard.with_suffix(".json"))
+        _read(shard, manifest)
     except FileNotFoundError:
-        return "never finished"
+        # a killed run leaves arrays without a manifest, never the other way round
+        return "its arrays are gone" if manifest.exists() else "never finished"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     except BROKEN as error:
@@ -277,7 +295,12 @@ def _paths(store: Store, key: str, name: str) -> tuple[Path, Path]:
 
 
 def _read(shard: Path, manifest: Path) -> dict[str, np.ndarray]:
-    expected = json.loads(manifest.read_bytes())["sha256"]
+    description = json.loads(manifest.read_bytes())
+    expected = description["sha256"]
+    # a manifest of earlier code does not say whose it is
+    for word, here in (("key", shard.parent.name), ("name", shard.stem)):
+        if (stated := description.get(word, here)) != here:
+            raise ValueError(f"the manifest is of the {word} {stated!s:.16}")
     raw = shard.read_bytes()
     sha = hashlib.sha256(raw).hexdigest()
     if sha != expected:

@@ -79,6 +79,22 @@ def test_verify_names_the_damaged_shard_and_leaves_it(capsys, folder):
     assert shard.exists()
 
 
+def test_verify_names_what_a_run_would_make_again_and_nothing_else(capsys, folder):
+    """The arrays of one shard are gone; another process is about to finish one."""
+    shard = folder / "ab" / KEYS["sgd"] / "tile-00001.npz"
+    shard.unlink()
+    for kind in ("npz", "json"):
+        stores.temporary(shard.with_suffix(f".{kind}")).touch()
+    text = cache(capsys, folder, "verify", code=1)
+    assert text == f"damaged: {shard}: its arrays are gone\n6 shards of 3 keys read\n"
+    assert cache(capsys, folder, "ls").split("keys, ")[1].startswith("6 shards")
+
+
+def test_a_description_that_is_nested_too_deeply_is_none(capsys, folder):
+    (folder / "ab" / KEYS["sgd"] / "key.json").write_text("[" * 100_000)
+    assert cache(capsys, folder, "ls").count("finished attack") == 2
+
+
 KILLED = """
 import os, signal, sys
 from audit.engine import store as stores

@@ -4,6 +4,7 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 
 import jax
 import numpy as np
@@ -68,6 +69,7 @@ DAMAGE = {
     "flipped": lambda raw: raw[:20] + bytes([raw[20] ^ 1]) + raw[21:],
     "empty": lambda raw: b"",
     "replaced": lambda raw: b'["something", "else"]',
+    "nested": lambda raw: b"[" * 100_000,
 }
 
 
@@ -87,6 +89,36 @@ def test_damage_is_told_and_can_be_written_again(store, problems, which, damage)
     assert damage == "missing" or not any(path.exists() for path in files(store))
     put(store)
     whole(store)
+
+
+@pytest.mark.parametrize("other", [(KEY, "other"), ("ab" + "1" * 62, "tile")])
+def test_the_shard_of_another_key_or_name_is_made_again(store, problems, other):
+    """Somebody copied both of its files."""
+    stores.put(store, *other, {"a": np.ones(2)})
+    put(store)
+    for ours, theirs in zip(files(store), stores._paths(store, *other), strict=True):
+        shutil.copy(theirs, ours)
+    assert "the manifest is of the" in stores.damage(files(store)[0])
+    assert get(store) is None
+    assert "the manifest is of the" in problems[0]
+    put(store)
+    whole(store)
+
+
+def test_a_manifest_that_does_not_say_whose_it_is_stays_valid(store):
+    put(store)
+    manifest = files(store)[1]
+    manifest.write_text(
+        json.dumps({"sha256": json.loads(manifest.read_text())["sha256"]})
+    )
+    whole(store)
+
+
+def test_names_are_those_of_finished_shards(store):
+    put(store)
+    stores.describe(store, KEY, {})
+    stores.temporary(files(store)[1]).touch()
+    assert stores.names(store, KEY) == ["tile"]
 
 
 def test_killed_between_shard_and_manifest(store, monkeypatch):
