@@ -303,6 +303,9 @@ def workload(
     shadows = {(pair[0].name, shadow_runs(*pair, splits)) for pair in attacks}
     if total := sum(count for _, count in shadows):
         held["shadow"] = total
+    tile = table.engine.lanes.tile
+    if trainings.tile is not None and not total:  # attackers always fill theirs up
+        tile = min(tile, trainings.tile)
     accounted = game.trajectories and reads(defense, table.fisher)
     if accounted and "accounting" not in folded:
         folded["accounting"] = table.trajectories * each
@@ -317,7 +320,7 @@ def workload(
         f"defense.{label}",
         held=held,
         folded=folded,
-        tile=table.engine.lanes.tile,
+        tile=tile,
         parameters=sum(np.size(a) for a in jax.tree.leaves(params)),
         steps=steps,
         records=records,

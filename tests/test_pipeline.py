@@ -265,6 +265,46 @@ def test_results_of_earlier_runs_do_not_make_a_checkout_dirty(tmp_path):
     assert cards._git(tmp_path.parent) is None
 
 
+SWEPT = {  # words -> lanes of the largest tile
+    "scenario=epsilon_one_run data=digits defenses=[dpsgd] canaries.audits=2 "
+    "training.steps=1": 1,
+    # four reference models are one sweep, and the target models another
+    "scenario=dirdp_scale_mia data=digits defenses=[sgd] attacks=[coin] runs=2 "
+    "membership.shadows=2 membership.calibration=2 training.steps=1": 4,
+    "scenario=private_cnn_exposed data=mnist5k defenses=[sgd] attacks=[class_mean] "
+    "sets.mnist5k.splits.fixed=9 sets.mnist5k.splits.targets=2 runs=2 "
+    "training.batch_size=3 training.steps=1": 2,
+    "scenario=private_cnn_mnist5k data=mnist5k defenses=[sgd] attacks=[class_mean] "
+    "sets.mnist5k.splits.fixed=9 runs=2 training.batch_size=3 training.steps=1 "
+    "fisher.records=0": 2,
+    # these fill their tiles up
+    "scenario=calibration data=digits defenses=[noisy_sum] attacks=[class_mean] "
+    "runs=1": 64,
+    "scenario=epsilon_audit data=digits defenses=[dpsgd] runs=2 training.steps=1": 64,
+}
+
+
+@pytest.mark.parametrize("words", SWEPT)
+def test_memory_is_counted_for_the_tiles_that_are_made(monkeypatch, words):
+    """A game that trains few large networks is not refused for a tile of many."""
+    swept, works = [], []
+    run, workload = shadow._Sweep.run, pipeline.workload
+
+    def spied_run(sweep):
+        swept.append(sweep.engine.lanes.tile)
+        return run(sweep)
+
+    def spied_workload(*given):
+        works.append(workload(*given))
+        return works[-1]
+
+    monkeypatch.setattr(shadow._Sweep, "run", spied_run)
+    monkeypatch.setattr(pipeline, "workload", spied_workload)
+    scenario, _ = composed(*words.split(), "lanes.tile=64")
+    pipeline.audit(scenario, shadow.Engine(scenario.lanes))
+    assert [work.tile for work in works] == [max(swept)] == [SWEPT[words]]
+
+
 def test_what_an_attack_gets_is_kept_by_all_that_can_change_it(monkeypatch):
     """LPIPS, runs in parts, and what the defense's own runs are kept by."""
     scenario, _ = composed("scenario=calibration", "data=digits")

@@ -1,10 +1,11 @@
 """Whether training can end: lower bounds of memory and time, before it starts.
 
 Both are low on purpose. Memory is what the releases of one kind of runs hold, and
-parameters and gradient of every lane of one tile. Time is four operations per step,
-record and parameter, of the referee's runs, the attackers' and those of the accounting,
-at a speed no such device exceeds. What is refused is hopeless; what is not may still be
-slow, and the engine counts the bytes of a tile as the compiler does.
+parameters and gradient of every lane of one tile, which is as large as the game makes
+it. Time is four operations per step, record and parameter, of the referee's runs, the
+attackers' and those of the accounting, at a speed no such device exceeds. What is
+refused is hopeless; what is not may still be slow, and the engine counts the bytes of a
+tile as the compiler does.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ def attribute(*, attribute: str) -> Game:
         floor="prior_mode",
         fits=lambda learner, table: find(table.problem, attribute) and None,
         sizes=base.in_turn,
+        trainings=leave_one_out.trainings,
     )
 
 

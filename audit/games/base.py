@@ -154,6 +154,7 @@ class Trainings(NamedTuple):
 
     held: dict[str, int]  # whose releases are held together in memory
     folded: dict[str, int]  # of which readings alone are kept
+    tile: int | None = None  # most lanes of the game's own tiles; None = lanes.tile
 
 
 class Game(NamedTuple):

@@ -125,7 +125,7 @@ def one_run(*, canaries: Canaries) -> Game:
             )
 
     game = _game(canaries, single_runs, tell_members, check, ONE_RUN)
-    audits = Trainings({"target": canaries.audits}, {})
+    audits = Trainings({"target": canaries.audits}, {}, 1)
     return game._replace(trainings=lambda table: audits)
 
 

@@ -75,7 +75,9 @@ def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
         view=VIEW,
         floor="class_mean",
         # nothing is read along a whole run
-        trainings=lambda table: Trainings({"target": table.runs}, {"accounting": 0}),
+        trainings=lambda table: Trainings(
+            {"target": table.runs}, {"accounting": 0}, table.runs
+        ),
         refuses=_refuses,
         targets=True,
         squared_error=True,

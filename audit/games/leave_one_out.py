@@ -61,7 +61,7 @@ def leave_one_out(*, trajectories: Literal["fresh", "released"] = "fresh") -> Ga
         floor="class_mean",
         check=check_released if accounted else None,
         sizes=base.in_turn,
-        trainings=_accounted_alone if accounted else None,
+        trainings=_accounted_alone if accounted else trainings,
         squared_error=True,
     )
 
@@ -90,8 +90,13 @@ def check_released(scenario: Scenario) -> None:
         )
 
 
+def trainings(table: Table) -> Trainings:
+    """Return the runs of `release`; accounting is of one lane at a time."""
+    return Trainings({"target": table.runs}, {}, table.runs)
+
+
 def _accounted_alone(table: Table) -> Trainings:
-    return Trainings({"target": 0}, {"accounting": table.trajectories})
+    return Trainings({"target": 0}, {"accounting": table.trajectories}, 1)
 
 
 def account(key: Array, runs: Runs, table: Table) -> Guarantees:

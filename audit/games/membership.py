@@ -83,7 +83,8 @@ def _game(design: Design, settings: Membership) -> Game:
 
     def trainings(table: Table) -> Trainings:
         shadows = settings.shadows + settings.calibration
-        return Trainings({"target": table.runs}, {"shadow": shadows})
+        largest = max(table.runs, shadows)
+        return Trainings({"target": table.runs}, {"shadow": shadows}, largest)
 
     return Game(
         goal="membership",
