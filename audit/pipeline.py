@@ -94,7 +94,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         table = table._replace(floor=floor)
 
     used = rows.data_used(scenario, problem)
-    address = addresses(scenario, used["digest"], table.lpips)
+    address = addresses(scenario, used["digest"], table.lpips, engine.devices)
     table = table._replace(address=address)
     guarantees, defenses, trials = {}, {}, []
     with Ahead(learners) as ahead:
@@ -411,17 +411,18 @@ def _floor(
 
 
 def addresses(
-    scenario: Scenario, digest: str, weights: Any
+    scenario: Scenario, digest: str, weights: Any, devices: int
 ) -> Callable[[Learner, Entry], str]:
     """Return (defense, attack) -> where the store keeps what the attack gets.
 
     The address is made of everything that can change the result. Of the line-ups that
     is the pair alone: another defense or attack has no pair played again. `digest` is
-    the data's, `weights` are those of LPIPS, or why there are none.
+    the data's, `weights` are those of LPIPS, or why there are none. Runs in parts, and
+    those of several devices, are computed by other programs, which round differently.
     """
     suite = workspace.code_version(scenario._replace(defenses=(), attacks=()))
-    # in parts, a run is another program
-    shared = suite, digest, store.digest(weights), scenario.lanes.checkpoint > 0
+    rounding = scenario.lanes.checkpoint > 0, devices
+    shared = suite, digest, store.digest(weights), *rounding
     version = functools.cache(registry.version)
 
     def address(learner: Learner, attack: Entry) -> str:

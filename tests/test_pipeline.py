@@ -306,20 +306,22 @@ def test_memory_is_counted_for_the_tiles_that_are_made(monkeypatch, words):
 
 
 def test_what_an_attack_gets_is_kept_by_all_that_can_change_it(monkeypatch):
-    """LPIPS, runs in parts, and what the defense's own runs are kept by."""
+    """LPIPS, runs in parts, devices, and what the defense's own runs are kept by."""
     scenario, _ = composed("scenario=calibration", "data=digits")
     parts, _ = composed("scenario=calibration", "data=digits", "lanes.checkpoint=1")
     task = pipeline.load(scenario, compose.play(scenario)).task
     learner = worlds.learner(task, "noisy_sum")
     (attack, *_), none = scenario.attacks, "no LPIPS weights"
 
-    def address(scenario=scenario, weights=none):
-        return pipeline.addresses(scenario, "data", weights)(learner, attack)
+    def address(scenario=scenario, weights=none, devices=1):
+        found = pipeline.addresses(scenario, "data", weights, devices)
+        return found(learner, attack)
 
     first = address()
     assert address() == first
     assert address(weights=[np.zeros(3)]) != first
     assert address(scenario=parts) != first
+    assert address(devices=2) != first
     monkeypatch.setattr(shadow, "threads", lambda: 77)
     assert address() != first
 

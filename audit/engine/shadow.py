@@ -2,10 +2,11 @@
 
 A *lane* is one run. Lanes run in tiles of `Lanes.tile`, the last one padded, and every
 tile is the same compiled program; the key of lane i is fold_in(root, i). The number of
-tiles in flight, their order, the number of devices and interruptions therefore change
-only how long a sweep takes: within a backend, JAX version and tile size the bits are
-the same. The fixed set is shared: no lane copies it, and the first layer of all lanes
-of a tile is one large matrix product.
+tiles in flight, their order and interruptions therefore change only how long a sweep
+takes: within a backend, JAX version, tile size and number of devices the bits are the
+same. For several devices XLA compiles another program, which may round differently. The
+fixed set is shared: no lane copies it, and the first layer of all lanes of a tile is
+one large matrix product.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Engine(NamedTuple):
     # computes tiles on other machines, as `cluster.compute`; None = here
     elsewhere: Callable | None = None
     ahead: Ahead | None = None  # compiles what the next defenses run; None = nothing
+
+    @property
+    def devices(self) -> int:
+        """Devices that compute tiles together, at most; a worker elsewhere has one."""
+        return len(jax.devices()) if self.elsewhere is None else 1
 
 
 class Learner(NamedTuple):
@@ -252,7 +258,7 @@ class _Sweep(NamedTuple):
         return self._replace(engine=self.engine._replace(lanes=smaller))
 
     def run(self) -> Any:
-        tiles, address = range(-(-self.m // self.engine.lanes.tile)), self._address()
+        tiles, address = range(self._tiles()), self._address()
         shards = self._stored(tiles, address)
         self._forget(shards, address)  # of a run that was killed in between
         self._check_stored(shards)
@@ -269,6 +275,9 @@ class _Sweep(NamedTuple):
             done += len(finished)
             self._report(done)
         return whole
+
+    def _tiles(self) -> int:
+        return -(-self.m // self.engine.lanes.tile)
 
     def _place(self, shards: dict[int, list[np.ndarray]], whole: Any) -> None:
         """Copy tiles to where they belong in the arrays of all lanes."""
@@ -301,7 +310,7 @@ class _Sweep(NamedTuple):
         if self.engine.elsewhere is not None and len(tiles) > 1:
             yield from self.engine.elsewhere(self._portable(), tiles)
             return
-        devices = min(len(jax.devices()), len(tiles))
+        devices = self._devices()
         groups = [tiles[i : i + devices] for i in range(0, len(tiles), devices)]
         flight, cores = self._in_flight(devices)
         counted = self._counted(len(groups))
@@ -329,6 +338,10 @@ class _Sweep(NamedTuple):
                     t: [a[i * size : (i + 1) * size] for a in leaves]
                     for i, t in enumerate(finished)
                 }
+
+    def _devices(self) -> int:
+        """Return on how many devices tiles are computed, however many are stored."""
+        return min(self.engine.devices, self._tiles())
 
     def _stepwise(self) -> Stepwise | None:
         """Return the method if its runs are so long that their states are saved."""
@@ -460,8 +473,11 @@ class _Sweep(NamedTuple):
             "key": self.key,
             "tile": self.engine.lanes.tile,
         }
-        if self._stepwise():  # computed in parts, of whatever length: other rounding
+        # two other programs, which round differently
+        if self._stepwise():  # computed in parts, of whatever length
             made_of["in parts"] = True
+        if (devices := self._devices()) > 1:
+            made_of["devices"] = devices
         address = stores.digest(made_of)
         stores.describe(store, address, made_of)
         return address

@@ -1,6 +1,7 @@
-"""The engine: same bits whatever the chunk, order, device count or interruption."""
+"""The engine: same bits whatever the tiles in flight, order or interruption."""
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -184,19 +185,27 @@ def test_other_errors_are_not_swallowed(monkeypatch):
 
 DEVICES = """
 import jax, numpy as np, sys
+from pathlib import Path
 from audit.engine import shadow
-from tests.engine.test_shadow import DATA, run
+from audit.engine.store import Store
+from tests.engine.test_shadow import DATA, run, shards
 assert len(jax.devices()) == 8
 devices, real = [], shadow._program
 shadow._program = lambda *a: devices.append(a[2]) or real(*a)
 every = run(2)  # 12 tiles
 few = run(2, data=DATA._replace(target=jax.tree.map(lambda a: a[:4], DATA.target)))
 assert {8, 2} <= set(devices)
+store = Store(Path(sys.argv[1]).parent)
+run(2, store=store)
+shards(store.folder)[5].unlink()
+devices.clear()
+np.testing.assert_array_equal(every, run(2, store=store))
+assert 8 in devices  # one tile is made again by the program of all of them
 np.savez(sys.argv[1], every=every, few=few)
 """
 
 
-def test_two_and_eight_devices_give_the_same_bits_as_one(tmp_path):
+def test_dpsgd_has_the_same_bits_on_two_and_eight_devices_as_on_one(tmp_path):
     ours = os.environ.get("XLA_FLAGS", "")
     flags = f"{ours} --xla_force_host_platform_device_count=8"
     file = tmp_path / "eight.npz"
@@ -208,6 +217,25 @@ def test_two_and_eight_devices_give_the_same_bits_as_one(tmp_path):
     with np.load(file) as eight:
         np.testing.assert_array_equal(eight["every"], run(2))
         np.testing.assert_array_equal(eight["few"], run(2)[:4])
+
+
+def test_runs_of_several_devices_are_kept_apart(tmp_path, monkeypatch):
+    """Their program may round differently, as that of `dirdp_sgd` does."""
+    store, trained = stores.open_store(tmp_path), learner()
+    monkeypatch.setattr(shadow._Sweep, "run", shadow._Sweep._address)
+
+    def address(devices, tile=4, **engine):
+        monkeypatch.setattr(jax, "devices", lambda: ["device"] * devices)
+        engine = shadow.Engine(Lanes(tile), store, **engine)
+        return shadow.sweep("train", trained, KEY, DATA, engine=engine)
+
+    one = address(1)
+    (described,) = tmp_path.rglob("key.json")
+    assert "devices" not in json.loads(described.read_text())
+    assert len({one, address(2), address(3)}) == 3
+    assert address(8) == address(9)  # there are six tiles
+    assert address(2, elsewhere=print) == one  # a worker has one
+    assert address(2, tile=M) == address(1, tile=M)
 
 
 def test_engine_equals_the_plain_loop_in_float64():
