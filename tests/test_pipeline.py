@@ -305,6 +305,16 @@ def test_memory_is_counted_for_the_tiles_that_are_made(monkeypatch, words):
     assert [work.tile for work in works] == [max(swept)] == [SWEPT[words]]
 
 
+def test_runs_in_parts_are_the_same_experiment():
+    """They round as another machine does: committed records are found in both."""
+    words = "scenario=calibration", "data=digits"
+    whole, parts, tiles = (
+        composed(*words, *more)[0].resolved()
+        for more in ((), ("lanes.checkpoint=1",), ("lanes.tile=7",))
+    )
+    assert whole == parts != tiles
+
+
 def test_what_an_attack_gets_is_kept_by_all_that_can_change_it(monkeypatch):
     """LPIPS, runs in parts, devices, and what the defense's own runs are kept by."""
     scenario, _ = composed("scenario=calibration", "data=digits")

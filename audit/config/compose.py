@@ -75,7 +75,12 @@ class Scenario(NamedTuple):
         return {"game": (self.game,), **line_ups, "bound": self.bounds}
 
     def resolved(self) -> dict[str, Any]:
-        """Return everything that can change a number, as plain JSON data."""
+        """Return everything that can change a number, as plain JSON data.
+
+        Machines round differently, and so do runs in parts (`lanes.checkpoint`). That
+        is in the keys of the store and not here, as it makes no other experiment: a
+        record is found again on another machine, and after its run went on in parts.
+        """
 
         def words(*names: str) -> dict[str, Any]:
             return self.spec.model_dump(include=set(names))
