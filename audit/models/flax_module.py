@@ -36,6 +36,8 @@ REMEDY = {
     "Dropout": "it is random; leave it out, or set its rate to 0",
 }
 MOST_NOTES = 6
+SPREAD = 0.3  # of random parameters times sqrt(inputs): activations stay of order 1
+ROUNDING = 0.02  # of outputs, relative to the largest: bfloat16 rounds to 1/256
 
 
 class _Network(NamedTuple):
@@ -43,7 +45,14 @@ class _Network(NamedTuple):
 
     name: str
     init: Callable  # (key) -> params
-    apply: Callable  # (params, x [*features], tap or None) -> outputs [outputs]
+    run: Callable  # (params, x, tap or None) -> outputs, of a batch or of one example
+    batched: bool  # whether `run` takes x [m, *features] to outputs [m, outputs]
+
+    def apply(self, params: Any, x: Any, tap: Tap | None) -> Any:
+        """Return the outputs [outputs] of one example x [*features]."""
+        if self.batched:
+            return self.run(params, x[None], tap)[0]
+        return self.run(params, x, tap)
 
 
 def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> Task:
@@ -59,7 +68,7 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
 
     Raises:
       UserError: for batch statistics, dropout and other state or randomness, naming the
-        layer; for outputs of another shape.
+        layer; for outputs of another shape, or that depend on a batch's other records.
     """
     x = jnp.asarray(example_x, jnp.float32)
     network = _linen(module, x) if isinstance(module, nn.Module) else _nnx(module, x)
@@ -73,6 +82,12 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
             f"{network.name} returns shape {shape} for one record; [outputs], one per "
             f"class, are wanted"
         )
+    if network.batched and _mixes_records(network, params, x):
+        raise UserError(
+            f"{network.name}: its outputs mix the records of a batch, or are random: "
+            f"those of a record must be the same in every batch; take statistics over "
+            f"a record's own axes, as LayerNorm and GroupNorm do"
+        )
     own_loss = loss
     if loss is None:
         loss = cross_entropy
@@ -80,14 +95,13 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
             loss = _half_squared
     fit = lambda params, x, y: loss(network.apply(params, x, None), y)  # noqa: E731
     stack, why = stack_of(network.name, network.apply, params, x, loss)
-    label = jnp.zeros((), int)
+    label = jnp.zeros((), int if shape[0] > 1 else float)
     if stack and not is_the_gradient(stack, network.init, fit, x, label):
         stack, why = None, "its layers are transformed"
     start = jax.tree.map(_zeros, params)
     jumps = smoothness.jumps(lambda x: network.apply(start, x, None), x)
     if own_loss is not None:
-        outputs, some = jnp.zeros(shape), jnp.zeros((), int if shape[0] > 1 else float)
-        jumps += smoothness.jumps(lambda o: own_loss(o, some), outputs)
+        jumps += smoothness.jumps(lambda o: own_loss(o, label), jnp.zeros(shape))
     features = tuple(x.shape)
     classes = shape[0] if shape[0] > 1 else 0
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
@@ -125,13 +139,54 @@ def _refused(name: str, layer: str, kind: str) -> UserError:
     return UserError(f"{name}: {layer} is {kind}: {REMEDY[kind]}")
 
 
-def _batched(apply: Callable, x: Any) -> bool:
-    """Return whether a module takes a batch [1, *features] to [1, outputs]."""
+def _batched(name: str, apply: Callable, x: Any) -> bool:
+    """Return whether a module takes a batch [m, *features] to [m, outputs].
+
+    Raises:
+      UserError: if it takes one to [m].
+    """
+
+    def shape(records: int) -> tuple | None:
+        try:
+            batch = jnp.broadcast_to(x, (records, *x.shape))
+            return jax.eval_shape(apply, batch).shape
+        except Exception:  # whatever a module may raise
+            return None
+
+    one = shape(1)
+    if shape(2) == (2,) != one:
+        raise UserError(
+            f"{name} returns one number per record, as an array [m] for a batch of m: "
+            f"keep the last axis, [m, 1]"
+        )
+    return one is not None and len(one) == 2 and one[0] == 1
+
+
+def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
+    """Return whether two random records have other outputs together than apart."""
+    rng = np.random.default_rng(0)
+
+    def drawn(leaf: Any) -> np.ndarray:
+        # a layer that starts at 0 would hide what the layers before it do
+        scale = SPREAD / np.sqrt(np.prod(leaf.shape[:-1]))
+        return (scale * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
+
+    @jax.jit
+    def outputs(params: Any, pair: Any) -> tuple[Any, Any]:
+        apart = [network.run(params, pair[i : i + 1], None) for i in (0, 1)]
+        return network.run(params, pair, None), jnp.concatenate(apart)
+
+    # 0 and 1 are in the domain of images, and are two tokens
+    bits = rng.integers(0, 2, x.shape).astype(x.dtype)
     try:
-        shape = jax.eval_shape(apply, x[None]).shape
-    except Exception:  # whatever a module may raise
+        both = outputs(jax.tree.map(drawn, shapes), np.stack([bits, 1 - bits]))
+    except Exception:  # it takes batches of one record alone
         return False
-    return len(shape) == 2 and shape[0] == 1
+    together, apart = (np.asarray(a, float) for a in both)
+    if together.shape != apart.shape:
+        return True
+    size = np.abs(np.nan_to_num(apart)).max()
+    return not np.allclose(together, apart, 0, ROUNDING * size, equal_nan=True)
 
 
 # linen --------------------------------------------------------------------------------
@@ -174,18 +229,17 @@ def _linen(module: nn.Module, x: Any) -> _Network:
         raise UserError(f"{name} has no parameters")
     shapes = variables["params"]
     batched = _batched(
-        lambda x: module.apply({"params": jax.tree.map(_zeros, shapes)}, x), x
+        name, lambda x: module.apply({"params": jax.tree.map(_zeros, shapes)}, x), x
     )
 
     def init(key: jax.Array) -> Any:
         return module.init(key, x[None] if batched else x)["params"]
 
-    def apply(params: Any, x: Any, tap: Tap | None) -> Any:
+    def run(params: Any, x: Any, tap: Tap | None) -> Any:
         with tapping(tap):
-            out: Any = module.apply({"params": params}, x[None] if batched else x)
-        return out[0] if batched else out
+            return module.apply({"params": params}, x)
 
-    return _Network(name, init, apply)
+    return _Network(name, init, run, batched)
 
 
 def _first_path(tree: Any) -> tuple:
@@ -241,13 +295,8 @@ def _nnx(module: Any, x: Any) -> _Network:
                 layer.dot_general = tapped(tap, path, layer.dot_general)
         return network(x)
 
-    batched = _batched(lambda x: run(start, x, None), x)
-
-    def apply(params: Any, x: Any, tap: Tap | None) -> Any:
-        out = run(params, x[None] if batched else x, tap)
-        return out[0] if batched else out
-
-    return _Network(name, init, apply)
+    batched = _batched(name, lambda x: run(start, x, None), x)
+    return _Network(name, init, run, batched)
 
 
 def _built(factory: Callable, key: jax.Array) -> Any:

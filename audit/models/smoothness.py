@@ -39,6 +39,7 @@ JUMPS = {
     "svd": WHY, "eigh": WHY, "eig": WHY, "qr": WHY,
     "gt": COMPARES, "ge": COMPARES, "lt": COMPARES, "le": COMPARES, "eq": COMPARES,
     "ne": COMPARES, "is_finite": COMPARES,
+    "stop_gradient": "it hides a part of the derivative",
     "select_n": "it chooses by the record", "cond": "it branches on the record",
     "while": "it stops by the record",
 }  # fmt: skip

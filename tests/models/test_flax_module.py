@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.flatten_util import ravel_pytree
 
 from audit.errors import UserError
 from audit.mechanisms import gradient, soft_clip
@@ -14,6 +15,7 @@ from audit.mechanisms.query import Side
 from audit.models import networks, smoothness
 from audit.models.flax_module import from_flax
 from audit.models.layers import convolved
+from audit.types import Examples
 from tests.conftest import flat, records
 
 SHAPE = (4, 4, 1)
@@ -404,6 +406,78 @@ def test_a_loss_with_a_kink_has_no_fisher_reading(loss, smooth):
     task = from_flax(Line(), np.zeros(4, np.float32), loss=loss)
     assert task.smooth is smooth
     assert any("no Fisher reading" in note for note in task.notes) is not smooth
+
+
+def module(of_batch, outputs=3):
+    """A module of one's own: a function of what a dense layer makes of a batch."""
+
+    class Made(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.tanh(nn.Dense(5)(x.reshape((x.shape[0], -1))))
+            return of_batch(nn.Dense(outputs)(x))
+
+    return Made()
+
+
+@pytest.mark.parametrize(
+    ("of_batch", "says"),
+    [
+        (lambda x: x - x.mean(0), "Made: its outputs mix the records of a batch"),
+        (lambda x: x / jnp.linalg.norm(x), "Made: its outputs mix the records"),
+        (lambda x: x[::-1], "Made: its outputs mix the records"),
+        (lambda x: x[:, 0], r"one number per record, .* keep the last axis, \[m, 1\]"),
+    ],
+)
+def test_a_records_outputs_are_its_own(of_batch, says):
+    """Also where no layer is to blame by its name."""
+    with pytest.raises(UserError, match=says):
+        from_flax(module(of_batch), X)
+
+
+@pytest.mark.parametrize(
+    "of_batch",
+    [
+        lambda x: x - x.mean(-1, keepdims=True),
+        lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+    ],
+)
+def test_what_a_record_has_of_its_own_mixes_nothing(of_batch):
+    assert from_flax(module(of_batch), X).classes == 3
+
+
+@jax.custom_jvp
+def half_slope(x):
+    """Return tanh(x), with half its derivative, which updates then have."""
+    return jnp.tanh(x)
+
+
+half_slope.defjvp(
+    lambda x, dx: (jnp.tanh(x[0]), 0.5 * (1 - jnp.tanh(x[0]) ** 2) * dx[0])
+)
+
+
+@pytest.mark.parametrize(
+    ("of_batch", "smooth"),
+    [(lambda x: x * jax.lax.stop_gradient(x), False), (half_slope, True)],
+    ids=["stop_gradient", "half_slope"],
+)
+def test_the_reading_differentiates_what_is_released(of_batch, smooth):
+    """As differences of gradients say, of which stop_gradient hides a part."""
+    task = from_flax(module(of_batch), X)
+    assert task.smooth is smooth
+    with jax.enable_x64(True):
+        params = jax.tree.map(
+            lambda a: a.astype(float) + 0.1, task.init(jax.random.key(0))
+        )
+
+        def gradient(x):
+            return ravel_pytree(jax.grad(task.loss)(params, Examples(x, 1)))[0]
+
+        x, u = jax.random.uniform(jax.random.key(1), (2, *SHAPE), float)
+        slope = jax.jvp(gradient, (x,), (u,))[1]
+        change = (gradient(x + 1e-4 * u) - gradient(x - 1e-4 * u)) / 2e-4
+        assert np.allclose(slope, change, rtol=1e-4, atol=1e-6) is smooth
 
 
 def test_integer_labels_of_optax_keep_the_fisher_reading():
