@@ -495,7 +495,8 @@ def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bo
         chosen = np.asarray(records.y == label)
         x, scored = pool[pool_labels == label], np.asarray(records.x)[chosen]
         x, scored = (a.reshape(len(a), -1).astype(np.float64) for a in (x, scored))
-        variances = np.linalg.eigvalsh(np.cov(x, rowvar=False))
+        # of one feature `cov` makes a number
+        variances = np.linalg.eigvalsh(np.atleast_2d(np.cov(x, rowvar=False)))
         bound = bounds.van_trees(traces[chosen].mean(), np.maximum(variances, 0))
         total += chosen.mean() * float(bound.value)
         floor += chosen.mean() * ((scored - x.mean(0)) ** 2).mean()

@@ -236,6 +236,16 @@ def test_accounting_in_turn_is_the_leave_one_out_accounting():
         assert alone.rdp2 == limits.rdp2
 
 
+def test_a_record_may_be_one_number():
+    task = networks.binary_linear((1,), 2)
+    fixed, pool = records(N, (1,), 2, seed=1), records(12, (1,), 2, seed=2)
+    table = worlds.table(worlds.problem(task, fixed, pool))
+    glm = worlds.learner(task, "output_perturbed_glm", noise_stddev=0.1)
+    limits = {b.name: b for b in guarantees.in_turn(KEY, glm, table).bounds}
+    spread = max(pool.x[pool.y == c].var(ddof=1) for c in (0, 1))
+    assert 0 < limits["van_trees"].value < 1.5 * spread
+
+
 def jacobian(release, x):
     """Return d release / d x, by central differences [D, 16]."""
     steps = 1e-5 * np.eye(16).reshape(16, *SHAPE)
