@@ -130,8 +130,8 @@ def account(key: Array, runs: Runs[Exposure], table: Table) -> Guarantees:
     rdp2 = guarantees.order_two(step.rdp)
     if rdp2 is not None:
         limits = limits._replace(rdp2=rdp2)
-        room = problem.room or problem.task.domain
-        bounds_here.append(bounds.hammersley_chapman_robbins(rdp2, room))
+        if problem.room is not None:
+            bounds_here.append(bounds.hammersley_chapman_robbins(rdp2, problem.room))
     bounds_here += guarantees.from_plug_ins(problem, trace, step.rdp, None)
     return limits._replace(bounds=tuple(bounds_here))
 

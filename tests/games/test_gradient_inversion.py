@@ -13,12 +13,13 @@ from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import base, rows
 from audit.games.base import Result, Trial
-from audit.games.gradient_inversion import exposed
+from audit.games.gradient_inversion import Exposure, account, exposed
 from audit.models import networks
 from audit.report.figures import common, gradient_inversion
 from audit.scorecard import card as scorecard
 from audit.types import Examples, Lanes, ThreatModel
 from tests import pages
+from tests.conftest import records
 from tests.games import worlds
 
 WORDS = [
@@ -80,6 +81,24 @@ def test_bounds_are_of_one_update_and_epsilon_of_the_run(card):
     assert run_of_9 == pytest.approx(one)
     assert noised["epsilon"]["add_remove"]["tight"] is None
     assert card.defenses["sgd"]["bounds"] == []
+
+
+def test_features_without_ends_have_no_bound_by_them():
+    names = {}
+    for domain in ((0.0, 1.0), (-np.inf, np.inf)):
+        task = networks.binary_linear((3,), 2)._replace(domain=domain)
+        z = records(6, (3,), 2)
+        table = worlds.table(worlds.problem(task, z, z, targets=z))
+        learner = worlds.learner(task, "dpsgd", steps=1)
+        exposure = Exposure((task.init(worlds.KEY),), worlds.KEY)
+        runs = base.Runs(learner, None, exposure)
+        limits = account(worlds.KEY, runs, table)
+        names[domain[1]] = [bound.name for bound in limits.bounds]
+        assert limits.rdp2 > 0
+    assert names == {
+        1: ["cramer_rao", "hammersley_chapman_robbins"],
+        np.inf: ["cramer_rao"],
+    }
 
 
 def test_of_nobody_no_information_is_read():
