@@ -183,34 +183,52 @@ def _along(
     """Return the loop to the sum of `read(StepView)` over the steps of one run.
 
     With `every` above 1 the sum is of `Traced`, and one step of each stretch of so many
-    stands for the stretch. It is drawn once for all runs, so that the others' readings
-    are not computed.
+    stands for the stretch. Every run draws its own, so that runs differ by what the
+    draws add to the error. The step is kept until the stretch ends, for all runs at
+    once, and is read there: under a vmap the readings of other steps cost nothing.
     """
 
-    def body(carry: tuple, weight: Any) -> tuple:
+    def body(carry: tuple, _: None) -> tuple:
         state, total = carry
         state, view = mechanism.step(key, state, data)
-        if weight is None:
-            more = read(view)
-        else:
-            counted = lambda view: read(view).scaled(weight)  # noqa: E731
-            more = jax.lax.cond(weight > 0, counted, lambda view: zero, view)
-        return state, jax.tree.map(jnp.add, total, more)
+        return state, jax.tree.map(jnp.add, total, read(view))
+
+    def stretched(carry: tuple, planned: tuple) -> tuple:
+        (state, total, kept), (drawn, length) = carry, planned
+        state, view = mechanism.step(key, state, data)
+        kept = jax.tree.map(partial(jnp.where, drawn), _unsummed(view), kept)
+        counted = lambda view: read(view).scaled(length)  # noqa: E731
+        more = jax.lax.cond(length > 0, counted, lambda view: zero, kept)
+        return state, jax.tree.map(jnp.add, total, more), kept
+
+    def looked_at(state: State) -> tuple:
+        view = mechanism.step(key, state, data)[1]
+        return read(view), _unsummed(view)
 
     state = mechanism.init(key, side)
-    shape = jax.eval_shape(lambda s: read(mechanism.step(key, s, data)[1]), state)
-    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shape)
-    weights = None if every == 1 else jnp.asarray(_drawn(mechanism.steps, every))
-    return Loop((state, zero), body, lambda carry: carry[1], weights)
+    shapes = jax.eval_shape(looked_at, state)
+    zero, empty = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    if every == 1:
+        return Loop((state, zero), body, lambda carry: carry[1])
+    planned = _drawn(stream(key, "every"), mechanism.steps, every)
+    return Loop((state, zero, empty), stretched, lambda carry: carry[1], planned)
 
 
-def _drawn(steps: int, every: int) -> np.ndarray:
-    """Return how many steps each step stands for [steps]; one per stretch does."""
-    rng, weights = np.random.default_rng(every), np.zeros(steps)
-    for first in range(0, steps, every):
-        length = min(every, steps - first)
-        weights[first + rng.integers(length)] = length
-    return weights
+def _unsummed(view: StepView) -> StepView:
+    """Return the step without its sums, which say nothing of what a record adds."""
+    return view._replace(update=None, known=None)
+
+
+def _drawn(key: jax.Array, steps: int, every: int) -> tuple[jax.Array, jax.Array]:
+    """Return whether a step is drawn [steps]; and the length of the stretch it ends.
+
+    One step of each stretch is drawn; the length [steps] is 0 where no stretch ends.
+    """
+    first = np.arange(0, steps, every)
+    lengths = np.minimum(every, steps - first)
+    chosen = first + jax.random.randint(key, first.shape, 0, lengths)
+    drawn = jnp.zeros(steps, bool).at[chosen].set(True)
+    return drawn, jnp.zeros(steps).at[first + lengths - 1].set(lengths)
 
 
 def _fisher(mechanism: Iterative) -> Stepwise:

@@ -29,14 +29,13 @@ PROBED = EXACT._replace(linear=None)
 SETTINGS = {"clip_norm": 1, "noise_multiplier": 0.1, "learning_rate": 1e-6, "steps": 6}
 
 
-def accounted(task=PROBED, settings=SETTINGS, **words):
+def accounted(task=PROBED, settings=SETTINGS, trajectories=1, **words):
     """Return what `leave_one_out` says of DP-SGD."""
     defense = worlds.learner(task, "dpsgd", **settings)
     fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
     table = worlds.table(worlds.problem(task, fixed, pool))
-    return guarantees.in_turn(
-        KEY, defense, table._replace(fisher=FisherReading(**words))
-    )
+    table = table._replace(trajectories=trajectories, fisher=FisherReading(**words))
+    return guarantees.in_turn(KEY, defense, table)
 
 
 @pytest.fixture(scope="module")
@@ -192,10 +191,48 @@ def test_releases_that_cannot_be_accounted_for_are_refused(words, says):
 
 
 def test_each_stretch_of_steps_has_one_that_stands_for_it():
-    weights = _drawn(11, 4)
-    assert [w.sum() for w in np.split(weights, [4, 8])] == [4, 4, 3]
-    assert (weights > 0).sum() == 3
-    assert _drawn(3, 1).tolist() == [1, 1, 1]
+    """Of 400 runs each step of a stretch of m is drawn by 400 / m, within 5 s.e."""
+    keys = jax.random.split(KEY, 400)
+    drawn, lengths = jax.vmap(lambda key: _drawn(key, 11, 4))(keys)
+    for part, m in zip(np.split(np.asarray(drawn), [4, 8], 1), (4, 4, 3), strict=True):
+        assert (part.sum(1) == 1).all()
+        error = np.sqrt((m - 1) / 400) / m
+        np.testing.assert_allclose(part.mean(0), 1 / m, atol=5 * error)
+    assert lengths[0].tolist() == [0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 3]
+
+
+@pytest.fixture(scope="module")
+def unlike():
+    """Return settings whose steps' information differs, and dFIL of all steps."""
+    settings = {"clip_norm": 4, "noise_multiplier": 0.05, "learning_rate": 4.0}
+    settings["steps"] = 20
+    return settings, accounted(EXACT, settings, 8).dfil
+
+
+@pytest.mark.parametrize("trajectories", [1, 8])
+def test_the_error_has_that_of_the_steps_that_are_drawn(unlike, trajectories):
+    """One step of 20 stands for all: within 5 of the stated standard errors."""
+    settings, truth = unlike
+    got = accounted(EXACT, settings, trajectories, every=20)
+    ratio = np.median(got.dfil / truth)
+    assert abs(ratio - 1) < 5 * got.dfil_error
+    # some draws are near the mean: the stated error has to be a real one, too
+    assert 0.2 < got.dfil_error * np.sqrt(trajectories) < 5
+
+
+def test_a_step_that_stands_for_nothing_is_not_read():
+    """Of runs at once, too: what some of them drew is read where all stretches end."""
+    defense = worlds.learner(PROBED, "dpsgd", **SETTINGS)
+    data = TrainingSet(jax.tree.map(jnp.asarray, records(N, SHAPE, 2, seed=1)), None)
+
+    def read(every):
+        """Return the program that reads two runs, in words."""
+        given = defense.side, data, np.arange(N), Probing(every=every)
+        both = jax.vmap(lambda key: defense.defense.fisher(key, *given))
+        return str(jax.make_jaxpr(both)(jax.random.split(KEY, 2)))
+
+    assert "cond[" in read(3)
+    assert "cond[" not in read(1)
 
 
 @pytest.mark.parametrize(
