@@ -400,35 +400,50 @@ def of_readings(
     """
     traces, norms = readings
     problem, defense = table.problem, learner.defense
-    splits, room = problem.splits, problem.room
-    limits: list[Bound] = []
-    trace = dfil = None
-    if traces is not None:
-        trace = traces.mean(1)
-        dfil = trace / splits.fixed.x[0].size
-    if dfil is not None and squared:
-        limits.append(bounds.cramer_rao(dfil))
-        if problem.task.classes:
-            limits.append(_gaussian_prior(traces.mean(1), records, splits))
+    trace = None if traces is None else traces.mean(1)
+    dfil = None if trace is None else trace / problem.splits.fixed.x[0].size
     curve, loss = defense.rdp, _losses(defense, n)
     replace_one = curve and (lambda orders: curve(n, orders, "replace_one"))
-    rdp2 = order_two(replace_one)
-    if rdp2 is not None and room is not None:
-        limits.append(bounds.hammersley_chapman_robbins(rdp2, room))
-        if squared:
-            flat = np.asarray(records.x).reshape(len(records.y), -1)
-            at = bounds.hammersley_chapman_robbins_at(rdp2, flat, room)
-            limits.append(at._replace(ranked=False))
-    if squared and len(splits.targets.y):
-        limits += _of_losses(loss, problem, records)
-    pld = defense.pld and (lambda: loss("replace_one"))
-    limits += from_plug_ins(problem, trace, replace_one, pld)
-    return without_bounds(learner, n, table.delta, loss)._replace(
+    limits = without_bounds(learner, n, table.delta, loss)._replace(
         dfil=dfil,
-        bounds=tuple(limits),
-        rdp2=rdp2,
+        rdp2=order_two(replace_one),
         eta=None if norms is None else np.sqrt(norms.mean(1)),
     )
+    if not squared:
+        return limits
+    each = _of_trace(trace, problem, records)
+    each += _of_order_two(limits.rdp2, problem, records)
+    if len(problem.splits.targets.y):
+        each += _of_losses(loss, problem, records)
+    pld = defense.pld and (lambda: loss("replace_one"))
+    each += from_plug_ins(problem, trace, replace_one, pld)
+    return limits._replace(bounds=tuple(each))
+
+
+def _of_trace(
+    trace: np.ndarray | None, problem: Problem, records: Examples
+) -> list[Bound]:
+    """Return the bounds that Tr I [records] gives."""
+    if trace is None:
+        return []
+    splits = problem.splits
+    limits = [bounds.cramer_rao(trace / splits.fixed.x[0].size)]
+    if problem.task.classes:
+        limits.append(_gaussian_prior(trace, records, splits))
+    return limits
+
+
+def _of_order_two(
+    rdp2: float | None, problem: Problem, records: Examples
+) -> list[Bound]:
+    """Return the bounds that the Renyi divergence of order 2 gives."""
+    room = problem.room
+    if rdp2 is None or room is None:
+        return []
+    flat = np.asarray(records.x).reshape(len(records.y), -1)
+    at = bounds.hammersley_chapman_robbins_at(rdp2, flat, room)
+    anywhere = bounds.hammersley_chapman_robbins(rdp2, room)
+    return [anywhere, at._replace(ranked=False)]
 
 
 def _losses(defense: Defense, n: int) -> Losses:

@@ -10,10 +10,10 @@ import pytest
 from audit.config import registry
 from audit.config.schema import Features
 from audit.data import DataError
-from audit.games import attribute, base
+from audit.games import attribute, base, guarantees
 from audit.mechanisms.glm import information_loss, losses
 from audit.models import networks
-from audit.types import Examples, ThreatModel, TrainingSet
+from audit.types import Bound, Examples, ThreatModel, TrainingSet
 from tests.games import worlds
 
 N, D, RUNS = 60, 4, 5
@@ -125,6 +125,20 @@ def test_without_noise_the_inverter_is_always_right(name, classes, settings):
     played = play("whitebox_inverter", noiseless, classes)
     assert played.numbers["success"] == 1
     assert played.arrays["wrong"].max() == 0
+
+
+def test_there_is_no_bound_on_squared_errors():
+    """Neither of the suite nor of a plug-in; in a game about the record there are."""
+    one = Bound("plugged", np.array(1.0), "any attacker", "none")
+    world = problem(2)._replace(bounds=(lambda readings: one,))
+    learner, table = defense(classes=2, loss="logistic"), worlds.table(world)
+    about = functools.partial(guarantees.in_turn, worlds.KEY, learner, table)
+    whole, limits = about(), about(COLUMN.columns)
+    names = {"cramer_rao", "hammersley_chapman_robbins", "plugged"}
+    assert names < {b.name for b in whole.bounds}
+    assert limits.bounds == ()
+    assert limits.rdp2 == whole.rdp2 > 0
+    assert (limits.eta < whole.eta).all()
 
 
 def test_noise_takes_the_inverter_to_chance():
