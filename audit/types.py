@@ -46,6 +46,7 @@ Trait = Literal[
     "noiseless",  # gives the same release every time
     "noisy",  # the density of its noised updates is known
     "noisy_sgd",  # was built by `noisy_sgd`
+    "reweighted",  # weighs records by all of them; its Fisher reading leaves that out
     "rows",  # reads `TrainingSet.rows` itself, empty slots included
     "stationary",  # releases a minimiser, up to noise
     "sum",  # releases a noised sum of clipped records

@@ -44,7 +44,7 @@ class Configuration(NamedTuple):
 
 
 def configurations(cards: list[Scorecard]) -> list[Configuration]:
-    """Return every defense with an accuracy and a dFIL, most accurate first.
+    """Return every defense with an accuracy and 1/dFIL, most accurate first.
 
     Raises:
       UserError: if there is none, or the cards are of two scenarios or data sets.
@@ -60,13 +60,18 @@ def configurations(cards: list[Scorecard]) -> list[Configuration]:
         _configuration(card, label, defense)
         for card in cards
         for label, defense in card.defenses.items()
-        if columns.usefulness(defense) is not None and defense.dfil
+        if columns.usefulness(defense) is not None and _bounded(defense)
     ]
     if not each:
         raise UserError(
-            "frontier: no defense on these cards has an accuracy and a dFIL"
+            "frontier: no defense on these cards has an accuracy and a bound by dFIL"
         )
     return sorted(each, key=lambda c: (-c.accuracy, c.errors[SERIES[1]]))
+
+
+def _bounded(defense: DefenseRow) -> bool:
+    """Return whether 1/dFIL bounds an error: some losses take weights for constants."""
+    return any(bound.name == "cramer_rao" for bound in defense.bounds)
 
 
 def _configuration(card: Scorecard, label: str, defense: DefenseRow) -> Configuration:

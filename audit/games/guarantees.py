@@ -411,6 +411,8 @@ def of_readings(
     )
     if not squared:
         return limits
+    if "reweighted" in defense.traits:  # the trace is not that of what is released
+        trace = None
     each = _of_trace(trace, problem, records)
     each += _of_order_two(limits.rdp2, problem, records)
     if len(problem.splits.targets.y):

@@ -7,8 +7,13 @@ from audit.errors import UserError
 from tests import pages
 from tests.commands import printed, refused
 
+BOUNDS = (
+    {"name": "hammersley_chapman_robbins", "mean": 1e-9},
+    {"name": "cramer_rao", "mean": 99.0},
+)
 
-def card(accuracy, noise, dfil, *, mse=0.03, name="private"):
+
+def card(accuracy, noise, dfil, *, mse=0.03, name="private", bounds=BOUNDS):
     """Return a card of one attacked defense of a noise, and one without dFIL."""
     utility = {"accuracy": accuracy, "accuracy_sd": 0.0, "models": 1, "test": 9}
     dpsgd = {
@@ -16,10 +21,7 @@ def card(accuracy, noise, dfil, *, mse=0.03, name="private"):
         "settings": {"noise_multiplier": noise, "steps": 5},
         "utility": utility,
         "dfil": {"mean": dfil, "median": dfil / 2, "max": 4 * dfil},
-        "bounds": [
-            {"name": "hammersley_chapman_robbins", "mean": 1e-9},
-            {"name": "cramer_rao", "mean": 99.0},
-        ],
+        "bounds": list(bounds),
     }
     sgd = {"use": "sgd", "settings": {}, "utility": utility, "dfil": None}
     labels = {"defense": "dpsgd", "attack": "ridge", "use": "ridge", "status": "ok"}
@@ -41,6 +43,14 @@ def test_a_point_has_the_inverses_of_dfil_and_the_strongest_attack():
         "1/median dFIL": 1 / 5, "strongest attack": 0.01,
     }  # fmt: skip
     assert (best.accuracy, best.floor) == (0.9, 0.05)
+
+
+def test_a_dfil_of_which_no_bound_is_made_is_not_drawn_as_one():
+    """That of `reweighted_glm` takes the weights for constants."""
+    unbounded = card(0.95, 2.0, 1.0, bounds=BOUNDS[:1])
+    assert frontier.configurations([*GRID, unbounded]) == frontier.configurations(GRID)
+    with pytest.raises(UserError, match="no defense on these cards"):
+        frontier.configurations([unbounded])
 
 
 def test_less_accurate_and_less_private_is_not_on_the_front():

@@ -363,10 +363,20 @@ def test_one_iteration_is_algorithm_one_by_hand():
             np.testing.assert_allclose(weights(**given), exact, rtol=1e-9)
 
 
+def test_no_bound_is_made_of_the_loss_at_fixed_weights():
+    limits = account(defense("reweighted_glm", noise_stddev=0.5, iterations=1))
+    assert limits.bounds == ()
+    assert limits.dfil.shape == limits.eta.shape == (N,)
+
+
 @pytest.mark.slow
 def test_the_published_loss_is_not_that_of_the_whole_procedure():
-    """The weights depend on the record too, which the published Jacobian leaves out."""
-    glm = defense("reweighted_glm", iterations=5, noise_stddev=1.0).defense
+    """The weights depend on the record too, which the published Jacobian leaves out.
+
+    The true information is larger, so that 1/dFIL at fixed weights is no lower bound.
+    """
+    settings = {"loss": "linear", "iterations": 5, "noise_stddev": 1.0}
+    glm = defense("reweighted_glm", **settings).defense
     with jax.enable_x64(True):
         x = np.asarray(FIXED.x, float)
         solve = jax.jit(glm.mechanism.solve)
@@ -378,7 +388,7 @@ def test_the_published_loss_is_not_that_of_the_whole_procedure():
         records = TrainingSet(FIXED._replace(x=x), None)
         trace, _ = glm.mechanism.fil(KEY, None, records, np.arange(N))
         whole = (jacobian(release, x[4]) ** 2).sum()
-    assert abs(whole / float(trace[4]) - 1) > 0.01
+    assert whole > 1.5 * float(trace[4])
 
 
 def test_classes_are_needed_where_they_are_used():

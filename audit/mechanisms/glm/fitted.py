@@ -46,7 +46,9 @@ def fitted_glm(
 
     The Defense has the traits `stationary`, `glm` and `exact` (it runs in float64). It
     has no Renyi reading for `linear`, whose slope is unbounded; with `reweigh`, whose
-    weights depend on every record; and where records may have any length.
+    weights depend on every record; and where records may have any length. With
+    `reweigh` it has the trait `reweighted`: the Fisher reading, the published one,
+    takes the weights for constants, and no bound is made of it.
 
     Args:
       task: shape of x, number of classes (0: y is a number), whether y is private.
@@ -71,7 +73,13 @@ def fitted_glm(
     known_length = max_norm is not None or np.isfinite(task.domain).all()
     bounded = reweigh is None and np.isfinite(slope) and known_length
     noisy = noise.precision is not None
-    traits: set[Trait] = {"stationary", "glm", "exact"}
+    traits: dict[Trait, bool] = {
+        "stationary": True,
+        "glm": True,
+        "exact": True,
+        "noiseless": not noisy,
+        "reweighted": reweigh is not None,
+    }
     built = output_perturbation(
         fits.solve,
         noise,
@@ -80,7 +88,7 @@ def fitted_glm(
         predict=fits.predict,
         trace=lambda side, data, rows: information_loss.trace(fits.about(data, rows)),
         likelihood=reweigh is None,
-        traits=frozenset(traits if noisy else traits | {"noiseless"}),
+        traits=frozenset(trait for trait, holds in traits.items() if holds),
     )
     limits = (task, fits.loss, regularization, intercept, max_norm)
     assert isinstance(built.mechanism, Minimiser)
