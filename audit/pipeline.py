@@ -257,8 +257,8 @@ def build(
             engine=engine,
         )
         mechanism = learner.defense.mechanism
-        if isinstance(mechanism, Minimiser) and mechanism.check is not None:
-            mechanism.check(problem.splits.fixed)
+        if isinstance(mechanism, Minimiser) and mechanism.accepts is not None:
+            mechanism.accepts.check(problem.splits.fixed)
         records = TrainingSet(problem.splits.fixed, one)
         jax.eval_shape(learner.defense.train, key, learner.side, records)
         if mechanism is None:  # written by hand

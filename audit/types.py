@@ -486,6 +486,13 @@ class CheckRecords(Protocol):
         """Raise ValueError, which names the remedy, if there is no one minimiser."""
 
 
+class Accepted(NamedTuple):
+    """Which records a mechanism takes. Public."""
+
+    check: CheckRecords
+    max_norm: float | None = None  # of a record; None = whatever the domain allows
+
+
 class Anatomy(Protocol):
     def __call__(self, side: Side, data: TrainingSet, /) -> dict[str, Array]:
         """Return named arrays of one training set."""
@@ -499,7 +506,7 @@ class Minimiser(NamedTuple):
     noise: Noise
     objective: Objective | None = None  # what `solve` minimises; None = nothing public
     fil: InformationLoss | None = None  # None = no bound
-    check: CheckRecords | None = None  # None = any records will do
+    accepts: Accepted | None = None  # None = any records will do
     anatomy: Anatomy | None = None
 
 

@@ -89,16 +89,51 @@ def hammersley_chapman_robbins(
     return _hammersley("hammersley_chapman_robbins", rdp2, step, "Thm 1")
 
 
+def room_in_ball(
+    domain: tuple[Any, Any], dimension: int, max_norm: float
+) -> tuple[Any, Any] | None:
+    """Shrink a domain to what the bound above may take it for among shorter records.
+
+    A long record may be stuck along some coordinates. On average over coordinates every
+    record can still move by half the width of the domain times
+    min(1, R / sqrt(W^2 + d s^2)), with W the farthest end from 0 and s^2 the mean
+    square of half a width (docs/bounds/hammersley_chapman_robbins.md).
+
+    Args:
+      domain: as above.
+      dimension: d.
+      max_norm: R, of the longest record that is accepted; inf = the domain's.
+
+    Returns:
+      Ends as those of `domain`; None where 0 is outside, so that nothing is known.
+    """
+    if math.isinf(max_norm):
+        return domain
+    low, high = (np.broadcast_to(end, dimension) for end in domain)
+    if low.max() > 0 or high.min() < 0:
+        return None
+    square = max(high.max(), -low.min()) ** 2 + (((high - low) / 2) ** 2).sum()
+    factor = min(1.0, max_norm / math.sqrt(square))
+    return factor * domain[0], factor * domain[1]
+
+
 def hammersley_chapman_robbins_at(
-    rdp2: float, targets: Any, domain: tuple[Any, Any] = (0.0, 1.0)
+    rdp2: float,
+    targets: Any,
+    domain: tuple[Any, Any] = (0.0, 1.0),
+    max_norm: float = math.inf,
 ) -> Bound:
     """The same bound [...] for given records, which move by max(x - low, high - x).
 
     The targets are [..., d]. It is up to four times larger, and nearly so for images of
-    zeros and ones: the step in the proof of Theorem 1 may be any within the domain.
+    zeros and ones: the step in the proof of Theorem 1 may be any within the domain. No
+    record moves where its norm would exceed `max_norm`.
     """
     x = np.asarray(targets, float)
-    room = np.maximum(x - domain[0], domain[1] - x)
+    others = (x**2).sum(-1, keepdims=True) - x**2
+    reach = np.sqrt(np.maximum(max_norm**2 - others, 0))
+    low, high = np.maximum(domain[0], -reach), np.minimum(domain[1], reach)
+    room = np.maximum(x - low, high - x)
     step = np.sqrt((room**2).mean(-1))
     return _hammersley("hammersley_chapman_robbins_at", rdp2, step, "proof of Thm 1")
 

@@ -414,9 +414,9 @@ def of_readings(
     if "reweighted" in defense.traits:  # the trace is not that of what is released
         trace = None
     each = _of_trace(trace, problem, records)
-    each += _of_order_two(limits.rdp2, problem, records)
+    each += _of_order_two(limits.rdp2, defense, problem, records)
     if len(problem.splits.targets.y):
-        each += _of_losses(loss, problem, records)
+        each += _of_losses(loss, defense, problem, records)
     pld = defense.pld and (lambda: loss("replace_one"))
     each += from_plug_ins(problem, trace, replace_one, pld)
     return limits._replace(bounds=tuple(each))
@@ -436,16 +436,27 @@ def _of_trace(
 
 
 def _of_order_two(
-    rdp2: float | None, problem: Problem, records: Examples
+    rdp2: float | None, defense: Defense, problem: Problem, records: Examples
 ) -> list[Bound]:
     """Return the bounds that the Renyi divergence of order 2 gives."""
-    room = problem.room
+    room, longest = problem.room, _max_norm(defense)
     if rdp2 is None or room is None:
         return []
     flat = np.asarray(records.x).reshape(len(records.y), -1)
-    at = bounds.hammersley_chapman_robbins_at(rdp2, flat, room)
-    anywhere = bounds.hammersley_chapman_robbins(rdp2, room)
-    return [anywhere, at._replace(ranked=False)]
+    at = bounds.hammersley_chapman_robbins_at(rdp2, flat, room, longest)
+    limits, ends = [], bounds.room_in_ball(room, flat.shape[1], longest)
+    if ends is not None:
+        limits.append(bounds.hammersley_chapman_robbins(rdp2, ends))
+    return [*limits, at._replace(ranked=False)]
+
+
+def _max_norm(defense: Defense) -> float:
+    """Return how long a record may be; inf = as long as the domain allows."""
+    mechanism = defense.mechanism
+    accepts = mechanism.accepts if isinstance(mechanism, Minimiser) else None
+    if accepts is None or accepts.max_norm is None:
+        return math.inf
+    return accepts.max_norm
 
 
 def _losses(defense: Defense, n: int) -> Losses:
@@ -454,12 +465,16 @@ def _losses(defense: Defense, n: int) -> Losses:
     return functools.cache(lambda adjacency: loss and loss(n, adjacency))
 
 
-def _of_losses(loss: Losses, problem: Problem, records: Examples) -> list[Bound]:
+def _of_losses(
+    loss: Losses, defense: Defense, problem: Problem, records: Examples
+) -> list[Bound]:
     """Return the bounds that a privacy loss gives; none without one that is finite."""
     replaced, removed = loss("replace_one"), loss("add_remove")
     domain = problem.task.domain
     limits: list[Bound] = []
-    if replaced is not None and np.isfinite(domain).all():
+    corner = math.sqrt(records.x[0].size) * max(map(abs, domain))
+    accepted = np.isfinite(corner) and corner <= _max_norm(defense)
+    if replaced is not None and accepted:
         if not isinstance(replaced, rdp.GaussianPrivacy):
             limits += bounds.two_point_of(replaced, domain)
         elif np.isfinite(replaced.mu):

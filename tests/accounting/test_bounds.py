@@ -41,6 +41,33 @@ def test_hcr_of_given_records():
     np.testing.assert_allclose(wide.value, 4 * worst)
 
 
+@pytest.mark.parametrize("low", [0.0, -0.3, -1.0])
+@pytest.mark.parametrize(("d", "longest"), [(2, 0.05), (3, 1.1), (7, 1.5), (7, 2.6)])
+def test_hcr_of_records_of_a_largest_norm(low, d, longest):
+    """No record of the ball moves less, long or sparse, and none leaves the ball."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(low, 1, (4000, d)) * (rng.uniform(size=(4000, d)) < 0.5)
+    x[:9] = longest * np.eye(9, d)
+    norm = np.linalg.norm(x, axis=1, keepdims=True)
+    length = longest * rng.uniform(0, 2, (4000, 1)).clip(0, 1)  # half are the longest
+    x = np.clip(x * length / np.where(norm > 0, norm, 1), low, 1)
+    ends = bounds.room_in_ball((low, 1.0), d, longest)
+    anywhere = bounds.hammersley_chapman_robbins(0.5, ends).value
+    at = bounds.hammersley_chapman_robbins_at(0.5, x, (low, 1.0), longest).value
+    assert anywhere <= at.min() * (1 + 1e-9)
+    assert at.min() < 5 * anywhere
+    free = bounds.hammersley_chapman_robbins_at(0.5, x, (low, 1.0)).value
+    assert (at <= free).all()
+    short = np.linalg.norm(x, axis=1) ** 2 + 1 <= longest**2
+    np.testing.assert_array_equal(at[short], free[short])
+
+
+def test_hcr_knows_nothing_of_a_ball_that_is_not_around_the_domain():
+    assert bounds.room_in_ball((0.5, 1.0), 3, 1.0) is None
+    assert bounds.room_in_ball((0.5, 1.0), 3, np.inf) == (0.5, 1.0)
+    assert bounds.room_in_ball((0.0, 1.0), 784, 17.1789) == (0.0, 1.0)
+
+
 def test_hcr_of_standardised_channels():
     """A pixel of CIFAR-10 divided by .2023, .1994, .2010: 24.7791 times the bound."""
     low = -np.repeat([2.43, 2.42, 2.22], 4)

@@ -300,6 +300,27 @@ def test_no_record_moves_the_minimiser_further_than_its_sensitivity():
     assert 0 < apart <= bound
 
 
+@pytest.mark.parametrize("norm", [0.05, 1.5])
+def test_bounds_are_of_records_that_are_accepted(norm, monkeypatch):
+    """HCR is at most the least 1/dFIL; two points are corners, if these are accepted.
+
+    1/dFIL is nearly what the best unbiased attacker attains at so much noise. The
+    square's corners have a norm of up to 1.41.
+    """
+    monkeypatch.setattr(guarantees, "_finite_prior", lambda *_: [])  # slow to compile
+    shape, rng = (1, 2, 1), np.random.default_rng(0)
+    z = Examples(0.7 * norm * rng.random((50, *shape)), np.arange(50) % 2)
+    task = networks.binary_linear(shape, 2)
+    settings = {"noise_stddev": 0.5, "regularization": 0.5, "max_norm": norm}
+    glm = worlds.learner(task, "output_perturbed_glm", **settings)
+    table = worlds.table(worlds.problem(task, z, z, targets=take(z, slice(4))))
+    limits = {b.name: b for b in guarantees.joined(KEY, glm, table).bounds}
+    most = 1.01 * limits["cramer_rao"].value.min()
+    assert 0 < limits["hammersley_chapman_robbins"].value < most
+    assert limits["hammersley_chapman_robbins_at"].value.max() < most
+    assert ("two_point" in limits) == ("two_point_unbiased" in limits) == (norm == 1.5)
+
+
 def test_losses_without_a_theorem_have_no_curve():
     assert defense(loss="linear").defense.rdp is None
     assert defense("reweighted_glm").defense.rdp is None

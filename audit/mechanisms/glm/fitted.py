@@ -20,6 +20,7 @@ from audit.mechanisms.glm import information_loss, losses, solvability
 from audit.mechanisms.glm.information_loss import Fitted
 from audit.mechanisms.output_perturbation import output_perturbation
 from audit.types import (
+    Accepted,
     Defense,
     Examples,
     Minimiser,
@@ -98,7 +99,7 @@ def fitted_glm(
             *(fits.known, fits.refit, loss, intercept),
         ),
         fil=_information(fits, noise) if noisy else None,
-        check=lambda z: solvability.check(z, *limits),
+        accepts=Accepted(lambda z: solvability.check(z, *limits), max_norm),
         anatomy=_anatomy(fits, noise) if noisy else None,
     )
     return built._replace(mechanism=mechanism)
