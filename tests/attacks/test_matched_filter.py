@@ -178,7 +178,8 @@ def test_a_class_of_four_images_takes_no_direction_from_the_others():
 def test_classes_that_the_pool_hardly_shows_have_the_prior_of_all(classes, labels):
     x, task = images(len(labels), 1).x, networks.linear(SHAPE, classes)
     pool, targets = Examples(x, labels.astype(np.int32)), images(20, 2)
-    errors, _ = error(pool, targets, 50.0, task=task, repeats=2)
+    settings = {"repeats": 2, "width": 16, "denoiser_steps": 50}
+    errors, _ = error(pool, targets, 50.0, task=task, **settings)
     assert np.isfinite(errors).all()
 
 

@@ -107,7 +107,9 @@ def _curves(
             for d in defenses
             if d in best
         }
-    return {k: v for k, v in pairs.items() if f"{'/'.join(k)}/fpr" in card.arrays}
+    rates = {k: card.arrays.get(f"{'/'.join(k)}/fpr", np.zeros(1)) for k in pairs}
+    # an attack whose scores are all tied has no point but the last
+    return {k: pairs[k] for k, fpr in rates.items() if np.count_nonzero(fpr) > 1}
 
 
 def _separated(card: Scorecard) -> list[str]:

@@ -38,6 +38,7 @@ def accuracy(card: Scorecard) -> Any:
     for place, (label, (value, test)) in enumerate(measured.items()):
         ends = np.array(clopper_pearson(round(value * test), test))
         style = looks[label].points() | {"capsize": 2, "markersize": 5}
+        style["clip_on"] = False  # many are right nearly always
         bar = np.abs(ends - value)[:, None]
         axis.errorbar(value, place, xerr=bar, **style)
         beside = {"textcoords": "offset points", "xytext": (0, 5), "ha": "center"}

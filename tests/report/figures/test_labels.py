@@ -150,7 +150,12 @@ def test_a_bound_is_drawn_of_the_defense_that_has_it():
         for k, v in curves.items()
     }
     arrays["gauss_025/anatomy/tpr_bound"] = np.array([[0.0, 1.0], [0.5, 1.0]])
+    tied = np.array([0.0, 0.0, 0.0, 1.0])
+    arrays |= {"sgd/coin/fpr": tied, "sgd/coin/tpr": tied}
     figure = membership.roc(pages.card(data, arrays))
+    texts = [t.get_text().strip() for t in figure.axes[0].texts]
+    assert {"attack_r", "loss_threshold"} <= set(texts)
+    assert "coin" not in texts
     (axis,) = [a for a in figure.axes if "vmf_025" in a.get_title()]
     texts = [t.get_text().strip() for t in axis.texts]
     assert "no attack on gauss_025 above" in texts
