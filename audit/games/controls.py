@@ -66,8 +66,8 @@ def partner(labels: np.ndarray) -> np.ndarray:
 def matched(guess: np.ndarray, targets: Examples, pool: Examples) -> dict[str, Any]:
     """Return the error of the best one-to-one matching of guesses with targets.
 
-    Beside it that of as many pool records of the same classes, which know nothing.
-    None where a guess is not finite.
+    Beside it theirs in the given order, and that of the best matching of as many pool
+    records of the same classes, which know nothing. None where a guess is not finite.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -78,15 +78,18 @@ def matched(guess: np.ndarray, targets: Examples, pool: Examples) -> dict[str, A
         alike = np.flatnonzero(y == label)
         picked.append(rng.choice(alike if len(alike) else np.arange(len(y)), 1)[0])
 
-    def best(images: np.ndarray) -> float | None:
+    def errors(images: np.ndarray) -> tuple[float | None, float | None]:
         flat = np.asarray(images, float).reshape(len(rows), -1)
         if not np.isfinite(flat).all():
-            return None
+            return None, None
         square = (flat**2).sum(1)[:, None] + (x**2).sum(1) - 2 * flat @ x.T
-        return float(square[linear_sum_assignment(square)].mean() / x.shape[1])
+        each = square[linear_sum_assignment(square)], square.diagonal()
+        best, given = (float(of.mean() / x.shape[1]) for of in each)
+        return best, given
 
-    at_random = np.asarray(pool.x)[picked]
-    return {"matched": best(guess[rows]), "matched_pool": best(at_random)}
+    best, given = errors(guess[rows])
+    chance, _ = errors(np.asarray(pool.x)[picked])
+    return {"matched": best, "in_order": given, "matched_pool": chance}
 
 
 def same_noise(releases: Release, shadows: Release, runs: int) -> float | None:

@@ -307,6 +307,7 @@ def _counted(m: int, right: np.ndarray, fields: Any) -> dict[str, Any]:
         "guesses": n,
         "low": float(low),
         "high": float(high),
+        "confidence": CONFIDENCE,
         "low_999": float(certain),
         "optimum": fields["optimum"][str(m)],
         "bound": None if bound is None else bound[str(m)],

@@ -299,7 +299,7 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
     distinct, size = len(np.unique(splits.pool_source)), len(splits.pool_source)
     augmented = f"a pool of {size} made from {distinct} images"
     null = result.numbers.get("controls", {})
-    matched = null.get("matched"), null.get("matched_pool")
+    matched = tuple(null.get(k) for k in ("matched", "in_order", "matched_pool"))
     ran = audited.checks.ran(trial.defense)
     return flags.FlagInputs(
         attack=trial.attack.name,

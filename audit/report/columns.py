@@ -81,14 +81,22 @@ def strongest(card: Scorecard, defense: str) -> TrialRow | None:
     """Return the strongest attack on a defense: on what it releases.
 
     Oracles, void rows and attacks that are shown more than the release do not count.
+    Where every attack that sees the release is void, nobody attacked it: one that sees
+    nothing is no substitute.
     """
-    sound = [
+    tried = [
         (trial.result.headline.strength, trial)
         for trial in card.trials
         if trial.defense == defense and trial.result is not None
         if not trial.result.oracle and trial.result.shown is None
-        if not is_void(trial.flags)
-        if not math.isnan(trial.result.headline.strength)
+    ]
+    seeing = [trial for _, trial in tried if not trial.blind]
+    if seeing and all(is_void(trial.flags) for trial in seeing):
+        return None
+    sound = [
+        (strength, trial)
+        for strength, trial in tried
+        if not is_void(trial.flags) and not math.isnan(strength)
     ]
     return max(sound, key=lambda pair: pair[0], default=(0, None))[1]
 

@@ -7,13 +7,13 @@ alike.
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from audit.scorecard.card import of_parts, plain
 from audit.scorecard.schema import Scorecard
-from audit.statistics.intervals import REACH_95
 
 LEVELS = {"note": 0, "warning": 1, "error": 2}
 
@@ -78,19 +78,22 @@ def _mean_of_fields(parts: list[dict[str, Any]]) -> dict[str, Any]:
             each = [float(p[key]) for p in parts]
             seeds = np.var([float(p[base]) for p in parts], ddof=1) / len(parts)
             out[key] = float(np.sqrt(np.mean(np.square(each)) + seeds))
-    numbers = [p.get(k) for p in parts for k in ("value", "low", "high")]
+    middle = "success" if "success" in shared else "value"
+    numbers = [p.get(k) for p in parts for k in (middle, "low", "high")]
     if all(map(is_number, numbers)):
-        out |= _interval(np.reshape(np.asarray(numbers, float), (-1, 3)))
+        ends = np.reshape(np.asarray(numbers, float), (-1, 3))
+        out |= _interval(ends, float(parts[0].get("confidence", 0.95)))
     return out
 
 
-def _interval(each: np.ndarray) -> dict[str, float]:
-    """Return the 95% interval of the mean of seeds' (value, low, high) [seeds, 3].
+def _interval(each: np.ndarray, confidence: float) -> dict[str, float]:
+    """Return the interval of the mean of seeds' (value, low, high) [seeds, 3].
 
     It does not leave the range [0, 1] of rates where no seed's does.
     """
     values, ends = each[:, :1], each[:, 1:]
-    seeds = REACH_95**2 * values.var(ddof=1) / len(values)
+    sides = NormalDist().inv_cdf((1 + confidence) / 2)
+    seeds = sides**2 * values.var(ddof=1) / len(values)
     reach = np.sqrt(np.square(ends - values).mean(0) + seeds)
     low, high = values.mean() - reach[0], values.mean() + reach[1]
     return {

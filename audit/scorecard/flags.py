@@ -27,7 +27,7 @@ LONGEST = 1.001  # contribution over its bound, float32 rounding allowed
 LEAST_DIVERGENCE = 0.9  # accounted over measured, which has an error of a few percent
 SHARED = 6.0  # standard errors, of the largest of thousands of correlations
 MATERIAL = 0.95  # of the floor, for both controls
-MATCH = 0.5  # of the error of pool images matched with the targets
+MATCH = 0.5  # of the error in the given order, and of pool images that are matched
 LATE = 0.1  # share of the held-out error by which the last quarter of epochs lowers it
 FEW_IN_POOL = 0.01  # of the targets; real data contain identical records
 # Flags under which the number of the attack says nothing about this defense.
@@ -113,7 +113,7 @@ class FlagInputs(NamedTuple):
     measured: Measured = Measured()  # of the defense's runs
     same_noise: float | None = None  # s.e. by which the attacker's runs share noise
     null: np.ndarray | None = None  # [targets] mse of guesses at other targets
-    matched: tuple[float, float] | None = None  # mse, matched anew: guesses, pool
+    matched: tuple[float, ...] | None = None  # mse: matched anew, in order; of the pool
     label_leaked: bool = False  # the attack is shown a label that is private
     in_pool: tuple[int, int] = (0, 0)  # targets in the attacker's records; all targets
     stale: str = ""  # the stored runs that this code does not reproduce, or ""
@@ -380,8 +380,8 @@ def shuffled_targets(row: FlagInputs) -> Flag | None:
     paired = np.isfinite(row.null)
     if not paired.any() or below(row.mse[paired], row.null[paired]):
         return None
-    error, chance = row.matched
-    if error >= MATCH * chance:
+    error, in_order, chance = row.matched
+    if error >= MATCH * min(in_order, chance):
         return None
     text = "guesses show targets, but other ones than they are scored against"
     return Flag("shuffled-targets", "error", text)

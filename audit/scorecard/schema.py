@@ -268,6 +268,11 @@ class TrialRow(Record):
     result: AttackResult | None
     flags: list[RaisedFlag]
 
+    @property
+    def blind(self) -> bool:
+        """Whether the attack sees nothing of what is released."""
+        return self.threat_model.startswith("sees nothing;")
+
 
 class CardFile(pydantic.BaseModel):
     """One `scorecard.json`: an audit of some defenses by some attacks."""

@@ -182,8 +182,18 @@ def test_matching_finds_guesses_in_any_order():
     order = np.random.default_rng(2).permutation(len(z.y))
     errors = controls.matched(z.x[order], z, pool)
     assert errors["matched"] == pytest.approx(0, abs=1e-12)
-    assert errors["matched_pool"] > 0.01
+    assert min(errors["matched_pool"], errors["in_order"]) > 0.01
     assert controls.matched(np.full_like(z.x, np.nan), z, pool)["matched"] is None
+
+
+@pytest.mark.parametrize("count", [2, 4, 50])
+def test_weak_guesses_in_their_order_are_not_called_shuffled(count):
+    """Their error is below half of that of pool images, which vary as targets do."""
+    z, pool = (records(n, (300,), 1, seed) for n, seed in ((count, 0), (400, 1)))
+    mean = np.asarray(pool.x).mean(0)
+    errors = controls.matched(mean + 0.15 * (np.asarray(z.x) - mean), z, pool)
+    assert errors["matched"] == pytest.approx(errors["in_order"], rel=1e-6)
+    assert errors["matched"] < flags.MATCH * errors["matched_pool"]
 
 
 def test_known_targets_are_counted_to_eight_bits():

@@ -85,3 +85,20 @@ def test_an_estimated_dfil_says_how_far_it_may_be_off():
     assert f"{text}; {alone}" in terminal.notes(pages.card(data)).split("\n")
     data["defenses"]["dpsgd"]["dfil"]["relative_se"] = 0.0
     assert "standard error of a record" not in terminal.notes(pages.card(data))
+
+
+def test_who_sees_nothing_is_no_substitute_for_attacks_that_are_void():
+    data = pages.plain()
+    dead = {"name": "attack-dead", "level": "error", "text": "it learns nothing"}
+    for trial in data["trials"]:
+        if trial["defense"] == "dpsgd" and trial["attack"] != "class_mean":
+            trial["flags"] = [dead]
+    card = pages.card(data)
+    assert columns.strongest(card, "dpsgd") is None
+    assert columns.strongest(card, "dpsgd_eps8").attack == "class_mean"  # none is void
+    lines = {line.label: columns.flags_of(line) for line in columns.lines(card)}
+    assert lines["dpsgd"] == "no valid attack, attack-dead"
+    assert "valid" not in lines["dpsgd_eps8"]
+    assert "flag no valid attack: dpsgd" in terminal.page(card, 80).split("\n")
+    data["trials"] = [t for t in data["trials"] if t["attack"] == "class_mean"]
+    assert columns.strongest(pages.card(data), "dpsgd").attack == "class_mean"

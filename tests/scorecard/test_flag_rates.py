@@ -56,7 +56,7 @@ def world(seed, level, targets=100, runs=2):
         stand_in="",
         augmented="",
         null=((guesses[other, 0] - x) ** 2).mean(1),
-        matched=(float(floor.mean()), float(floor.mean())),
+        matched=(float(floor.mean()),) * 3,
     )
     return {
         "unbiased": row,

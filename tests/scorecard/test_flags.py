@@ -39,7 +39,7 @@ CLEAN = flags.FlagInputs(
     measured=SOUND,
     same_noise=0.2,
     null=FLOOR + 0.03,
-    matched=(0.02, 0.03),
+    matched=(0.02, 0.03, 0.03),
     in_pool=(0, 200),
     late_gain=0.02,
 )
@@ -68,7 +68,7 @@ FAULTS = {
     "stale-cache": {"stale": "target runs: stored runs are not what is made now"},
     "label-leaked": {"label_leaked": True},
     "target-in-pool": {"in_pool": (3, 200)},
-    "shuffled-targets": {"null": FLOOR, "mse": FLOOR, "matched": (0.001, 0.02)},
+    "shuffled-targets": {"null": FLOOR, "mse": FLOOR, "matched": (0.001, 0.02, 0.02)},
     "null-beats-floor": {"null": FLOOR - 0.01, "mse": FLOOR - 0.03},
     "attack-undertrained": {"late_gain": 0.3},
     "picked-on-targets": {"picked": "settings were chosen on the scored targets"},
@@ -109,7 +109,10 @@ def measured(noise, noise_se):
         ({"same_noise": 20.0}, {"shared-noise": "error"}),
         ({"in_pool": (1, 200)}, {"target-in-pool": "warning"}),  # one twin of many
         ({"in_pool": (3, 200)}, {"target-in-pool": "error"}),
-        ({"null": FLOOR + 0.03, "matched": (0.0, 0.02)}, {}),  # it works: not shuffled
+        # it works: not shuffled
+        ({"null": FLOOR + 0.03, "matched": (0.0, 0.02, 0.02)}, {}),
+        # no other order is better
+        ({"null": FLOOR, "mse": FLOOR, "matched": (0.001, 0.001, 0.02)}, {}),
         # assumed priors are not counted against a row
         ({"bounds": (bound(), bound("van_trees", 0.5, ranked=False))}, {}),
         # oracles and the floor are not judged as attacks

@@ -210,12 +210,15 @@ def test_intervals_vary_with_their_seeds_too(data):
         card["trials"][0]["result"] |= {
             "auc": {"value": area, "low": area - 0.02, "high": area + 0.02},
             "tpr": {"value": rate, "low": 0.0, "high": rate + 0.001},
+            "named": {"success": area, "low": area, "high": area, "confidence": 0.99},
         }
     result = average_seeds.merged([pages.card(c) for c in cards]).trials[0].result
-    reach = np.hypot(0.02, 1.96 * 0.1 / np.sqrt(2) / np.sqrt(2))
+    error = 0.1 / np.sqrt(2) / np.sqrt(2)
+    reach = np.hypot(0.02, 1.959964 * error)
     assert result["auc"] == pytest.approx(
         {"value": 0.65, "low": 0.65 - reach, "high": 0.65 + reach}
     )
+    assert result["named"]["low"] == pytest.approx(0.65 - 2.575829 * error)
     assert result["tpr"]["low"] == 0
     assert result["tpr"]["high"] > 0.01
 
