@@ -19,6 +19,7 @@ from scipy import special
 from audit.accounting import gaps
 from audit.types import Bound
 
+FEWEST = 2  # candidates of a class that show how far its records are apart
 BLOCKS = 10  # of candidates, deleted in turn for the error that the pool brings
 
 
@@ -95,8 +96,11 @@ def finite_prior(
     candidates: Any,
     targets: Any,
     same_label: Any,
-) -> Bound:
+) -> Bound | None:
     """Estimate the Bayes risk, restated for the scored targets.
+
+    None where no class has two candidates: one alone shows no variance. Targets of
+    such a class count as known, with risk 0.
 
     Scored targets may be easier or harder than the pool. The mean posterior variance is
     therefore multiplied by the floor's error on them over the floor's expected error,
@@ -118,13 +122,19 @@ def finite_prior(
     """
     same_label = np.asarray(same_label, bool)
     arguments = target_likelihood, candidates, targets
-    genie = posterior(log_likelihood, *arguments, same_label)
-    share = _share(genie)
-    pool_error = _pool_error(log_likelihood, arguments, same_label, share)
+    count = same_label.sum(1)
+    if not (count >= FEWEST).any():
+        return None
+    genie = _known_or_weighed(log_likelihood, arguments, same_label)
+    scale, share = _scale_and_share(genie)
+    genie = genie._replace(risk=scale * genie.risk)
+    pool_error = _pool_error(log_likelihood, arguments, same_label, scale, share)
     surprise = genie.floor - genie.prior
     spread = _spread(genie, share)
     n = len(surprise)
     value = genie.risk.mean() + share * surprise.mean()
+    fewest = count[count >= FEWEST].min() + 1
+    known = int((count < FEWEST).sum())
 
     def excess(errors: np.ndarray) -> float:
         """Return by how many s.e. the errors [T] of a row exceed the bound."""
@@ -135,7 +145,8 @@ def finite_prior(
         "finite_prior",
         np.asarray(value),
         "any attacker, targets drawn from the same population as the pool, prior = "
-        f"{same_label.sum(1).min() + 1}+ pool records of the target's class; estimated",
+        f"{fewest}+ pool records of the target's class; estimated"
+        + (f"; {known} targets without as many count as known" if known else ""),
         "exact Bayes risk, derived in docs/",
         standard_error=float(np.hypot(np.sqrt(spread / n), pool_error)),
         genie=genie.error,
@@ -144,10 +155,30 @@ def finite_prior(
     )
 
 
-def _share(genie: Posterior) -> float:
-    """Return the share of the prior's variance that is left: 1 where nothing leaks."""
-    prior = genie.prior.mean()
-    return float(genie.risk.mean() / prior) if prior > 0 else 0.0
+def _known_or_weighed(
+    log_likelihood: Any, arguments: tuple[Any, Any, Any], same_label: np.ndarray
+) -> Posterior:
+    """Return the posterior, all 0 at targets of classes with fewer than FEWEST.
+
+    The genie is told those targets, which cannot hurt it: their risk beside an expected
+    floor of 0 would count as a share of the other classes' variance.
+    """
+    genie = posterior(log_likelihood, *arguments, same_label)
+    weighed = same_label.sum(1) >= FEWEST
+    return Posterior(*(np.where(weighed, a, 0.0) for a in genie))
+
+
+def _scale_and_share(genie: Posterior) -> tuple[float, float]:
+    """Return what the risk is multiplied by, and the share of the variance left.
+
+    The share is 1 where nothing leaks. Of few candidates that happen to be alike the
+    risk can be above the prior, for the target itself is in it; it is scaled down to
+    the prior then, or the bound, share x floor, would exceed the floor.
+    """
+    risk, prior = genie.risk.mean(), genie.prior.mean()
+    if prior <= np.finfo(float).eps * risk:  # they are all alike, up to rounding
+        return 0.0, 0.0
+    return (1.0, float(risk / prior)) if risk <= prior else (float(prior / risk), 1.0)
 
 
 def _spread(genie: Posterior, share: float) -> float:
@@ -165,7 +196,11 @@ def _spread(genie: Posterior, share: float) -> float:
 
 
 def _pool_error(
-    log_likelihood: Any, arguments: tuple, same_label: np.ndarray, share: float
+    log_likelihood: Any,
+    arguments: tuple,
+    same_label: np.ndarray,
+    scale: float,
+    share: float,
 ) -> float:
     """Return the s.e. that all targets share by sharing one pool: a block jackknife."""
     target_likelihood, candidates, targets = arguments
@@ -176,13 +211,8 @@ def _pool_error(
     values = []
     for block in range(BLOCKS):
         kept = blocks != block
-        part = posterior(
-            log_likelihood[:, kept],
-            target_likelihood,
-            candidates[kept],
-            targets,
-            same_label[:, kept],
-        )
-        values.append(part.risk.mean() - share * part.prior.mean())
+        some = target_likelihood, candidates[kept], targets
+        part = _known_or_weighed(log_likelihood[:, kept], some, same_label[:, kept])
+        values.append(scale * part.risk.mean() - share * part.prior.mean())
     deviations = np.asarray(values) - np.mean(values)
     return float(np.sqrt((BLOCKS - 1) / BLOCKS * (deviations**2).sum()))

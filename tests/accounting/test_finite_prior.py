@@ -5,6 +5,7 @@ How often its test errs is measured in tests/scorecard/test_flag_rates.py.
 
 import numpy as np
 import pytest
+from scipy import special
 
 from audit.accounting.finite_prior import finite_prior, posterior
 from tests.accounting.test_bounds import B_OF_MU
@@ -34,9 +35,7 @@ def test_finite_prior_of_a_certain_attacker_is_zero_and_of_a_blind_one_the_varia
     np.testing.assert_allclose(got, spread, rtol=1e-10)
     got = posterior(blind, [900.0], pool, target, everyone).risk
     assert 0 <= got[0] < 1e-8
-    alone = finite_prior(blind, [0.0], pool, target, ~everyone)
-    assert float(alone.value) == pytest.approx(0, abs=1e-12)
-    assert "prior = 1+ pool records of the target's class; estimated" in alone.holds_for
+    assert finite_prior(blind, [0.0], pool, target, ~everyone) is None
 
 
 @pytest.mark.parametrize("mu", [1, 2])
@@ -75,3 +74,47 @@ def test_bound_and_genie_have_one_expectation():
         gaps.append(float(bound.value) - bound.genie.mean())
     assert abs(np.mean(gaps)) < 4 * np.std(gaps) / np.sqrt(len(gaps))
     assert bound.standard_error > 0
+
+
+@pytest.mark.parametrize(
+    "counts", [[1] * 9 + [50], [1] * 9 + [2], [0, 1] * 2 + [5], [2] * 10, [50, 50]]
+)
+def test_the_bound_is_at_most_the_floor_whatever_the_classes_are_short_of(counts):
+    """Where nothing leaks, in every draw; and whoever ignores the release is sound."""
+    of_pool, of_targets = (np.repeat(np.arange(len(counts)), n) for n in (counts, 4))
+    alike = of_targets[:, None] == of_pool
+    blind, nothing = np.zeros(alike.shape), np.zeros(len(alike))
+    known, excesses = np.repeat(counts, 4) < 2, []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        pool, x = (rng.normal(size=(n, 20)) for n in alike.T.shape)
+        bound = finite_prior(blind, nothing, pool, x, alike)
+        mean = alike @ pool / np.maximum(alike.sum(1), 1)[:, None]
+        floor = np.where(known, 0, ((x - mean) ** 2).mean(1))
+        assert 0.2 * floor.mean() < float(bound.value) <= floor.mean() * (1 + 1e-12)
+        assert (bound.genie[known] == 0).all()
+        assert bound.excess(floor) > -1e-9
+        excesses.append(bound.excess(np.square(x).mean(1)))
+    assert min(excesses) > special.ndtri(0.01)
+    said = f"; {known.sum()} targets without as many count as known"
+    assert bound.holds_for.endswith(said if known.any() else "estimated")
+
+
+def test_without_two_candidates_of_any_class_there_is_no_bound():
+    pool, x, alike = np.eye(3), np.ones((3, 3)), np.eye(3, dtype=bool)
+    assert finite_prior(np.zeros((3, 3)), np.zeros(3), pool, x, alike) is None
+
+
+def test_candidates_that_are_nearly_alike_do_not_lift_the_bound_above_the_floor():
+    """The target is in the risk, and far away. Of exact copies the bound is 0."""
+    rng = np.random.default_rng(5)
+    centre, x = rng.normal(size=6), rng.normal(size=(9, 6))
+    alike = np.ones((9, 30), bool)
+    for apart in (1e-2, 0.0):
+        pool = centre + apart * rng.normal(size=(30, 6))
+        bound = finite_prior(np.zeros((9, 30)), np.zeros(9), pool, x, alike)
+        floor = ((x - pool.mean(0)) ** 2).mean(1)
+        want = floor.mean() if apart else 0
+        assert float(bound.value) == pytest.approx(want, rel=1e-9, abs=1e-12)
+        assert np.isfinite(bound.standard_error)
+        assert bound.excess(floor) > -1e-9
