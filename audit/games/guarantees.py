@@ -431,7 +431,7 @@ def _of_trace(
     splits = problem.splits
     limits = [bounds.cramer_rao(trace / splits.fixed.x[0].size)]
     if problem.task.classes:
-        limits.append(_gaussian_prior(trace, records, splits))
+        limits += _gaussian_prior(trace, records, splits)
     return limits
 
 
@@ -514,11 +514,16 @@ def from_plug_ins(problem: Problem, trace: Any, rdp: Any, pld: Any) -> list[Boun
     return [b for b in each if b is not None]
 
 
-def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bound:
+def _gaussian_prior(
+    traces: np.ndarray, records: Examples, splits: Splits
+) -> list[Bound]:
     """Van Trees for a Gaussian prior per class, its covariance that of the pool.
 
     Records may be easier or harder than the pool. The bound is multiplied by the
     floor's error on them over its expected error, so that it never exceeds the floor.
+
+    A class with fewer than two pool records has no covariance. It is taken for 0, and
+    so are its bound and its floor: a floor without an expectation would lift the rest.
     """
     pool, pool_labels = originals(splits)
     total = floor = expected = 0.0
@@ -527,6 +532,8 @@ def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bo
         chosen = np.asarray(records.y == label)
         x, scored = pool[pool_labels == label], np.asarray(records.x)[chosen]
         x, scored = (a.reshape(len(a), -1).astype(np.float64) for a in (x, scored))
+        if len(x) < 2:
+            continue
         # of one feature `cov` makes a number
         variances = np.linalg.eigvalsh(np.atleast_2d(np.cov(x, rowvar=False)))
         bound = bounds.van_trees(traces[chosen].mean(), np.maximum(variances, 0))
@@ -534,9 +541,8 @@ def _gaussian_prior(traces: np.ndarray, records: Examples, splits: Splits) -> Bo
         floor += chosen.mean() * ((scored - x.mean(0)) ** 2).mean()
         # a fresh record is further from the mean than those the mean was taken of
         expected += chosen.mean() * variances.mean() * (1 + 1 / len(x))
-    assert bound is not None
     ratio = floor / expected if expected > 0 else 1.0
-    return bound._replace(value=np.asarray(total * ratio))
+    return [] if bound is None else [bound._replace(value=np.asarray(total * ratio))]
 
 
 def _finite_prior(

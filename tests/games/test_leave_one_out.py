@@ -246,6 +246,26 @@ def test_a_record_may_be_one_number():
     assert 0 < limits["van_trees"].value < 1.5 * spread
 
 
+@pytest.mark.parametrize("alone", [[1], [0, 1]], ids=["one_class", "every_class"])
+def test_a_class_with_one_pool_record_has_no_gaussian_prior(alone):
+    """It adds neither a bound nor a floor; under this noise next to nothing leaks."""
+    fixed, pool = records(N, (3,), 2, seed=1), records(12, (3,), 2, seed=2)
+    first = np.array([np.flatnonzero(pool.y == c)[0] for c in alone])
+    pool = take(pool, np.union1d(first, np.flatnonzero(~np.isin(pool.y, alone))))
+    task = networks.binary_linear((3,), 2)
+    glm = worlds.learner(task, "output_perturbed_glm", noise_stddev=1e4)
+    table = worlds.table(worlds.problem(task, fixed, pool))
+    limits = {b.name: b.value for b in guarantees.in_turn(KEY, glm, table).bounds}
+    assert "cramer_rao" in limits
+    if len(alone) == 2:
+        assert "van_trees" not in limits
+        return
+    floor = (fixed.x - pool.x[pool.y == 0].mean(0)) ** 2
+    want = (floor.mean(1) * (fixed.y == 0)).mean() * 5 / 6  # v (1 + 1 / n) is the floor
+    assert (pool.y == 0).sum() == 5
+    np.testing.assert_allclose(limits["van_trees"], want, rtol=1e-4)
+
+
 def jacobian(release, x):
     """Return d release / d x, by central differences [D, 16]."""
     steps = 1e-5 * np.eye(16).reshape(16, *SHAPE)
