@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy import special  # scipy.stats takes half a second to import
 
 from audit.accounting import rdp, tradeoff
 from audit.config.compose import Scenario
@@ -489,9 +490,10 @@ def _result(
     if null > 0:
         text = "the audit finds a leak between runs that do not differ; it is void"
         flags.append(Flag("null-leak", "error", text))
-    if sure > claim.upper:
+    many = _more_than_chance(numbers["above_upper"], numbers["audits"])
+    if sure > claim.upper or many:
         text = "more leaks than is accounted for: noise, clip, sampler or accountant"
-        flags.append(Flag("lower-above-upper", "error", text))
+        flags.append(Flag("lower-above-upper", "error", text + many))
     elif proved > claim.upper:
         text = "above the upper end at 95%, not at 99.9%: as chance does now and then"
         flags.append(Flag("lower-above-upper-by-chance", "note", text))
@@ -508,6 +510,21 @@ def _result(
         arrays["most_loss"] = tradeoff.tpr_from_loss(fpr, claim.loss)
     headline = base.headline("epsilon_lower", proved, None, better="higher", floor=0.0)
     return Result(headline, numbers, arrays, error=None, flags=tuple(flags))
+
+
+def _more_than_chance(above: dict[str, int], audits: int) -> str:
+    """Return which counts of audits above the upper end chance does not explain.
+
+    An audit is above with a chance of 1 - CONFIDENCE at most, whatever the others are,
+    so that a count has a binomial tail. The counts share the level of one flag.
+    """
+    level = (1 - SURE) / len(above)
+    found = [
+        f" ({NAMES[method]}: {count} of {audits} audits are above)"
+        for method, count in above.items()
+        if special.bdtrc(count - 1, audits, 1 - CONFIDENCE) < level
+    ]
+    return "".join(found)
 
 
 def proved_by_run(

@@ -274,6 +274,41 @@ def test_one_run_scores_move_with_membership_and_prove_less_than_is_claimed():
     assert played.limits.epsilon["add_remove"]["tight"] == pytest.approx(exact)
 
 
+@pytest.mark.parametrize(
+    ("leak", "audits", "want"),
+    [
+        (2.0, 20, ["lower-above-upper"]),
+        (2.0, 2, ["lower-above-upper-by-chance"]),
+        (1.0, 20, []),
+    ],
+)
+def test_most_of_many_runs_above_the_upper_end_are_no_chance(leak, audits, want):
+    """The first is not above at 99.9%; two of two may be chance, at that level."""
+    rng = np.random.default_rng(1)
+    member = rng.random((audits, 1000)) < 0.5
+    scores = rng.normal(size=member.shape) + leak * member
+    result = canary.proved_by_run(scores, member, claim(rdp.GaussianPrivacy(1.0)))
+    above = result.numbers["above_upper"]["one_run_fdp"]
+    assert above == (0 if leak == 1 else audits)
+    assert [flag.name for flag in result.flags] == want
+    if want == ["lower-above-upper"]:
+        assert "(one run, f-DP: 20 of 20 audits are above)" in result.flags[0].text
+
+
+@pytest.mark.parametrize("audits", [1, 2, 20, 200])
+def test_the_audits_above_that_raise_an_error_have_their_level(audits):
+    """Of both estimators together, against scipy's binomial law."""
+    raised = [
+        k
+        for k in range(audits + 1)
+        if canary._more_than_chance({"one_run": 0, "one_run_fdp": k}, audits)
+    ]
+    least = min(raised, default=audits + 1)
+    assert raised == list(range(least, audits + 1))
+    tails = stats.binom.sf(np.array([least - 1, least - 2]), audits, 0.05)
+    assert 2 * tails[0] < 0.001 <= 2 * tails[1]
+
+
 def test_one_run_with_input_canaries_is_scored_by_their_loss():
     loud = {"noise_multiplier": 0.05, "learning_rate": 5.0, "steps": 20}
     played = play(canary.one_run, one_run, learner=loud, kind="input", count=8)
