@@ -377,7 +377,7 @@ def proved_by_worlds(
 
     Args:
       scores: [audits, 2, runs], with the canary first; the first audit is the row, all
-        of them count how often a lower end exceeds the upper one.
+        of them count how often a lower end exceeds the upper one, or the ROC its band.
       claim: of the accountants.
       diagnostics: of the attack's fit.
       ratio: whether scores are log-likelihood ratios, which have a threshold that is
@@ -409,6 +409,7 @@ def proved_by_worlds(
         for m in methods
         if m != "bayesian"
     }
+    band = [_in_band(present, absent, claim) for present, absent in scores]
     summary = roc.summarise(members, nonmembers, fprs=roc.FPRS)
     numbers = {
         "auc": summary.auc._asdict(),
@@ -426,7 +427,8 @@ def proved_by_worlds(
         else None,
         "audits": len(scores),
         "above_upper": above,
-        "in_band": _in_band(members, nonmembers, claim),
+        "in_band": band[0],
+        "above_band": sum(b["above"] for b in band) if claim.gaussian else None,
         "fit": diagnostics or {},
     }
     null, sure = (
@@ -490,7 +492,10 @@ def _result(
     if null > 0:
         text = "the audit finds a leak between runs that do not differ; it is void"
         flags.append(Flag("null-leak", "error", text))
-    many = _more_than_chance(numbers["above_upper"], numbers["audits"])
+    counts = {NAMES[m]: above for m, above in numbers["above_upper"].items()}
+    if numbers["above_band"] is not None:
+        counts["ROC band"] = numbers["above_band"]
+    many = _more_than_chance(counts, numbers["audits"])
     if sure > claim.upper or many:
         text = "more leaks than is accounted for: noise, clip, sampler or accountant"
         flags.append(Flag("lower-above-upper", "error", text + many))
@@ -512,16 +517,16 @@ def _result(
     return Result(headline, numbers, arrays, error=None, flags=tuple(flags))
 
 
-def _more_than_chance(above: dict[str, int], audits: int) -> str:
-    """Return which counts of audits above the upper end chance does not explain.
+def _more_than_chance(counts: dict[str, int], audits: int) -> str:
+    """Return which counts of audits above the claim chance does not explain.
 
     An audit is above with a chance of 1 - CONFIDENCE at most, whatever the others are,
     so that a count has a binomial tail. The counts share the level of one flag.
     """
-    level = (1 - SURE) / len(above)
+    level = (1 - SURE) / len(counts)
     found = [
-        f" ({NAMES[method]}: {count} of {audits} audits are above)"
-        for method, count in above.items()
+        f" ({what}: {count} of {audits} audits are above)"
+        for what, count in counts.items()
         if special.bdtrc(count - 1, audits, 1 - CONFIDENCE) < level
     ]
     return "".join(found)
@@ -585,6 +590,7 @@ def proved_by_run(
         "audits": len(scores),
         "above_upper": {m: int((e > claim.upper).sum()) for m, e in epsilons.items()},
         "in_band": None,
+        "above_band": None,
         "fit": diagnostics or {},
     }
     # bits that have nothing to do with the scores; one shuffle alone looks like a leak

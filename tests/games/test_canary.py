@@ -193,6 +193,35 @@ def test_too_little_noise_is_found_out():
     assert flags(scores, mu=1.0) == []
 
 
+@pytest.mark.parametrize(("leak", "found"), [(1.07, True), (1.0, False)])
+def test_most_of_many_audits_above_the_upper_end_are_no_chance(leak, found):
+    """The first of them is not above, so that no other flag would tell."""
+    rng = np.random.default_rng(3)
+    scores = rng.normal([[leak], [0.0]], 1, (20, 2, 5000)) - 0.5
+    scores = scores[np.argsort(scores[:, 0].mean(1))]  # the least of leaks first
+    result = canary.proved_by_worlds(scores, claim(rdp.GaussianPrivacy(1.0)))
+    above = result.numbers["above_upper"]["gdp"]
+    assert result.numbers["epsilon_lower"] < result.numbers["upper"]
+    assert (above > 5) == found
+    assert result.numbers["above_upper"]["clopper_pearson"] == 0
+    said = f"(GDP: {above} of 20 audits are above)"
+    assert [f.name for f in result.flags] == ["lower-above-upper"] * found
+    assert all(said in f.text for f in result.flags)
+
+
+def test_many_rocs_above_their_band_are_no_chance():
+    """Where the threshold of every estimator is, the leak is that of the claim."""
+    rng = np.random.default_rng(4)
+    scores = rng.normal([[1.0], [0.0]], 1, (20, 2, 5000)) - 0.5
+    moved = scores[:, 0]
+    moved[moved > 0] += 0.5  # still above the threshold
+    result = canary.proved_by_worlds(scores, claim(rdp.GaussianPrivacy(1.0)))
+    assert result.numbers["above_upper"] == {"gdp": 0, "clopper_pearson": 0}
+    assert result.numbers["above_band"] == 20
+    assert [f.name for f in result.flags] == ["lower-above-upper"]
+    assert "(ROC band: 20 of 20 audits are above)" in result.flags[0].text
+
+
 def test_an_audit_that_finds_leaks_where_there_are_none_is_void():
     """The runs without the canary differ between their halves: something is shared."""
     rng = np.random.default_rng(2)
@@ -301,7 +330,7 @@ def test_the_audits_above_that_raise_an_error_have_their_level(audits):
     raised = [
         k
         for k in range(audits + 1)
-        if canary._more_than_chance({"one_run": 0, "one_run_fdp": k}, audits)
+        if canary._more_than_chance({"one": 0, "other": k}, audits)
     ]
     least = min(raised, default=audits + 1)
     assert raised == list(range(least, audits + 1))
