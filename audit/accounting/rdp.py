@@ -274,6 +274,8 @@ class GaussianPrivacy(NamedTuple):
         if not np.isfinite(high):
             return math.inf
         gap = lambda e: self.get_delta_for_epsilon(e) - delta  # noqa: E731
+        if gap(high) >= 0:  # rounding hides the root, from mu of about 1e8 on
+            return float(high)
         return float(optimize.brentq(gap, 0.0, high, xtol=1e-10))
 
     def tpr(self, fpr: Any) -> Any:

@@ -258,6 +258,13 @@ def test_gaussian_delta_is_an_array_function_and_survives_mu_50():
     np.testing.assert_allclose(loss.get_delta_for_epsilon(epsilon), 1e-9, rtol=1e-7)
 
 
+@pytest.mark.parametrize("mu", [1e6, 3e8, 1e9, 1e30])
+def test_an_epsilon_that_rounding_cannot_tell_from_its_tail_is_given(mu):
+    """Of the loss N(mu^2 / 2, mu^2); at 1e9 a step of a float is 64 in its mean."""
+    got = GaussianPrivacy(mu).get_epsilon_for_delta(1e-5)
+    np.testing.assert_allclose(got, mu**2 / 2, rtol=20 / mu + 1e-7)
+
+
 def test_membership_of_a_gaussian_release():
     loss = GaussianPrivacy(1.0)
     np.testing.assert_allclose(loss.tpr(0.001), 0.0182984684, rtol=1e-8)
