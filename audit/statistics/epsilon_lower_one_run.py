@@ -180,7 +180,8 @@ class _Run(NamedTuple):
         m = self.scores.size
         side = min(max(1, round(share * m / 2)), m // 2)
         ranked = self.member[np.argsort(self.scores, kind="stable")]
-        right = int(ranked[-side:].sum() + (~ranked[:side]).sum())
+        # of one canary side is 0, and `[-0:]` would be all of them
+        right = int(ranked[m - side :].sum() + (~ranked[:side]).sum())
         value = self.rule(m, 2 * side, right, self.delta, 1 - alpha)
         return Guessed(value, m, 2 * side, right)
 

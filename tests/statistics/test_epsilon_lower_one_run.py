@@ -99,6 +99,16 @@ def test_a_known_leak_is_found():
     assert np.median(simulate(3.0, 5, 1000, method="one_run")) > 2
 
 
+@pytest.mark.parametrize("method", one.METHODS)
+def test_of_half_of_two_canaries_nobody_is_guessed(method):
+    """And nobody right, whoever was in; nothing is proved."""
+    for member in ([True, True], [True, False], [False, False]):
+        got = one.lower(
+            [1.0, 0.0], member, delta=DELTA, method=method, selection="split"
+        )
+        assert got == one.Guessed(0.0, canaries=1, guesses=0, right=0)
+
+
 def test_words_are_checked():
     data = np.arange(10.0), np.arange(10) % 2
     for how, text in (
