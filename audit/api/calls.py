@@ -66,8 +66,10 @@ def scenario(
     Raises:
       UserError: naming what is wrong, before anything is trained.
     """
-    given = {"data": data, "task": task, "defenses": defenses, "attacks": attacks}
-    chosen = {k: v for k, v in given.items() if v is not None} | settings
+    given = {"task": task, "defenses": defenses, "attacks": attacks}
+    # `data` stays if it is None, and is refused: a loader without `return` gives that
+    chosen = {"data": data, **{k: v for k, v in given.items() if v is not None}}
+    chosen |= settings
     if not isinstance(chosen.get("task", {}), dict):
         chosen["task"] = {"model": chosen["task"]}
     if "task" in chosen or not isinstance(data, str) or data.startswith("file:"):

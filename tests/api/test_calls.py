@@ -287,6 +287,17 @@ def branching(task) -> Defense:
     return audit.from_train(task, lambda k, p, z: p if z.x.sum() > 0 else {})
 
 
+def test_data_that_are_none_are_no_other_data():
+    """A loader that forgets its `return` gives None; the digits are not meant."""
+    with pytest.raises(UserError, match="data=None: the name of a data set"):
+        audit.scenario(data=None)
+    with pytest.raises(UserError, match="data=None: the name of a data set"):
+        audit.scenario(data=None, task=Net(), splits=CUT)
+    for start in ("own", draft()):
+        with pytest.raises(UserError, match="data=None: the name of a data set"):
+            audit.run(start, data=None, progress=False)
+
+
 def lossy(task) -> Defense:
     return audit.from_train(task, lambda k, p, z: {})
 
