@@ -31,6 +31,8 @@ BUILT_IN = Path(__file__).resolve().parent.parent.parent / "scenarios"
 PLAIN = re.compile(r"(file:[\w./-]|[A-Za-z_])[\w./-]*", re.ASCII)
 SPOKEN_FOR = {"true", "false", "null", "inf", "nan", "on", "off", "yes", "no"}
 FILE = f"data={local.PREFIX}"
+FOLDERS = ("out", "store")  # words whose value is a path
+IN_QUOTES = re.compile(r"""(['"])(\\.|(?!\1)[^\\])*\1""")  # one string of Hydra's
 SWEEP = ("-m", "--multirun")
 FLAGS = (*SWEEP, "--config-dir", "--plugins")
 
@@ -147,9 +149,14 @@ def _parse(words: list[str]) -> tuple[str, list[str], str | None]:
 
 
 def _with_path(word: str) -> str:
-    """Return the word of a file as Hydra reads it: a path may hold any letter."""
+    """Return the word of a file or folder as Hydra reads it: any letter may be in one.
+
+    A folder that is in quotes already, null, or refers to a setting stays as it is.
+    """
     key, _, value = word.partition("=")
-    return f"{key}={literal(value)}" if word.startswith(FILE) else word
+    hydras = value.lower() == "null" or "${" in value or IN_QUOTES.fullmatch(value)
+    path = word.startswith(FILE) or (key in FOLDERS and not hydras)
+    return f"{key}={literal(value)}" if path else word
 
 
 def literal(text: str) -> str:
@@ -252,10 +259,17 @@ def _leaves(key: str, value: Any) -> set[str]:
 def _replay(scenario: compose.Scenario, config_dir: str | None) -> list[str]:
     from hydra.core.hydra_config import HydraConfig
 
-    words = [w.removeprefix("++") for w in HydraConfig.get().overrides.task]
-    typed = f"data={scenario.spec.data}"
-    if typed.startswith(FILE):  # without the quotes of `_with_path`
-        words = [typed if w.startswith("data=") else w for w in words]
+    def plain(word: str) -> str:
+        """Return a path's word without the quotes that `_with_path` gives it again."""
+        key = word.partition("=")[0]
+        value = getattr(scenario.spec, key) if key in ("data", *FOLDERS) else None
+        if value is None:
+            return word
+        short = f"{key}={value}"
+        return short if _with_path(short) == f"{key}={literal(value)}" else word
+
+    # in which Hydra has resolved all references
+    words = [plain(w.removeprefix("++")) for w in HydraConfig.get().overrides.task]
     words += ["--config-dir", config_dir] if config_dir else []
     return words + [w for f in plugins.named_folders() for w in ("--plugins", f)]
 

@@ -31,11 +31,17 @@ MALLOC = {  # parameters of malloc.h
 }
 
 
+def folder_of(typed: str) -> Path:
+    """Return the folder that a word names: `~` is home, as in a shell."""
+    return Path(os.path.expanduser(typed))
+
+
 def place(scenario: Scenario, runs: Path) -> tuple[Path, str]:
     """Return where a run's results go, and the digest of what can change them."""
     digest = stores.digest(scenario.resolved())
     name = f"{scenario.spec.name}-{scenario.data}-{digest[:8]}"
-    return Path(scenario.spec.out) if scenario.spec.out else runs / name, digest
+    out = scenario.spec.out
+    return folder_of(out) if out else runs / name, digest
 
 
 def code_version(scenario: Scenario) -> str:
@@ -104,7 +110,9 @@ def engine(scenario: Scenario, folder: Path, runs: Path, progress: Progress) -> 
     from audit.engine.shadow import Engine
 
     spec = scenario.spec
-    place = Path(spec.store) if spec.store else (folder if spec.out else runs) / "store"
+    place = (folder if spec.out else runs) / "store"
+    if spec.store:
+        place = folder_of(spec.store)
     once = functools.cache(progress.note)  # a full disk is told of by every shard
     store = stores.open_store(place, once)
     elsewhere = connected(scenario)

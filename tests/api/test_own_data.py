@@ -1,5 +1,6 @@
 """Data of one's own: what is taken, and one line for everything that is not."""
 
+import io
 import re
 import shlex
 from pathlib import Path
@@ -13,6 +14,7 @@ from audit.cli import doctor
 from audit.config import compose, hydra_app, plugins, workspace
 from audit.data import local
 from audit.data.dataset import DataError, Dataset
+from audit.engine.progress import Progress
 from tests.commands import composed, printed, refused
 from tests.conftest import records
 
@@ -217,6 +219,59 @@ def test_a_path_may_hold_any_letter(name, tmp_path, monkeypatch):
     assert scenario.data.endswith(local.dataset(X, Y).name.removeprefix("arrays"))
     given = words.typed({"data": Path(f"{name}.npz")}).words
     assert composed("scenario=own", *given)[1] == replay
+
+
+@pytest.mark.parametrize("word", ["out", "store"])
+@pytest.mark.parametrize("name", [*NAMES, "jörg", "/tmp/a(b)", "3", "true", "'x", "["])
+def test_a_folder_may_have_any_letter(name, word):
+    scenario, replay = composed("scenario=own", f"{word}={name}")
+    assert getattr(scenario.spec, word) == name
+    assert shlex.split(replay) == ["scenario=own", f"{word}={name}"]
+    given = words.typed({word: Path(name)}).words
+    assert composed("scenario=own", *given)[1] == replay
+
+
+@pytest.mark.parametrize(
+    ("typed", "means", "again"),
+    [
+        ("null", None, "null"),
+        ("NULL", None, "NULL"),
+        ("", "", ""),
+        ("'ü (1)'", "ü (1)", "ü (1)"),
+        ('"it\'s"', "it's", "it's"),
+        # these would mean something else without their quotes
+        ("'null'", "null", "'null'"),
+        (r"'\'x\''", "'x'", r"'\'x\''"),
+        ("runs/${seed}", "runs/3", "runs/3"),
+        ("'ü ${seed}'", "ü 3", "ü 3"),
+    ],
+)
+def test_a_folder_in_hydras_words_is_what_it_was(typed, means, again):
+    scenario, replay = composed("scenario=own", "seed=3", f"out={typed}")
+    assert scenario.spec.out == means
+    assert shlex.split(replay) == ["scenario=own", "seed=3", f"out={again}"]
+    same, its = composed(*shlex.split(replay))
+    assert (same.spec.out, its) == (means, replay)
+
+
+def test_folders_are_swept_by_commas():
+    points = []
+    job = lambda scenario, replay: points.append((scenario.spec.out, replay))  # noqa: E731
+    hydra_app.launch(["scenario=own", "-m", "out=a,'ü (1)'"], job)
+    assert points == [
+        ("a", "scenario=own out=a"),
+        ("ü (1)", "scenario=own 'out=ü (1)'"),
+    ]
+
+
+def test_a_folder_at_home_is_there_as_in_a_shell(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    scenario, replay = composed("scenario=own", "out=~/ü", "store=~/kept")
+    folder, _ = workspace.open_folder(scenario, Path("runs"))
+    assert folder == tmp_path / "ü"
+    engine = workspace.engine(scenario, folder, Path("runs"), Progress(io.StringIO()))
+    assert engine.store.folder == tmp_path / "kept"
+    assert shlex.split(replay) == ["scenario=own", "out=~/ü", "store=~/kept"]
 
 
 def test_files_are_swept_by_commas(tmp_path, monkeypatch):
