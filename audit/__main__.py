@@ -506,12 +506,13 @@ def _bench(given: list[str]) -> int:
 
 def _cache(given: list[str]) -> int:
     from audit.cli import cache
+    from audit.config import workspace
 
     words, options = parse(
         "cache",
         given,
         "ls, rm or verify",
-        {"older=DAYS": cache.days, "store=DIR": Path},
+        {"older=DAYS": cache.days, "store=DIR": workspace.folder_of},
     )
     if not words:
         raise UserError(f"cache does what? one of {', '.join(cache.ACTIONS)}")
@@ -521,7 +522,11 @@ def _cache(given: list[str]) -> int:
         raise UserError(
             "cache rm removes what? a key, a defense, or older=DAYS (0: all)"
         )
-    every = cache.chosen(cache.kept(folder), names, age)
+    # by default, a store is not there before the first run
+    there = cache.kept(folder) if "store" in options or folder.exists() else []
+    if action == "verify" and not there:  # a wrong path is no store without damage
+        raise UserError(f"no store in {folder}: nothing is kept there")
+    every = cache.chosen(there, names, age)
     if action == "rm":
         free = cache.size(cache.remove(every))
         print(f"removed {len(every):,} keys of {folder}, {free}")

@@ -64,9 +64,20 @@ def _kept(folder: Path) -> Kept:
 def _description(folder: Path) -> dict[str, Any]:
     """Return the parts of a key, as far as they can be read."""
     with contextlib.suppress(OSError, *stores.BROKEN):
-        read = json.loads((folder / f"{stores.DESCRIPTION}.json").read_bytes())
-        return read if isinstance(read, dict) else {}
+        return _parts(_described_in(folder))
     return {}
+
+
+def _described_in(folder: Path) -> Path:
+    return folder / f"{stores.DESCRIPTION}.json"
+
+
+def _parts(path: Path) -> dict[str, Any]:
+    """Return the parts of a key; raise OSError or one of `BROKEN`."""
+    read = json.loads(path.read_bytes())
+    if not isinstance(read, dict):
+        raise ValueError("it does not say what the key is made of")
+    return read
 
 
 def chosen(every: list[Kept], names: Sequence[str], days: float | None) -> list[Kept]:
@@ -119,9 +130,19 @@ def remove(every: list[Kept]) -> int:
 
 
 def problems(every: list[Kept]) -> list[str]:
-    """Return one line per shard that a run would make again, and per file left over."""
+    """Return what is damaged or left over, one line per file.
+
+    A damaged shard is one that a run would make again. No run reads a description.
+    """
     lines = []
     for each in every:
+        path = _described_in(each.folder)
+        try:
+            _parts(path)
+        except FileNotFoundError:  # a finished attack has none
+            pass
+        except (OSError, *stores.BROKEN) as error:
+            lines.append(f"damaged: {path}: {error}; remove it, a run writes it again")
         for shard in stores.shards(each.folder):
             why = stores.damage(shard)
             lines += [f"damaged: {shard}: {why}"] if why else []

@@ -227,8 +227,8 @@ PAGES = {
         "ls|rm|verify [NAME ...] [key=value ...]",
         "List what a store of finished models and attacks holds, remove some of it, or "
         "read all of it and look for damage (exit code 1: there is some; the next run "
-        "makes those shards again). What is removed is computed again when it is "
-        "needed.",
+        "makes those shards again; 2: nothing is kept there). What is removed is "
+        "computed again when it is needed.",
         (
             ("NAME", "the first letters of a key, four or more, or a defense's name"),
             ("older=DAYS", "only what has not changed for so long"),

@@ -95,6 +95,18 @@ def test_a_description_that_is_nested_too_deeply_is_none(capsys, folder):
     assert cache(capsys, folder, "ls").count("finished attack") == 2
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "3", "{"])
+def test_verify_names_a_damaged_description(capsys, folder, text):
+    path = folder / "ab" / KEYS["sgd"] / "key.json"
+    path.write_text(text)
+    *damaged, counts = cache(capsys, folder, "verify", code=1).splitlines()
+    assert [line.startswith(f"damaged: {path}: ") for line in damaged] == [True]
+    assert counts == "6 shards of 3 keys read"
+    path.unlink()  # as the line says
+    stores.describe(stores.Store(folder), KEYS["sgd"], {"defense": "sgd"})
+    assert cache(capsys, folder, "verify") == "6 shards of 3 keys read\n"
+
+
 KILLED = """
 import os, signal, sys
 from audit.engine import store as stores
@@ -137,6 +149,20 @@ def test_what_a_killed_run_left_is_named_and_the_next_run_removes_it(capsys, fol
 def test_mistakes_are_named(capsys, folder, words, why):
     assert why in refused(capsys, "cache", *words, f"store={folder}")
     assert len(stores.keys(folder)) == 3
+
+
+def test_a_folder_that_is_no_store_is_not_one_without_damage(
+    capsys, folder, monkeypatch
+):
+    """Neither is one above it, nor the default store before the first run."""
+    says = f"no store in {folder.parent}: nothing is kept there"
+    assert says in refused(capsys, "cache", "verify", f"store={folder.parent}")
+    monkeypatch.chdir(folder.parent)
+    assert "no store in results/runs/store" in refused(capsys, "cache", "verify")
+    text = printed(capsys, "cache", "ls")
+    assert text == "store results/runs/store\n0 keys, 0 shards, 0 B\n"
+    monkeypatch.setenv("HOME", str(folder.parent))  # `~` is home, as where it is made
+    assert printed(capsys, "cache", "verify", "store=~/store").startswith("6 shards")
 
 
 def test_a_store_that_is_not_there_is_not_made(capsys, tmp_path):
