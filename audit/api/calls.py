@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ def scenario(
     task: Any = None,
     defenses: Sequence[Any] | None = None,
     attacks: Sequence[Any] | None = None,
-    plugins: Sequence[str | Path] = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     **settings: Any,
 ) -> Draft:
     """Return a scenario without a YAML file, checked; `run` takes it.
@@ -59,7 +59,7 @@ def scenario(
       defenses: names, functions `(task, *, settings) -> Defense`, or dictionaries
         {label: {"use": name or function, setting: value}}.
       attacks: the same for attacks.
-      plugins: folders of plug-ins.
+      plugins: folders of plug-ins, or one.
       **settings: further words: game="membership", splits={"targets": 5}, runs=8,
         training={"steps": 50}, seed=1.
 
@@ -74,7 +74,7 @@ def scenario(
         chosen["task"] = {"model": chosen["task"]}
     if "task" in chosen or not isinstance(data, str) or data.startswith("file:"):
         chosen["task"] = {"classes": "all", **chosen.get("task", {})}
-    draft = Draft(OWN, chosen, tuple(map(str, plugins)))
+    draft = Draft(OWN, chosen, _folders(plugins))
     _composed(draft.name, draft.settings, draft.folders)
     return draft
 
@@ -82,7 +82,7 @@ def scenario(
 def run(
     scenario: str | Path | Draft,
     *,
-    plugins: Sequence[str | Path] = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     progress: bool = True,
     **settings: Any,
 ) -> Card:
@@ -94,7 +94,7 @@ def run(
     Args:
       scenario: a name (`python -m audit list`), a YAML file, or what `audit.scenario`
         returned.
-      plugins: folders of plug-ins.
+      plugins: folders of plug-ins, or one.
       progress: whether to show it, in a terminal or a notebook.
       **settings: words of the command line: data="mnist5k", seed=0, runs=8,
         splits={"targets": 5}, defense={"dpsgd": {"noise_multiplier": 0.1}}. `data`,
@@ -106,7 +106,7 @@ def run(
       UserError: naming what is wrong, before anything is trained.
     """
     start = scenario if isinstance(scenario, Draft) else Draft(str(scenario), {})
-    folders = (*start.folders, *map(str, plugins))
+    folders = (*start.folders, *_folders(plugins))
     merged = _merged(start.settings, settings)
     checked, replay, given = _composition(start.name, merged, folders)
     if checked.spec.plan:
@@ -140,7 +140,7 @@ def load(path: str | Path) -> Card:
     Raises:
       UserError: if there is none, or it cannot be read.
     """
-    return Card(*html.load(html.locate(str(Path(path).expanduser()))))
+    return Card(*html.load(html.locate(str(files.place(path, "path")))))
 
 
 def compare(first: Any, second: Any) -> comparison.CardComparison:
@@ -158,6 +158,12 @@ def compare(first: Any, second: Any) -> comparison.CardComparison:
         for cards in (first, second)
     )
     return comparison.compare(*sides)
+
+
+def _folders(given: Any) -> tuple[str, ...]:
+    """Return folders as typed: one by itself is no sequence of letters."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return tuple(map(str, given if several else [given]))
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

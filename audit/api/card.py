@@ -81,9 +81,9 @@ class Card(Scorecard):
         per figure. A card that is there already is replaced.
 
         Raises:
-          UserError: if the folder cannot be written.
+          UserError: if it is no folder's path, or cannot be written.
         """
-        place = Path(folder).expanduser()
+        place = files.place(folder, "folder")
         store.make_writable(place, "folder")
         files.write(self, place)
         html.write(place, place / html.PAGE)

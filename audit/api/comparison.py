@@ -18,7 +18,7 @@ that an attack gets more than any attacker can.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ import numpy as np
 from scipy import stats
 
 from audit.engine import store
-from audit.errors import UserError
+from audit.errors import UserError, brief
 from audit.report import columns, html, terminal
 from audit.scorecard.card import plain
 from audit.scorecard.flags import refuting
@@ -215,7 +215,10 @@ def _refuting(side: list[Scorecard], label: str) -> set[str]:
 
 def _side(cards: Scorecard | Sequence[Scorecard]) -> list[Scorecard]:
     """Return the cards of one side, of one setting and of different seeds."""
-    side = [cards] if isinstance(cards, Scorecard) else list(cards)
+    several = isinstance(cards, Iterable) and not isinstance(cards, Scorecard)
+    side: list[Any] = list(cards) if several else [cards]
+    if others := [card for card in side if not isinstance(card, Scorecard)]:
+        raise UserError(f"{brief(others[0])} is no card: give one, several, or a path")
     settings = set()
     for card in side:
         words = plain(card.scenario)

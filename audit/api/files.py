@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
+from audit.errors import UserError, brief
 from audit.report import markdown
 from audit.report.figures import Drawing, common, drawings
 from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
+
+
+def place(given: Any, word: str) -> Path:
+    """Return a path as a shell would; UserError, naming `word`, for what is none."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise UserError(f"{word}={brief(given)}: a path is wanted")
+    return Path(os.path.expanduser(given))
 
 
 def redraw(card: Scorecard, folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from audit.errors import UserError, brief
 from audit.mechanisms import batch as batches
 from audit.mechanisms.noisy_sgd import predictor
 from audit.mechanisms.query import Side, start
@@ -32,8 +33,12 @@ def from_train(task: Task, train: Callable) -> Defense:
         played in which the number of records differs.
 
     Raises:
+      UserError: if `task` is no task, or `train` no function.
       ValueError: where it is traced, if `train` cannot be, or returns something else.
     """
+    if not isinstance(task, Task) or not callable(train):
+        given = f"from_train({brief(task)}, {brief(train)})"
+        raise UserError(f"{given}: a task and a function to train it are wanted")
     weighted = len(inspect.signature(train).parameters) > 3
     name = getattr(train, "__name__", "train")
 

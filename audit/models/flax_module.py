@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from audit.errors import UserError
+from audit.errors import UserError, brief
 from audit.models import smoothness
 from audit.models.affine import cross_entropy
 from audit.models.dense import norms
@@ -67,10 +67,15 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         half the squared error of a single output.
 
     Raises:
-      UserError: for batch statistics, dropout and other state or randomness, naming the
-        layer; for outputs of another shape, or that depend on a batch's other records.
+      UserError: for an example that is no array; for batch statistics, dropout and
+        other state or randomness, naming the layer; for outputs of another shape, or
+        that depend on a batch's other records.
     """
-    x = jnp.asarray(example_x, jnp.float32)
+    try:
+        x = jnp.asarray(example_x, jnp.float32)
+    except (TypeError, ValueError):
+        what = "one record [*features] is wanted, for its shape"
+        raise UserError(f"example_x={brief(example_x)}: {what}") from None
     network = _linen(module, x) if isinstance(module, nn.Module) else _nnx(module, x)
     params = jax.eval_shape(network.init, jax.random.key(0))
     try:

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -161,6 +162,38 @@ def test_a_card_in_python(card, tmp_path):
     for name, values in card.arrays.items():
         np.testing.assert_array_equal(again.arrays[name], values)
     assert not audit.compare(card, folder).weaker
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda card: audit.load(None), "path=None: a path is wanted"),
+        (lambda card: audit.load(3), "path=3: a path is wanted"),
+        (lambda card: card.save(3), "folder=3: a path is wanted"),
+        (lambda card: audit.compare(card, None), "None is no card"),
+        (lambda card: audit.compare([card], 3), "3 is no card"),
+        (lambda card: audit.compare(3, card), "3 is no card"),
+        (lambda card: audit.compare([card, None], card), "None is no card"),
+        (lambda card: audit.from_flax(Net(), None), "example_x=None: one record"),
+        (lambda card: audit.from_flax(Net(), "mine"), "example_x='mine': one record"),
+        (lambda card: audit.from_train(None, None), "from_train(None, None): a task"),
+        (lambda card: audit.from_train(None, print), "a function to train it are"),
+        (lambda card: audit.run("own", plugins=None), "plugins None: no such folder"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_in_one_line(wrong, says, card):
+    with pytest.raises(UserError, match=re.escape(says)):
+        wrong(card)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_one_folder_of_plug_ins_needs_no_list(kind, tmp_path):
+    one = kind(tmp_path)
+    assert draft(plugins=one).folders == draft(plugins=[one]).folders
+    with pytest.raises(UserError, match=r"plugins mine: no such folder"):
+        draft(plugins=kind("mine"))
+    with pytest.raises(UserError, match=r"plugins mine: no such folder"):
+        audit.run(draft(), plugins=kind("mine"), progress=False)
 
 
 def test_a_notebook_shows_figures_by_themselves():
