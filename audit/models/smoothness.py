@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 SUITE = Path(__file__).resolve().parent.parent
+JAX = Path(jax.__file__).parent  # as the frames of what it traces name it
 WHY, COMPARES = "its slope jumps", "it compares the record"
 STEEP = "its slope may be infinite"
 # operation -> why it is not smooth
@@ -43,7 +44,7 @@ JUMPS = {
     "select_n": "it chooses by the record", "cond": "it branches on the record",
     "while": "it stops by the record",
 }  # fmt: skip
-# continuous slope, whatever they are made of
+# functions of JAX with a continuous slope, whatever they are made of
 SMOOTH = {
     "elu", "celu", "gelu", "silu", "swish", "mish", "softplus", "sigmoid",
     "log_sigmoid", "softmax", "log_softmax", "_softmax",
@@ -103,14 +104,15 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
         moving.update(map(id, eqn.outvars))
         kind = eqn.primitive.name
         function = str(eqn.params.get("name", ""))
-        if function in SMOOTH and not _bent(eqn, function):
+        smooth = function in SMOOTH and not _bent(eqn, function)
+        if smooth and _is_jaxs(eqn, function):
             continue
         called = function or name
         where = place or _line(eqn)
         if where == NORMALISERS:
             continue
         if kind in JUMPS and not _harmless(eqn, depends):
-            if _of_smooth(eqn):
+            if _inside_of(eqn, SMOOTH - GIVEN.keys()):  # SELU's ELU is bent
                 continue
             operation = name.strip("_") or NAMED.get(kind, kind)
             yield Jump(operation, JUMPS[kind], where, layer)
@@ -125,12 +127,21 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
                 yield jump if jump.after else jump._replace(after=layer)
 
 
-def _of_smooth(eqn: Any) -> bool:
-    """Return whether an operation is one of a smooth function's that JAX writes out."""
+def _is_jaxs(eqn: Any, function: str) -> bool:
+    """Return whether a call is of JAX's function of that name, not of one's own.
+
+    A function under `jit` is called by its name, whoever wrote it; what it does was
+    traced in its source.
+    """
+    inner = [each for program in _programs(eqn) for each in program.eqns]
+    return all(_inside_of(each, {function}) for each in inner)
+
+
+def _inside_of(eqn: Any, functions: Set[str]) -> bool:
+    """Return whether an operation was traced in one of these functions of JAX."""
     frames = getattr(eqn.source_info.traceback, "frames", ())
     return any(
-        frame.function_name in SMOOTH - GIVEN.keys()  # SELU's ELU is bent
-        and "jax" in Path(frame.file_name).parts
+        frame.function_name in functions and JAX in Path(frame.file_name).parents
         for frame in frames
     )
 

@@ -270,6 +270,29 @@ def test_roots_casts_and_choices_are_kinks(name):
     assert smoothness.jumps(STEEP_OR_STEPS[name], jnp.ones(3))
 
 
+OWN = """
+import jax, jax.numpy as jnp
+def {name}(x):
+    return {body}
+"""
+
+
+@pytest.mark.parametrize("name", sorted(smoothness.SMOOTH))
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda fn: fn])
+def test_a_function_of_ones_own_is_not_smooth_by_its_name(name, wrap, tmp_path):
+    """It may even be in a folder called jax; one that calls JAX's is what that is."""
+
+    def own(body):
+        path = str(tmp_path / "jax" / "net.py")
+        space = {}
+        exec(compile(OWN.format(name=name, body=body), path, "exec"), space)
+        return wrap(space[name])
+
+    assert smoothness.jumps(own("jnp.maximum(x, 0)"), jnp.ones(3))
+    assert smoothness.jumps(own("jax.nn.selu(x)"), jnp.ones(3))
+    assert smoothness.jumps(own("jax.nn.gelu(x) + jax.nn.elu(x)"), jnp.ones(3)) == []
+
+
 SMOOTH_WITH_ROOTS = {
     "polynomial": lambda x: x**2.0 + jnp.power(x, 3.0),
     "exponential": lambda x: 2.0**x,
