@@ -314,18 +314,26 @@ def check_smooth(task: Task, wanted: FisherReading) -> None:
     """Refuse settings for a reading that does not exist.
 
     Raises:
-      UserError: naming the layer whose slope jumps.
+      UserError: naming the layer, or what in the loss, has a slope that jumps.
     """
     if wanted == FisherReading() or not wanted.anybody or task.smooth:
         return
     params = jax.eval_shape(task.init, jax.random.key(0))
     zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), params)
     x = np.zeros(task.features, np.float32)
-    jump = jumps(lambda x: task.logits(zeros, x), x)[0]
+    label = np.zeros((), np.int32 if task.classes else np.float32)
+    remedy = "smooth activations and average pooling"
+    found = jumps(lambda x: task.logits(zeros, x), x)
+    if not found:  # the network is smooth
+        remedy = "a smooth loss"
+        found = jumps(lambda x: task.loss(zeros, Examples(x, label)), x)
+    why = "its `smooth` is False; "  # as its author says, who may know more
+    if found:
+        after = f" after {found[0].after}" if found[0].after else ""
+        why = f"{found[0].name}{after}: {found[0].why}; take {remedy}, or "
     raise UserError(
-        f"fisher: {task.name} has no Fisher reading: {jump.name}"
-        f"{f' after {jump.after}' if jump.after else ''}: {jump.why}; take smooth "
-        f"activations and average pooling, or leave the settings of `fisher` out"
+        f"fisher: {task.name} has no Fisher reading: {why}leave the settings of "
+        f"`fisher` out"
     )
 
 

@@ -250,6 +250,23 @@ def test_a_reading_that_does_not_exist_is_refused_by_its_layer(model, words):
         guarantees.check_smooth(task, FisherReading(probes=4))
 
 
+@pytest.mark.parametrize("classes", [2, 0])
+def test_a_loss_that_has_the_kink_is_refused_as_a_loss(classes):
+    task = networks.binary_linear(SHAPE, 2)._replace(classes=classes)
+    bent = task._replace(
+        smooth=False, loss=lambda params, z: jnp.abs(task.logits(params, z.x) - z.y)[0]
+    )
+    said = r"abs after head: its slope jumps; take a smooth loss, or leave the settings"
+    with pytest.raises(UserError, match=said):
+        guarantees.check_smooth(bent, FisherReading(probes=4))
+
+
+def test_a_task_that_no_operation_shows_to_jump_is_refused_by_its_authors_word():
+    own = networks.binary_linear(SHAPE, 2)._replace(smooth=False)
+    with pytest.raises(UserError, match="reading: its `smooth` is False; leave"):
+        guarantees.check_smooth(own, FisherReading(probes=4))
+
+
 def test_auto_needs_an_error_that_falls_with_probes():
     with pytest.raises(UserError, match=r"fisher.probes=auto: the error of hutch\+\+"):
         accounted(estimator="hutch++", probes="auto")
