@@ -138,7 +138,8 @@ WRONG = {
         "training.steps=20000000: input should be at most",
     (*RUN, "defense.dpsgd.clip_norm=1e-46"): "0, or of a size from 1e-18 to 1e+18",
     (*RUN, "attack.lira.sahdows=1"): "unknown setting attack.lira.sahdows",
-    (*RUN, "out=a\nb\0="): "cannot read 'out=a\\nb\\x00='",
+    (*RUN, "title=a\nb\0="): "cannot read 'title=a\\nb\\x00='",
+    (*RUN, "out=a\nb\0="): "out='a\\nb\\x00=': string should match",
     (*FIL, "sets.digits.splits.targets=3"): "every fixed record is the target in turn",
 }  # fmt: skip
 
