@@ -36,15 +36,23 @@ def test_a_new_game_runs_and_ranks(out):
     mean, grey = (results["sgd", f"pair_{k}"]["headline"] for k in ("mean", "grey"))
     assert mean["floor"] == pytest.approx(mean["value"])
     assert mean["value"] < grey["value"]
+    # grey fails without a defense, too; the mean sees nothing
+    assert "no valid attack, attack-dead" in (out / "scorecard.md").read_text()
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_new_game_prints(out, installed, capsys):
+def test_a_new_game_prints(out, tmp_path, installed):
     """By its own view; and by its headline where the plug-in is not at hand."""
+    card = json.loads((out / "scorecard.json").read_text())
+    for trial in card["trials"]:  # as if grey were no dead attack
+        trial["flags"] = [f for f in trial["flags"] if f["level"] != "error"]
+    place = tmp_path / out.name
+    place.mkdir()
+    (place / "scorecard.json").write_text(json.dumps(card))
     folders = [str(PLUGIN)] if installed else []
     with plugins.only(folders):
-        files = markdown.write(out.parent)
-        assert main(["report", str(out)]) == 0
+        files = markdown.write(tmp_path)
+        assert main(["report", str(place)]) == 0
     table = files[0][0].read_text()
     assert "pair_mean" in table
     assert ("; both " in table) == installed  # equal in all rows, hence said once
