@@ -284,7 +284,13 @@ SWEPT = {  # words -> lanes of the largest tile
 }
 
 
-@pytest.mark.parametrize("words", SWEPT)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(w, marks=pytest.mark.slow if "private_cnn" in w else ())
+        for w in SWEPT
+    ],
+)
 def test_memory_is_counted_for_the_tiles_that_are_made(monkeypatch, words):
     """A game that trains few large networks is not refused for a tile of many."""
     swept, works = [], []

@@ -170,8 +170,8 @@ def one_by_one(key, kappa, weight, rows):
 @pytest.mark.parametrize(
     ("alike", "kappa"),
     [
-        (False, 0.0),
         (True, 40.0),
+        pytest.param(False, 0.0, marks=pytest.mark.slow),
         pytest.param(False, 3.0, marks=pytest.mark.slow),
         pytest.param(False, 40.0, marks=pytest.mark.slow),
         pytest.param(True, 0.0, marks=pytest.mark.slow),

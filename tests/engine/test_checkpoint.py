@@ -54,10 +54,7 @@ def sweep(
 
 @pytest.mark.parametrize(
     "defense",
-    [
-        pytest.param(d, marks=[] if d in ("dpsgd", "dirdp_sgd") else pytest.mark.slow)
-        for d in DEFENSES
-    ],
+    [pytest.param(d, marks=[] if d == "dpsgd" else pytest.mark.slow) for d in DEFENSES],
 )
 def test_the_length_of_a_part_does_not_change_a_bit(defense):
     by_two = sweep(defense)
