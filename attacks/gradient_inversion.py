@@ -77,8 +77,8 @@ def gradient_inversion(
         del key
         settings = {"preset": preset, "steps": steps, "restarts": restarts}
         prior = inv.learn(knowledge, task)
-        given = knowledge.likelihood, knowledge.variance, knowledge.mask
-        return Fitted(prior, *given), settings
+        granted = knowledge.likelihood, knowledge.variance, knowledge.mask
+        return Fitted(prior, *granted), settings
 
     def dlg(fitted: Fitted, key: Array, observation: Observation) -> Array:
         prior = fitted.prior

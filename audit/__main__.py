@@ -523,10 +523,10 @@ def _cache(given: list[str]) -> int:
             "cache rm removes what? a key, a defense, or older=DAYS (0: all)"
         )
     # by default, a store is not there before the first run
-    there = cache.kept(folder) if "store" in options or folder.exists() else []
-    if action == "verify" and not there:  # a wrong path is no store without damage
+    entries = cache.kept(folder) if "store" in options or folder.exists() else []
+    if action == "verify" and not entries:  # a wrong path is no store without damage
         raise UserError(f"no store in {folder}: nothing is kept there")
-    every = cache.chosen(there, names, age)
+    every = cache.chosen(entries, names, age)
     if action == "rm":
         free = cache.size(cache.remove(every))
         print(f"removed {len(every):,} keys of {folder}, {free}")

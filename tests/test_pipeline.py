@@ -330,8 +330,8 @@ def test_what_an_attack_gets_is_kept_by_all_that_can_change_it(monkeypatch):
     (attack, *_), none = scenario.attacks, "no LPIPS weights"
 
     def address(scenario=scenario, weights=none, devices=1):
-        found = pipeline.addresses(scenario, "data", weights, devices)
-        return found(learner, attack)
+        address_of = pipeline.addresses(scenario, "data", weights, devices)
+        return address_of(learner, attack)
 
     first = address()
     assert address() == first

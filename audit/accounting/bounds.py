@@ -130,8 +130,8 @@ def hammersley_chapman_robbins_at(
     record moves where its norm would exceed `max_norm`.
     """
     x = np.asarray(targets, float)
-    others = (x**2).sum(-1, keepdims=True) - x**2
-    reach = np.sqrt(np.maximum(max_norm**2 - others, 0))
+    squares_of_others = (x**2).sum(-1, keepdims=True) - x**2
+    reach = np.sqrt(np.maximum(max_norm**2 - squares_of_others, 0))
     low, high = np.maximum(domain[0], -reach), np.minimum(domain[1], reach)
     room = np.maximum(x - low, high - x)
     step = np.sqrt((room**2).mean(-1))

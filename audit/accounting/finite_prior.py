@@ -134,7 +134,10 @@ def finite_prior(
     n = len(surprise)
     value = genie.risk.mean() + share * surprise.mean()
     fewest = count[count >= FEWEST].min() + 1
-    known = int((count < FEWEST).sum())
+    lone_targets = int((count < FEWEST).sum())
+    caveat = ""
+    if lone_targets:
+        caveat = f"; {lone_targets} targets without as many count as known"
 
     def excess(errors: np.ndarray) -> float:
         """Return by how many s.e. the errors [T] of a row exceed the bound."""
@@ -145,8 +148,7 @@ def finite_prior(
         "finite_prior",
         np.asarray(value),
         "any attacker, targets drawn from the same population as the pool, prior = "
-        f"{fewest}+ pool records of the target's class; estimated"
-        + (f"; {known} targets without as many count as known" if known else ""),
+        f"{fewest}+ pool records of the target's class; estimated" + caveat,
         "exact Bayes risk, derived in docs/",
         standard_error=float(np.hypot(np.sqrt(spread / n), pool_error)),
         genie=genie.error,
@@ -211,8 +213,10 @@ def _pool_error(
     values = []
     for block in range(BLOCKS):
         kept = blocks != block
-        some = target_likelihood, candidates[kept], targets
-        part = _known_or_weighed(log_likelihood[:, kept], some, same_label[:, kept])
+        without_block = target_likelihood, candidates[kept], targets
+        part = _known_or_weighed(
+            log_likelihood[:, kept], without_block, same_label[:, kept]
+        )
         values.append(scale * part.risk.mean() - share * part.prior.mean())
     deviations = np.asarray(values) - np.mean(values)
     return float(np.sqrt((BLOCKS - 1) / BLOCKS * (deviations**2).sum()))

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from audit.config import workspace
 from audit.errors import UserError, brief
 from audit.report import markdown
 from audit.report.figures import Drawing, common, drawings
@@ -17,7 +18,7 @@ def place(given: Any, word: str) -> Path:
     """Return a path as a shell would; UserError, naming `word`, for what is none."""
     if not isinstance(given, (str, os.PathLike)):
         raise UserError(f"{word}={brief(given)}: a path is wanted")
-    return Path(os.path.expanduser(given))
+    return workspace.folder_of(os.fspath(given))
 
 
 def redraw(card: Scorecard, folder: Path) -> list[Path]:

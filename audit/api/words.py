@@ -85,9 +85,9 @@ def _data(value: Any, name: Callable) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        others = inspect.signature(local.dataset).parameters
-        if wrong := untrusted.misnamed(map(str, value), local.NEEDED, others):
-            raise UserError(f"data={{...}} {wrong}; it takes {', '.join(others)}")
+        parameters = inspect.signature(local.dataset).parameters
+        if wrong := untrusted.misnamed(map(str, value), local.NEEDED, parameters):
+            raise UserError(f"data={{...}} {wrong}; it takes {', '.join(parameters)}")
         value = local.dataset(**value)
     elif isinstance(value, (tuple, list)) and len(value) == 2:
         value = local.dataset(*value)

@@ -132,7 +132,7 @@ def remove(every: list[Kept]) -> int:
 def problems(every: list[Kept]) -> list[str]:
     """Return what is damaged or left over, one line per file.
 
-    A damaged shard is one that a run would make again. No run reads a description.
+    The next run computes a damaged shard again. No run reads a description.
     """
     lines = []
     for each in every:

@@ -524,12 +524,12 @@ def _more_than_chance(counts: dict[str, int], audits: int) -> str:
     so that a count has a binomial tail. The counts share the level of one flag.
     """
     level = (1 - SURE) / len(counts)
-    found = [
+    clauses = [
         f" ({what}: {count} of {audits} audits are above)"
         for what, count in counts.items()
         if special.bdtrc(count - 1, audits, 1 - CONFIDENCE) < level
     ]
-    return "".join(found)
+    return "".join(clauses)
 
 
 def proved_by_run(

@@ -83,13 +83,13 @@ def matched(guess: np.ndarray, targets: Examples, pool: Examples) -> dict[str, A
         if not np.isfinite(flat).all():
             return None, None
         square = (flat**2).sum(1)[:, None] + (x**2).sum(1) - 2 * flat @ x.T
-        each = square[linear_sum_assignment(square)], square.diagonal()
-        best, given = (float(of.mean() / x.shape[1]) for of in each)
-        return best, given
+        pairings = square[linear_sum_assignment(square)], square.diagonal()
+        best, in_order = (float(pairs.mean() / x.shape[1]) for pairs in pairings)
+        return best, in_order
 
-    best, given = errors(guess[rows])
+    best, in_order = errors(guess[rows])
     chance, _ = errors(np.asarray(pool.x)[picked])
-    return {"matched": best, "in_order": given, "matched_pool": chance}
+    return {"matched": best, "in_order": in_order, "matched_pool": chance}
 
 
 def same_noise(releases: Release, shadows: Release, runs: int) -> float | None:

@@ -323,14 +323,14 @@ def check_smooth(task: Task, wanted: FisherReading) -> None:
     x = np.zeros(task.features, np.float32)
     label = np.zeros((), np.int32 if task.classes else np.float32)
     remedy = "smooth activations and average pooling"
-    found = jumps(lambda x: task.logits(zeros, x), x)
-    if not found:  # the network is smooth
+    kinks = jumps(lambda x: task.logits(zeros, x), x)
+    if not kinks:  # the network is smooth
         remedy = "a smooth loss"
-        found = jumps(lambda x: task.loss(zeros, Examples(x, label)), x)
+        kinks = jumps(lambda x: task.loss(zeros, Examples(x, label)), x)
     why = "its `smooth` is False; "  # as its author says, who may know more
-    if found:
-        after = f" after {found[0].after}" if found[0].after else ""
-        why = f"{found[0].name}{after}: {found[0].why}; take {remedy}, or "
+    if kinks:
+        after = f" after {kinks[0].after}" if kinks[0].after else ""
+        why = f"{kinks[0].name}{after}: {kinks[0].why}; take {remedy}, or "
     raise UserError(
         f"fisher: {task.name} has no Fisher reading: {why}leave the settings of "
         f"`fisher` out"
@@ -421,13 +421,13 @@ def of_readings(
         return limits
     if "reweighted" in defense.traits:  # the trace is not that of what is released
         trace = None
-    each = _of_trace(trace, problem, records)
-    each += _of_order_two(limits.rdp2, defense, problem, records)
+    bounds_here = _of_trace(trace, problem, records)
+    bounds_here += _of_order_two(limits.rdp2, defense, problem, records)
     if len(problem.splits.targets.y):
-        each += _of_losses(loss, defense, problem, records)
+        bounds_here += _of_losses(loss, defense, problem, records)
     pld = defense.pld and (lambda: loss("replace_one"))
-    each += from_plug_ins(problem, trace, replace_one, pld)
-    return limits._replace(bounds=tuple(each))
+    bounds_here += from_plug_ins(problem, trace, replace_one, pld)
+    return limits._replace(bounds=tuple(bounds_here))
 
 
 def _of_trace(

@@ -303,12 +303,13 @@ def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:
         return objective.weights(learner.side, every)
 
     def one(w: Array, weight: Array) -> Any:
-        known = objective.total(w, splits.fixed, weight[:n])
-        return (known + objective.ridge(n + 1) * w) / weight[n]
+        gradient = objective.total(w, splits.fixed, weight[:n])
+        return (gradient + objective.ridge(n + 1) * w) / weight[n]
 
-    each = jax.jit(lambda z: jax.lax.map(weights, z))(targets)
-    each = jnp.repeat(each, len(releases.params) // len(each), axis=0)
-    return jax.jit(jax.vmap(one))(releases.params, each)
+    of_targets = jax.jit(lambda z: jax.lax.map(weights, z))(targets)
+    runs = len(releases.params) // len(of_targets)
+    of_releases = jnp.repeat(of_targets, runs, axis=0)
+    return jax.jit(jax.vmap(one))(releases.params, of_releases)
 
 
 def _of_transcripts(line: Line) -> str:

@@ -158,13 +158,13 @@ def _batched(name: str, apply: Callable, x: Any) -> bool:
         except Exception:  # whatever a module may raise
             return None
 
-    one = shape(1)
-    if shape(2) == (2,) != one:
+    of_one = shape(1)
+    if shape(2) == (2,) != of_one:
         raise UserError(
             f"{name} returns one number per record, as an array [m] for a batch of m: "
             f"keep the last axis, [m, 1]"
         )
-    return one is not None and len(one) == 2 and one[0] == 1
+    return of_one is not None and len(of_one) == 2 and of_one[0] == 1
 
 
 def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:

@@ -51,7 +51,7 @@ SMOOTH = {
     "logsumexp", "logaddexp", "_logaddexp", "tanh", "erf", "squareplus",
 }  # fmt: skip
 # of these, the ones with a parameter -> whether the slope is continuous at its value
-GIVEN = {"elu": lambda alpha: alpha == 1.0, "squareplus": lambda b: b > 0}
+SMOOTH_AT = {"elu": lambda alpha: alpha == 1.0, "squareplus": lambda b: b > 0}
 LINEAR = {"dot_general", "conv_general_dilated"}  # what layers are made of
 NORMALISERS = "normalization.py"  # of flax: the maximum there is of a variance and 0
 NAMED = {
@@ -112,7 +112,7 @@ def _inside(jaxpr: Any, moving: set[int], name: str, place: str) -> Iterator[Jum
         if where == NORMALISERS:
             continue
         if kind in JUMPS and not _harmless(eqn, depends):
-            if _inside_of(eqn, SMOOTH - GIVEN.keys()):  # SELU's ELU is bent
+            if _inside_of(eqn, SMOOTH - SMOOTH_AT.keys()):  # SELU's ELU is bent
                 continue
             operation = name.strip("_") or NAMED.get(kind, kind)
             yield Jump(operation, JUMPS[kind], where, layer)
@@ -148,7 +148,7 @@ def _inside_of(eqn: Any, functions: Set[str]) -> bool:
 
 def _bent(eqn: Any, function: str) -> bool:
     """Return whether a smooth function has a kink with its arguments, as SELU's ELU."""
-    smooth = GIVEN.get(function, lambda argument: True)
+    smooth = SMOOTH_AT.get(function, lambda argument: True)
     return not all(smooth(_value(argument)) for argument in eqn.invars[1:])
 
 

@@ -84,20 +84,20 @@ def test_the_bound_is_at_most_the_floor_whatever_the_classes_are_short_of(counts
     of_pool, of_targets = (np.repeat(np.arange(len(counts)), n) for n in (counts, 4))
     alike = of_targets[:, None] == of_pool
     blind, nothing = np.zeros(alike.shape), np.zeros(len(alike))
-    known, excesses = np.repeat(counts, 4) < 2, []
+    lone, excesses = np.repeat(counts, 4) < 2, []
     for seed in range(20):
         rng = np.random.default_rng(seed)
         pool, x = (rng.normal(size=(n, 20)) for n in alike.T.shape)
         bound = finite_prior(blind, nothing, pool, x, alike)
         mean = alike @ pool / np.maximum(alike.sum(1), 1)[:, None]
-        floor = np.where(known, 0, ((x - mean) ** 2).mean(1))
+        floor = np.where(lone, 0, ((x - mean) ** 2).mean(1))
         assert 0.2 * floor.mean() < float(bound.value) <= floor.mean() * (1 + 1e-12)
-        assert (bound.genie[known] == 0).all()
+        assert (bound.genie[lone] == 0).all()
         assert bound.excess(floor) > -1e-9
         excesses.append(bound.excess(np.square(x).mean(1)))
     assert min(excesses) > special.ndtri(0.01)
-    said = f"; {known.sum()} targets without as many count as known"
-    assert bound.holds_for.endswith(said if known.any() else "estimated")
+    said = f"; {lone.sum()} targets without as many count as known"
+    assert bound.holds_for.endswith(said if lone.any() else "estimated")
 
 
 def test_without_two_candidates_of_any_class_there_is_no_bound():

@@ -67,8 +67,8 @@ def test_columns_are_standardised_before_they_are_rounded(tmp_path):
     words = "scenario=own", f"data=file:{path}", "splits.order=file"
     scenario, _ = composed(*words)
     problem = pipeline.load(scenario, compose.play(scenario))
-    known = len(problem.splits.fixed.y)
-    expected = (seconds[:known] - seconds[:known].mean()) / seconds[:known].std()
+    fixed = seconds[: len(problem.splits.fixed.y)]
+    expected = (fixed - fixed.mean()) / fixed.std()
     x = problem.splits.fixed.x
     assert x.dtype == np.float32
     np.testing.assert_allclose(x[:, 0], expected, atol=1e-6)

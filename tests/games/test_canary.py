@@ -193,8 +193,8 @@ def test_too_little_noise_is_found_out():
     assert flags(scores, mu=1.0) == []
 
 
-@pytest.mark.parametrize(("leak", "found"), [(1.07, True), (1.0, False)])
-def test_most_of_many_audits_above_the_upper_end_are_no_chance(leak, found):
+@pytest.mark.parametrize(("leak", "is_error"), [(1.07, True), (1.0, False)])
+def test_most_of_many_audits_above_the_upper_end_are_no_chance(leak, is_error):
     """The first of them is not above, so that no other flag would tell."""
     rng = np.random.default_rng(3)
     scores = rng.normal([[leak], [0.0]], 1, (20, 2, 5000)) - 0.5
@@ -202,10 +202,10 @@ def test_most_of_many_audits_above_the_upper_end_are_no_chance(leak, found):
     result = canary.proved_by_worlds(scores, claim(rdp.GaussianPrivacy(1.0)))
     above = result.numbers["above_upper"]["gdp"]
     assert result.numbers["epsilon_lower"] < result.numbers["upper"]
-    assert (above > 5) == found
+    assert (above > 5) == is_error
     assert result.numbers["above_upper"]["clopper_pearson"] == 0
     said = f"(GDP: {above} of 20 audits are above)"
-    assert [f.name for f in result.flags] == ["lower-above-upper"] * found
+    assert [f.name for f in result.flags] == ["lower-above-upper"] * is_error
     assert all(said in f.text for f in result.flags)
 
 

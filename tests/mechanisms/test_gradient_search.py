@@ -34,10 +34,10 @@ def digits():
     return Examples(dataset.x_train, dataset.y_train)
 
 
-def play(task, z, params, pool, noise=None, known=None, **settings):
+def play(task, z, params, pool, noise=None, granted=None, **settings):
     """Let an attack guess records from the updates they take alone."""
     attack = registry.find("attack", "gradient_inversion")(task, **settings)
-    knowledge = Knowledge(task, pool, np.arange(len(pool.y)), **known or {})
+    knowledge = Knowledge(task, pool, np.arange(len(pool.y)), **granted or {})
     state, _ = attack.fit(jax.random.key(0), knowledge)
 
     def one(key, z):
@@ -75,7 +75,7 @@ def test_squares_are_of_the_parameters_inside_a_mask(digits):
     task, z = networks.linear(SHAPE, CLASSES), base.take(digits, slice(2))
     params = start(task)
     mask = MASKS["random"](jax.random.key(0), params, 0.3)
-    how = {"preset": "dlg", "steps": 80, "known": {"mask": mask}}
+    how = {"preset": "dlg", "steps": 80, "granted": {"mask": mask}}
     assert mse(play(task, z, params, digits, **how), z.x).max() < 1e-3
 
 
@@ -146,7 +146,7 @@ def test_the_posterior_is_the_prior_where_nothing_is_said(digits):
     task = networks.mlp(SHAPE, CLASSES, hidden=16, activation="tanh")
     z = base.take(digits, slice(4))
     law = jax.tree_util.Partial(lambda params, z, update: jnp.zeros(()))
-    how = {"preset": "map", "steps": 200, "known": {"likelihood": law}}
+    how = {"preset": "map", "steps": 200, "granted": {"likelihood": law}}
     guesses = play(task, z, start(task), digits, **how)
     knowledge = Knowledge(task, digits, np.arange(len(digits.y)))
     centres = gradient_search.learn(knowledge, task).centres
