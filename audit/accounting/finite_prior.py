@@ -19,8 +19,8 @@ from scipy import special
 from audit.accounting import gaps
 from audit.types import Bound
 
-FEWEST = 2  # candidates of a class that show how far its records are apart
 BLOCKS = 10  # of candidates, deleted in turn for the error that the pool brings
+FEWEST = 2 * BLOCKS  # candidates of a class: of fewer the variance is too uncertain
 
 
 class Posterior(NamedTuple):
@@ -99,8 +99,8 @@ def finite_prior(
 ) -> Bound | None:
     """Estimate the Bayes risk, restated for the scored targets.
 
-    None where no class has two candidates: one alone shows no variance. Targets of
-    such a class count as known, with risk 0.
+    None where no class has `FEWEST` candidates. Targets of a class with fewer count as
+    known, with risk 0.
 
     Scored targets may be easier or harder than the pool. The mean posterior variance is
     therefore multiplied by the floor's error on them over the floor's expected error,
@@ -121,20 +121,36 @@ def finite_prior(
       same_label: [T, M].
     """
     same_label = np.asarray(same_label, bool)
-    arguments = target_likelihood, candidates, targets
     count = same_label.sum(1)
-    if not (count >= FEWEST).any():
+    weighed = count >= FEWEST
+    if not weighed.any():
         return None
-    genie = _known_or_weighed(log_likelihood, arguments, same_label)
+
+    def known_or_weighed(kept: Any) -> Posterior:
+        """Return the posterior of some candidates; 0 at targets that are not weighed.
+
+        The genie is told those targets, which cannot hurt it: their risk beside an
+        expected floor of 0 would count as a share of the other classes' variance.
+        """
+        scores, images = np.asarray(log_likelihood)[:, kept], np.asarray(candidates)
+        among = images[kept], targets, same_label[:, kept]
+        genie = posterior(scores, target_likelihood, *among)
+        return Posterior(*(np.where(weighed, a, 0.0) for a in genie))
+
+    genie = known_or_weighed(slice(None))
     scale, share = _scale_and_share(genie)
     genie = genie._replace(risk=scale * genie.risk)
-    pool_error = _pool_error(log_likelihood, arguments, same_label, scale, share)
+    blocks = np.arange(len(candidates)) % BLOCKS
+    parts = [known_or_weighed(blocks != block) for block in range(BLOCKS)]
+    pool_error = _jackknife(
+        [scale * part.risk.mean() - share * part.prior.mean() for part in parts]
+    )
     surprise = genie.floor - genie.prior
     spread = _spread(genie, share)
     n = len(surprise)
     value = genie.risk.mean() + share * surprise.mean()
-    fewest = count[count >= FEWEST].min() + 1
-    lone_targets = int((count < FEWEST).sum())
+    fewest = count[weighed].min() + 1
+    lone_targets = int((~weighed).sum())
     caveat = ""
     if lone_targets:
         caveat = f"; {lone_targets} targets without as many count as known"
@@ -155,19 +171,6 @@ def finite_prior(
         excess=excess,
         needed=gaps.needed(value, spread),
     )
-
-
-def _known_or_weighed(
-    log_likelihood: Any, arguments: tuple[Any, Any, Any], same_label: np.ndarray
-) -> Posterior:
-    """Return the posterior, all 0 at targets of classes with fewer than FEWEST.
-
-    The genie is told those targets, which cannot hurt it: their risk beside an expected
-    floor of 0 would count as a share of the other classes' variance.
-    """
-    genie = posterior(log_likelihood, *arguments, same_label)
-    weighed = same_label.sum(1) >= FEWEST
-    return Posterior(*(np.where(weighed, a, 0.0) for a in genie))
 
 
 def _scale_and_share(genie: Posterior) -> tuple[float, float]:
@@ -197,26 +200,10 @@ def _spread(genie: Posterior, share: float) -> float:
     return max(given, 0.0) + corrected.var(ddof=1) + genie.risk.var(ddof=1)
 
 
-def _pool_error(
-    log_likelihood: Any,
-    arguments: tuple,
-    same_label: np.ndarray,
-    scale: float,
-    share: float,
-) -> float:
-    """Return the s.e. that all targets share by sharing one pool: a block jackknife."""
-    target_likelihood, candidates, targets = arguments
-    log_likelihood, candidates = np.asarray(log_likelihood), np.asarray(candidates)
-    blocks = np.arange(len(candidates)) % BLOCKS
-    if len(candidates) < 2 * BLOCKS:
-        return 0.0
-    values = []
-    for block in range(BLOCKS):
-        kept = blocks != block
-        without_block = target_likelihood, candidates[kept], targets
-        part = _known_or_weighed(
-            log_likelihood[:, kept], without_block, same_label[:, kept]
-        )
-        values.append(scale * part.risk.mean() - share * part.prior.mean())
-    deviations = np.asarray(values) - np.mean(values)
-    return float(np.sqrt((BLOCKS - 1) / BLOCKS * (deviations**2).sum()))
+def _jackknife(values: list[float]) -> float:
+    """Return the s.e. that all targets share by sharing one pool.
+
+    Each value is without one block of the candidates.
+    """
+    many = len(values)
+    return float(np.sqrt((many - 1) * np.var(values)))

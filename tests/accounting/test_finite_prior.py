@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from audit.accounting.finite_prior import finite_prior, posterior
+from audit.accounting.finite_prior import FEWEST, finite_prior, posterior
 from tests.accounting.test_bounds import B_OF_MU
 
 
@@ -77,14 +77,14 @@ def test_bound_and_genie_have_one_expectation():
 
 
 @pytest.mark.parametrize(
-    "counts", [[1] * 9 + [50], [1] * 9 + [2], [0, 1] * 2 + [5], [2] * 10, [50, 50]]
+    "counts", [[1] * 9 + [50], [19] * 9 + [20], [0, 1] * 2 + [25], [20] * 10, [50, 50]]
 )
 def test_the_bound_is_at_most_the_floor_whatever_the_classes_are_short_of(counts):
     """Where nothing leaks, in every draw; and whoever ignores the release is sound."""
     of_pool, of_targets = (np.repeat(np.arange(len(counts)), n) for n in (counts, 4))
     alike = of_targets[:, None] == of_pool
     blind, nothing = np.zeros(alike.shape), np.zeros(len(alike))
-    lone, excesses = np.repeat(counts, 4) < 2, []
+    lone, excesses = np.repeat(counts, 4) < FEWEST, []
     for seed in range(20):
         rng = np.random.default_rng(seed)
         pool, x = (rng.normal(size=(n, 20)) for n in alike.T.shape)
@@ -100,9 +100,29 @@ def test_the_bound_is_at_most_the_floor_whatever_the_classes_are_short_of(counts
     assert bound.holds_for.endswith(said if lone.any() else "estimated")
 
 
-def test_without_two_candidates_of_any_class_there_is_no_bound():
-    pool, x, alike = np.eye(3), np.ones((3, 3)), np.eye(3, dtype=bool)
-    assert finite_prior(np.zeros((3, 3)), np.zeros(3), pool, x, alike) is None
+def test_without_enough_candidates_of_any_class_there_is_no_bound():
+    alike = np.repeat(np.eye(3, dtype=bool), FEWEST - 1, 1)
+    pool, x = np.random.default_rng(0).normal(size=(alike.shape[1], 3)), np.ones((3, 3))
+    assert finite_prior(np.zeros(alike.shape), np.zeros(3), pool, x, alike) is None
+
+
+@pytest.mark.parametrize(("d", "stddev", "share"), [(1, 0.5, 0.05), (3, 3.0, 0.01)])
+def test_the_best_attacker_is_rarely_said_to_be_below_a_bound_of_few_candidates(
+    d, stddev, share
+):
+    """It knows the population, a standard normal. The tolerance is three s.e."""
+    rng, draws, raised = np.random.default_rng(11), 400, 0
+    alike = np.ones((100, FEWEST), bool)
+    for _ in range(draws):
+        pool, x = rng.normal(size=(FEWEST, d)), rng.normal(size=(100, d))
+        accounted, attacked = x + stddev * rng.normal(size=(2, 100, d))
+        gaps = ((accounted[:, None] - pool) ** 2).sum(-1)
+        own = ((accounted - x) ** 2).sum(-1)
+        ratios = -gaps / (2 * stddev**2), -own / (2 * stddev**2)
+        bound = finite_prior(*ratios, pool, x, alike)
+        guess = attacked / (1 + stddev**2)
+        raised += bound.excess(((guess - x) ** 2).mean(1)) < special.ndtri(0.01)
+    assert raised < draws * share + 3 * np.sqrt(draws * share * (1 - share))
 
 
 def test_candidates_that_are_nearly_alike_do_not_lift_the_bound_above_the_floor():
