@@ -17,7 +17,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from audit.statistics.intervals import Estimate, Proportion, normal, proportion
+from audit.statistics.intervals import (
+    Estimate,
+    Proportion,
+    normal,
+    proportion,
+    share_like,
+)
 
 FPRS = (1e-2, 1e-3, 1e-4)
 EXPECTED = 10  # least expected number of false positives at a rate
@@ -208,10 +214,11 @@ def auc(
 ) -> Estimate:
     """Return the area under the ROC, P(member > non-member) + P(tie) / 2.
 
-    The interval is DeLong's. Under perfect separation, where the variance cannot be
-    estimated, it is exact: all of min(m, n) independent pairs are in order, which has
-    probability at most AUC^min(m, n). `clusters` are (ids [m], ids [n]) of independent
-    units, the models or the records, where scores are dependent.
+    The interval has DeLong's variance, and is normal in the logit of the AUC (Pepe
+    2003). Under perfect separation, where that variance cannot be estimated, it is
+    exact: all of min(m, n) independent pairs are in order, which has probability at
+    most AUC^min(m, n). `clusters` are (ids [m], ids [n]) of independent units, the
+    models or the records, where scores are dependent.
     """
     data = scores(members, nonmembers)
     value, above, below = _placements(*data)
@@ -221,7 +228,7 @@ def auc(
             pairs = min(pairs, *(len(np.unique(c)) for c in clusters))
         room = 1 - ((1 - confidence) / 2) ** (1 / pairs)
         return Estimate(value, max(value - room, 0.0), min(value + room, 1.0))
-    return normal(value, _variance(above, below, clusters), confidence, (0.0, 1.0))
+    return share_like(value, _variance(above, below, clusters), confidence)
 
 
 def auc_by_chance(members: int, nonmembers: int) -> np.ndarray:

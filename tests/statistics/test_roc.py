@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import logit
 from scipy.stats import mannwhitneyu, norm
 from sklearn import metrics
 
@@ -135,7 +136,23 @@ def test_delong_is_its_definition():
     v10, v01 = psi.mean(1), psi.mean(0)
     s = np.sqrt(np.var(v10, ddof=1) / 15 + np.var(v01, ddof=1) / 20)
     got = roc.auc(members, nonmembers)
-    assert got.high - got.low == pytest.approx(2 * 1.959963984540054 * s, rel=1e-9)
+    reach = 1.959963984540054 * s / (got.value * (1 - got.value))
+    ends = logit([got.low, got.high]) - logit(got.value)
+    assert ends == pytest.approx([-reach, reach], rel=1e-9)
+    assert intervals.standard_error(*got) == pytest.approx(
+        s, rel=1e-4
+    )  # 1.96 is rounded
+
+
+@pytest.mark.parametrize("truth", [0.5, 0.8, 0.95])
+def test_auc_of_few_records_covers_on_both_sides(truth):
+    rng, trials = np.random.default_rng(8), 2000
+    apart, beside = np.sqrt(2) * norm.ppf(truth), np.zeros(2)
+    for _ in range(trials):
+        got = roc.auc(rng.normal(size=30) + apart, rng.normal(size=30))
+        beside += got.low > truth, got.high < truth
+    tolerance = 4 * np.sqrt(0.025 * 0.975 / trials)
+    assert (beside / trials < 0.025 + tolerance).all()
 
 
 def test_paired_difference_covers_the_truth_and_is_narrower_than_unpaired():
