@@ -120,6 +120,7 @@ def finite_prior(
       targets: [T, d].
       same_label: [T, M].
     """
+    scores, images = np.asarray(log_likelihood), np.asarray(candidates)
     same_label = np.asarray(same_label, bool)
     count = same_label.sum(1)
     weighed = count >= FEWEST
@@ -132,15 +133,14 @@ def finite_prior(
         The genie is told those targets, which cannot hurt it: their risk beside an
         expected floor of 0 would count as a share of the other classes' variance.
         """
-        scores, images = np.asarray(log_likelihood)[:, kept], np.asarray(candidates)
         among = images[kept], targets, same_label[:, kept]
-        genie = posterior(scores, target_likelihood, *among)
+        genie = posterior(scores[:, kept], target_likelihood, *among)
         return Posterior(*(np.where(weighed, a, 0.0) for a in genie))
 
     genie = known_or_weighed(slice(None))
     scale, share = _scale_and_share(genie)
     genie = genie._replace(risk=scale * genie.risk)
-    blocks = np.arange(len(candidates)) % BLOCKS
+    blocks = np.arange(len(images)) % BLOCKS
     parts = [known_or_weighed(blocks != block) for block in range(BLOCKS)]
     pool_error = _jackknife(
         [scale * part.risk.mean() - share * part.prior.mean() for part in parts]

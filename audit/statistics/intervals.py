@@ -63,19 +63,20 @@ def normal(
     return Estimate(float(value), float(low), float(high))
 
 
-def share_like(value: float, variance: float, confidence: float) -> Estimate:
+def logit_normal(value: float, variance: float, confidence: float) -> Estimate:
     """Return an interval of a quantity between 0 and 1, which is normal in its logit.
 
     Near 0 and 1 a normal interval of the quantity itself errs on one side: the end that
     is nearer to 1/2 passes the truth too often. `value` is neither 0 nor 1.
     """
-    reach = -special.ndtri((1 - confidence) / 2) * math.sqrt(variance)
-    ends = special.logit(value) + np.array([-reach, reach]) / (value * (1 - value))
+    logit, slope = special.logit(value), 1 / (value * (1 - value))
+    unlimited = -math.inf, math.inf
+    _, *ends = normal(logit, slope**2 * variance, confidence, unlimited)
     return Estimate(float(value), *special.expit(ends).tolist())
 
 
 def standard_error(value: float, low: float, high: float) -> float:
-    """Return the one that `share_like` made a 95% interval of.
+    """Return the one that `logit_normal` made a 95% interval of.
 
     An interval that ends at 0 or 1 is of something else: its longer side counts.
     """

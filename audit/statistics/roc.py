@@ -20,9 +20,9 @@ import numpy as np
 from audit.statistics.intervals import (
     Estimate,
     Proportion,
+    logit_normal,
     normal,
     proportion,
-    share_like,
 )
 
 FPRS = (1e-2, 1e-3, 1e-4)
@@ -228,7 +228,7 @@ def auc(
             pairs = min(pairs, *(len(np.unique(c)) for c in clusters))
         room = 1 - ((1 - confidence) / 2) ** (1 / pairs)
         return Estimate(value, max(value - room, 0.0), min(value + room, 1.0))
-    return share_like(value, _variance(above, below, clusters), confidence)
+    return logit_normal(value, _variance(above, below, clusters), confidence)
 
 
 def auc_by_chance(members: int, nonmembers: int) -> np.ndarray:

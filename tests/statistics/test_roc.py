@@ -139,9 +139,8 @@ def test_delong_is_its_definition():
     reach = 1.959963984540054 * s / (got.value * (1 - got.value))
     ends = logit([got.low, got.high]) - logit(got.value)
     assert ends == pytest.approx([-reach, reach], rel=1e-9)
-    assert intervals.standard_error(*got) == pytest.approx(
-        s, rel=1e-4
-    )  # 1.96 is rounded
+    rounded = 1e-4  # 1.96
+    assert intervals.standard_error(*got) == pytest.approx(s, rel=rounded)
 
 
 @pytest.mark.parametrize("truth", [0.5, 0.8, 0.95])
