@@ -217,12 +217,13 @@ def _audit(scenario: Scenario, command: str, until: float | None = None) -> int:
     progress, began = Progress(until=until), time.perf_counter()
     card = _again(scenario, command, progress)
     seconds, peak = time.perf_counter() - began, forecast.peak()
-    if not progress.stored:  # else a part of it had been done before
+    resumed = progress.stored > 0
+    if not resumed:
         forecast.keep(forecast.took(plan, scenario, card, peak))
     written, problem = _kept(card, folder)
     print(f"{terminal.page(card, terminal.width())}\n")
     _print_files(written, "  ")
-    print(f"\n{forecast.compared(plan, seconds, peak)}")
+    print(f"\n{forecast.compared(plan, seconds, peak, resumed)}")
     if problem is not None:
         raise UserError(problem)
     failed = [t for t in card.trials if t.status == "failed"]

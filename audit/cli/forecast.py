@@ -580,10 +580,14 @@ def render(plan: Forecast) -> str:
     )
 
 
-def compared(plan: Forecast, seconds: float, peak: float) -> str:
-    """Return, after the run, how far off its forecast was."""
+def compared(plan: Forecast, seconds: float, peak: float, resumed: bool) -> str:
+    """Return, after the run, how far off its forecast was.
+
+    No forecast knows of what a run takes from the store when it is `resumed`.
+    """
+    why = ", for a part was in the store" if resumed else ""
     return (
-        f"took {seconds / 60:,.1f} min, planned {plan.minutes:,.1f}; "
+        f"took {seconds / 60:,.1f} min, planned {plan.minutes:,.1f}{why}; "
         f"memory {in_bytes(peak)}, planned {in_bytes(plan.memory)}"
     )
 

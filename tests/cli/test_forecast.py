@@ -64,8 +64,13 @@ def test_a_run_says_how_far_off_its_plan_was_and_the_next_one_learns(
 ):
     monkeypatch.chdir(tmp_path)
     words = ("run", *WORDS, f"out={tmp_path}/out", "seed=2")
-    assert "min, planned" in printed(capsys, *words)
+    first = printed(capsys, *words)
+    assert "min, planned" in first
+    assert "in the store" not in first
     (line,) = forecast.history()
+    # a run that finds its models in the store says so, and is no experience
+    assert ", for a part was in the store; memory" in printed(capsys, *words)
+    assert forecast.history() == [line]
     assert (line.scenario, line.data) == ("calibration", "digits")
     assert line.memory > 2**27
     assert set(line.trials) == {"class_mean"}

@@ -112,7 +112,8 @@ def missing(scenario: Scenario) -> str:
     """Return, in words, what a run that was not made takes here."""
     from audit.engine.program import threads
 
-    return f"{_short(planned(scenario))} h on {threads()} cores"
+    cores = threads()
+    return f"{_short(planned(scenario))} h on {cores} core{'s' * (cores != 1)}"
 
 
 def table(every: list[Cost]) -> str:

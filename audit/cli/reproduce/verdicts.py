@@ -299,6 +299,9 @@ def markdown(page: Page, figures: Mapping[str, PublishedFigure]) -> str:
         "is not blind:",
         grid(["band", "because"], bands),
         "## Runs",
+        "Seconds are those of the process that finished the run. A run that was "
+        "stopped goes on from what it had stored, and the time of the process that "
+        "was stopped is not among them.",
         grid(fields, runs),
     ]
     return "\n\n".join(parts) + "\n"
