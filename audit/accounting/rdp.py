@@ -36,6 +36,7 @@ _FINE, _COARSE = 1 + np.geomspace(0.01, 60, 300), np.geomspace(64, 4096, 25).rou
 ORDERS = np.unique(np.concatenate([_FINE, EDMUNDS_ORDERS, _COARSE]))
 
 _NODES = 4001  # of the quadrature
+_FAR = 12.0  # standard deviations, beyond which nothing is drawn
 _NEGLIGIBLE = 60.0  # nats below the peak: e^-60 = 9e-27
 _DIFFERENCES = 256  # their highest order; each costs a quadrature
 
@@ -310,7 +311,19 @@ def poisson_gaussian_pld(
         1 / shift,
         sampling_prob=q,
         neighboring_relation=relation,
-        # losses grow with shift^2, and so do memory and time at a fixed resolution
-        value_discretization_interval=1e-4 * max(1.0, shift**2),
+        value_discretization_interval=_grid(q, shift, norms * shift),
     )
     return one.self_compose(steps)
+
+
+def _grid(q: float, shift: float, moved: float) -> float:
+    """Return the step of the grid on which privacy losses are rounded.
+
+    Losses grow with shift^2, and so do memory and time at a fixed step. Small losses
+    are about q x shift, and disappear in the rounding where the step is longer: it is a
+    tenth of that, but no shorter than the largest loss, of `moved`, over 100,000.
+    """
+    if shift >= 1:
+        return 1e-4 * shift**2
+    largest = math.log1p(q * math.expm1(_FAR * moved))
+    return min(1e-4, max(q * shift / 10, largest / 1e5))

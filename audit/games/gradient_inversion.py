@@ -38,6 +38,7 @@ from audit.types import (
     Defense,
     Examples,
     Iterative,
+    Splits,
     State,
     ThreatModel,
     TrainingSet,
@@ -74,6 +75,7 @@ def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
         play=play,
         view=VIEW,
         floor="class_mean",
+        records=in_one_run,
         # nothing is read along a whole run
         trainings=lambda table: Trainings(
             {"target": table.runs}, {"accounting": 0}, table.runs
@@ -83,6 +85,11 @@ def exposed(*, exposed: Literal["trained", "start"] = "trained") -> Game:
         squared_error=True,
         prior_only=True,
     )
+
+
+def in_one_run(splits: Splits) -> int:
+    """Return how many records one run has, which are the fixed ones."""
+    return len(splits.fixed.y)
 
 
 def _refuses(model: ThreatModel, defense: Defense) -> str | None:
@@ -107,7 +114,7 @@ def account(key: Array, runs: Runs[Exposure], table: Table) -> Guarantees:
     `rdp2` and the bounds are of that update; epsilon is of the training run.
     """
     problem, learner = table.problem, runs.learner
-    n = len(problem.splits.fixed.y)
+    n = in_one_run(problem.splits)
     limits = guarantees.without_bounds(learner, n, table.delta)
     step = exposed_step(learner.defense)
     if step is None:

@@ -38,7 +38,7 @@ from audit.scorecard import view
 from audit.scorecard.schema import AttackResult, Scorecard
 from audit.scorecard.view import Column, Line, View, interval, number, of_best, percent
 from audit.statistics import intervals, roc
-from audit.types import Attack, Count, NonNegativeInt, TrainingSet
+from audit.types import Attack, Count, NonNegativeInt, Splits, TrainingSet
 
 CLOSE = 0.25  # of a coin's errors: who took part is told
 DELTAS = np.geomspace(1e-12, 0.1, 45)  # at which a Renyi curve is read
@@ -101,6 +101,7 @@ def _game(design: Design, settings: Membership) -> Game:
         view=VIEW,
         floor="coin",
         floor_error=lambda table: np.full(len(table.problem.splits.fixed.y), 0.5),
+        records=partial(in_one_run, design),
         fits=partial(fits, design, settings),
         compare=membership_rates.compared,
         sizes=sizes,
@@ -108,10 +109,16 @@ def _game(design: Design, settings: Membership) -> Game:
     )
 
 
+def in_one_run(design: Design, splits: Splits) -> int:
+    """Return how many records one run has, empty slots counted."""
+    return design.slots(len(splits.fixed.y))
+
+
 def fits(design: Design, settings: Membership, learner: Learner, table: Table) -> None:
     """Refuse, by UserError, a defense or settings the game cannot be played with."""
     fixed, where = table.problem.splits.fixed, f"defense.{learner.label}"
-    n, traits = len(fixed.y), learner.defense.traits
+    n, slots = len(fixed.y), in_one_run(design, table.problem.splits)
+    traits = learner.defense.traits
     counts = {"runs": table.runs, "membership.shadows": settings.shadows}
     counts["membership.calibration"] = settings.calibration
     for name, models in counts.items():
@@ -131,7 +138,7 @@ def fits(design: Design, settings: Membership, learner: Learner, table: Table) -
             f"{where}: cannot train with empty slots; play game=membership_replace_one"
         )
     try:
-        one = TrainingSet(fixed, None, np.zeros(design.slots(n), np.int32))
+        one = TrainingSet(fixed, None, np.zeros(slots, np.int32))
         one = one if "rows" in traits else gathered(one)
         jax.eval_shape(learner.defense.train, jax.random.key(0), learner.side, one)
     except ValueError as error:
@@ -177,8 +184,9 @@ def account(
 
     Squared-error bounds do not apply to this game and are left out.
     """
-    learner, fixed = runs.learner, table.problem.splits.fixed
-    n, trajectories = len(fixed.y), table.trajectories
+    learner, splits = runs.learner, table.problem.splits
+    fixed, trajectories = splits.fixed, table.trajectories
+    n = in_one_run(design, splits)
     rate, most = separation(runs.evidence.references), most_tpr(design, learner, n)
     arrays = {"separation": rate}
     if most is not None:
@@ -189,7 +197,7 @@ def account(
         "adjacency": design.adjacency,
         "separation": {"mean": float(rate.mean()), **spread},
     }
-    limits = guarantees.without_bounds(learner, design.slots(n), table.delta)
+    limits = guarantees.without_bounds(learner, n, table.delta)
     limits = limits._replace(arrays=arrays, fields={"membership": leakage})
     if not guarantees.reads(learner.defense, table.fisher):
         return limits
@@ -241,13 +249,14 @@ def _readings(
     return jax.tree.map(of_candidates, readings)
 
 
-def most_tpr(design: Design, learner: Learner, records: int) -> np.ndarray | None:
+def most_tpr(design: Design, learner: Learner, n: int) -> np.ndarray | None:
     """Return the most true positives at the rates of `CURVE`; None = no theorem.
 
-    From the privacy-loss distribution where there is one, else the least over deltas of
-    what the Renyi curve's epsilon(delta) allows; at the design's adjacency.
+    One run has n records. From the privacy-loss distribution where there is one, else
+    the least over deltas of what the Renyi curve's epsilon(delta) allows; at the
+    design's adjacency.
     """
-    n, adjacency = design.slots(records), design.adjacency
+    adjacency = design.adjacency
     pld, curve = learner.defense.pld, learner.defense.rdp
     loss = None if pld is None else pld(n, adjacency)
     if loss:

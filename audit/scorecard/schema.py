@@ -167,8 +167,13 @@ class EpsilonPair(Record):
 
     @property
     def least(self) -> Number | None:
-        """What the tighter accountant says; None where neither can."""
-        return self.rdp if self.tight is None else self.tight
+        """What the accountant says that says less; None where neither can.
+
+        Each is an upper end. `tight` is rounded upwards on a grid, which of tiny losses
+        can be more than the conversion of the Renyi curve loses.
+        """
+        ends = [end for end in (self.rdp, self.tight) if end is not None]
+        return min(ends, key=float, default=None)
 
 
 class EpsilonAtDelta(Record):

@@ -75,6 +75,25 @@ def logit_normal(value: float, variance: float, confidence: float) -> Estimate:
     return Estimate(float(value), *special.expit(ends).tolist())
 
 
+def difference_of(a: Estimate, b: Estimate, correlation: float) -> Estimate:
+    """Return a - b, of two quantities whose intervals have one confidence.
+
+    Each end is as far from a - b as the two ends that it is made of allow (Zou 2007,
+    the method of variance estimates recovery). Intervals that know their limits and
+    lie on one side thus give a difference that does so too.
+    """
+    correlation = min(max(correlation, -1.0), 1.0)
+
+    def reach(one: float, other: float) -> float:
+        square = one**2 + other**2 - 2 * correlation * one * other
+        return math.sqrt(max(square, 0.0))
+
+    value = a.value - b.value
+    low = value - reach(a.value - a.low, b.high - b.value)
+    high = value + reach(a.high - a.value, b.value - b.low)
+    return Estimate(value, low, high)
+
+
 def standard_error(value: float, low: float, high: float) -> float:
     """Return the one that `logit_normal` made a 95% interval of.
 

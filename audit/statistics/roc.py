@@ -20,8 +20,8 @@ import numpy as np
 from audit.statistics.intervals import (
     Estimate,
     Proportion,
+    difference_of,
     logit_normal,
-    normal,
     proportion,
 )
 
@@ -259,17 +259,21 @@ def auc_difference(
     """Return AUC(ours) - AUC(theirs) of two attacks on the same records, paired.
 
     Each is (members [m], nonmembers [n]), with records in the same order; `clusters` as
-    in `auc`. The interval is that of DeLong, DeLong and Clarke-Pearson (1988).
+    in `auc`. The interval joins those of both, as Zou (2007) joins intervals of paired
+    estimates, by the covariance of DeLong, DeLong and Clarke-Pearson (1988).
 
     Raises:
       ValueError: if the numbers of scores differ.
     """
-    (a, *first), (b, *second) = _placements(*ours), _placements(*theirs)
+    (_, *first), (_, *second) = _placements(*ours), _placements(*theirs)
     shapes = [tuple(p.size for p in pair) for pair in (first, second)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"paired scores differ in number: {shapes[0]}, {shapes[1]}")
-    above, below = (p - q for p, q in zip(first, second, strict=True))
-    return normal(a - b, _variance(above, below, clusters), confidence, (-1.0, 1.0))
+    difference = [p - q for p, q in zip(first, second, strict=True)]
+    a, b, both = (_variance(*p, clusters) for p in (first, second, difference))
+    correlation = (a + b - both) / (2 * math.sqrt(a * b)) if a * b > 0 else 0.0
+    more: dict[str, Any] = {"clusters": clusters, "confidence": confidence}
+    return difference_of(auc(*ours, **more), auc(*theirs, **more), correlation)
 
 
 def summarise(

@@ -297,13 +297,27 @@ def test_nearly_full_poisson_pld_under_both_adjacencies(adjacency, mu):
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
-@pytest.mark.parametrize(("q", "shift", "steps"), [(0.05, 0.5, 100), (0.1, 22.3, 5)])
+@pytest.mark.parametrize(
+    ("q", "shift", "steps"),
+    [(0.05, 0.5, 100), (0.1, 22.3, 5), (0.01, 1e-3, 100_000), (1e-3, 0.05, 10_000)],
+)
 def test_poisson_pld_is_below_the_renyi_conversion(q, shift, steps, adjacency):
     """Two accountants of one mechanism: the curve converts to a little more."""
     tight = rdp.poisson_gaussian_pld(q, shift, steps, adjacency)
     curve = steps * rdp.poisson_gaussian(rdp.ORDERS, q, shift, adjacency)
     renyi = rdp.epsilon(rdp.ORDERS, curve, 1e-5)
     assert 0.8 * renyi < tight.get_epsilon_for_delta(1e-5) < renyi
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "worlds"), [("add_remove", 1), ("replace_one", 2)]
+)
+def test_many_small_poisson_releases_are_nearly_one_gaussian(adjacency, worlds):
+    """By the central limit theorem, mu = q x shift x sqrt(steps) between the worlds."""
+    loss = rdp.poisson_gaussian_pld(0.01, 1e-3, 100_000, adjacency)
+    limit = GaussianPrivacy(worlds * 0.01 * 1e-3 * math.sqrt(100_000))
+    epsilon = loss.get_epsilon_for_delta(1e-5)
+    assert epsilon == pytest.approx(limit.get_epsilon_for_delta(1e-5), rel=3e-3)
 
 
 EDMUNDS = {1: 389.9752, 2: 697.6610, 3: 996.0350, 4: 1294.4090, 5: 1571.4291}

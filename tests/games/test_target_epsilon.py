@@ -4,12 +4,15 @@ import math
 
 import pytest
 
+from audit import pipeline
 from audit.config import hydra_app
 from audit.config.compose import NOISE, Entry
+from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import guarantees
 from audit.games.guarantees import calibrated
 from audit.models.networks import binary_linear
+from audit.types import Lanes
 from defenses.dpsgd import dpsgd
 
 N, DELTA, TASK = 50, 1e-5, binary_linear((4,), 2)
@@ -52,6 +55,39 @@ def test_without_a_target_nothing_changes():
 def test_a_target_out_of_reach_is_named():
     with pytest.raises(UserError, match=r"defense\.mine\.target_epsilon=.*noise_multi"):
         calibrated(entry(1e17), TASK, N, DELTA)
+
+
+HALF_IN = [  # nine steps: two visits of each record in half of 200, one of all 200
+    "scenario=mia_mnist5k", "data=digits", "runs=2", "membership.shadows=2",
+    "membership.calibration=0", "task.settings.hidden=4", "attacks=[coin]",
+    "defenses=[dpsgd]", "defense.dpsgd.target_epsilon=3.0",
+    "sets.digits.splits.fixed=200", "sets.digits.splits.test=100",
+    "defense.dpsgd.batch_size=20", "defense.dpsgd.steps=9",
+]  # fmt: skip
+EXPOSED = [  # eleven steps: two visits of each of 200 records, one of each of 201
+    "scenario=dirdp_mnist5k", "data=digits", "runs=2", "task.settings.hidden=4",
+    "attacks=[]", "defenses=[dpsgd]", "defense.dpsgd.target_epsilon=3.0",
+    "sets.digits.splits.targets=10", "sets.digits.splits.fixed=200",
+    "training.batch_size=20", "training.steps=11",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        HALF_IN,
+        [*HALF_IN, "game=membership_replace_one"],
+        [*HALF_IN, "game=membership_replace_one", "training.sampling=uniform"],
+        EXPOSED,
+    ],
+    ids=["in-out", "replace-one", "uniform", "exposed"],
+)
+def test_the_card_prints_the_epsilon_that_was_asked_for(words):
+    """A game solves the noise for as many records as it accounts for."""
+    scenario = hydra_app.composed([*words, "seed=0"])[0]
+    card = pipeline.audit(scenario, shadow.Engine(Lanes(tile=2)))
+    (defense,) = card.defenses.values()
+    assert 3 * (1 - 1e-4) < float(defense.epsilon.replace_one.least) <= 3
 
 
 def test_only_defenses_with_a_noise_multiplier_take_a_target():
