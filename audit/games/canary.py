@@ -40,10 +40,12 @@ from audit.statistics import epsilon_lower, epsilon_lower_one_run, roc
 from audit.types import (
     Attack,
     Count,
+    Defense,
     Examples,
     Iterative,
     Positive,
     Splits,
+    ThreatModel,
     TrainingSet,
 )
 
@@ -108,7 +110,20 @@ def canary(*, canaries: Canaries) -> Game:
         return Trainings({"target": MODELS}, {"transcript": both})
 
     game = _game(canaries, two_worlds, tell_apart, check, TWO_WORLDS)
-    return game._replace(trainings=trainings)
+    grants = {**game.grants, **base.granting("transcript")}
+    return game._replace(trainings=trainings, grants=grants, refuses=_refuses)
+
+
+def _refuses(model: ThreatModel, defense: Defense) -> str | None:
+    """Return why what an attack is shown of a run is not what is accounted for."""
+    if not base.shown(model, "ratios"):
+        return None
+    if base.shown(model, "params"):
+        return "transcripts and released models are of different runs; see one of them"
+    mechanism = defense.mechanism
+    if isinstance(mechanism, Iterative) and mechanism.sampler.fisher_factor is not None:
+        return "a transcript shows who is in a batch, which epsilon takes for hidden"
+    return None
 
 
 def one_run(*, canaries: Canaries) -> Game:
@@ -156,7 +171,6 @@ def _game(
             "fixed",
             "init",
             "public",
-            "transcript",
             canaries="which records were planted",
         ),
         release=partial(release, canaries),

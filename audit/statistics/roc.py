@@ -270,7 +270,8 @@ def auc_difference(
     if shapes[0] != shapes[1]:
         raise ValueError(f"paired scores differ in number: {shapes[0]}, {shapes[1]}")
     difference = [p - q for p, q in zip(first, second, strict=True)]
-    a, b, both = (_variance(*p, clusters) for p in (first, second, difference))
+    pairs = first, second, difference
+    a, b, both = (_variance(above, below, clusters) for above, below in pairs)
     correlation = (a + b - both) / (2 * math.sqrt(a * b)) if a * b > 0 else 0.0
     more: dict[str, Any] = {"clusters": clusters, "confidence": confidence}
     return difference_of(auc(*ours, **more), auc(*theirs, **more), correlation)

@@ -21,7 +21,7 @@ from audit.mechanisms import canaries
 from audit.mechanisms.query import Side, gradient
 from audit.models import networks
 from audit.rng import stream
-from audit.types import Examples
+from audit.types import Examples, ThreatModel
 from tests.conftest import public, records
 from tests.games import worlds
 
@@ -246,6 +246,25 @@ def test_a_sampled_batch_is_not_shown(sampling):
     defense = dpsgd(task, sampling=sampling, batch_size=3).defense
     reason = base.mismatch(gradient_llr(task).threat_model, defense, game)
     assert "not full_batch" in reason
+
+
+def test_nothing_is_shown_that_the_accounting_takes_for_hidden():
+    """A plug-in may declare more than `gradient_llr`, and assume less."""
+    game = canary.canary(canaries=Canaries())
+    task = game.task(PLAIN)
+
+    def reason(*sees, game=game, **batches):
+        model = ThreatModel("membership", frozenset(sees), frozenset({"canaries"}))
+        return base.mismatch(model, dpsgd(task, **batches).defense, game)
+
+    assert reason("transcript") is None
+    assert reason("transcript", sampling="shuffled", batch_size=3) is None
+    assert reason("params", sampling="poisson", batch_size=3) is None
+    hidden = reason("transcript", sampling="poisson", batch_size=3)
+    assert "who is in a batch" in hidden
+    assert "of different runs" in reason("transcript", "params")
+    single = canary.one_run(canaries=Canaries(count=2))
+    assert reason("transcript", game=single) == "this game cannot grant transcript"
 
 
 def test_final_parameters_tell_of_a_gradient_canary_what_transcripts_do():
