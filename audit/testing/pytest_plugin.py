@@ -77,7 +77,7 @@ def assert_bound_holds() -> Callable[..., None]:
     `assert_bound_holds(card, "dpsgd")`: no error below a bound that binds the attack,
     no audited epsilon and no true-positive rate above what is accounted for, and noise,
     clip and batches as accounted for, by the card's own flags. A defense without a
-    theorem, or a valid attack, fails too.
+    theorem, or without a valid attack that saw its release, fails too.
     """
 
     def check(card: Any, defense: str) -> None:

@@ -143,7 +143,8 @@ def broken(card: Scorecard, defense: str) -> list[str]:
     An attack gets more than they allow, or the runs are of another mechanism than the
     one that they are about.
 
-    Raises UserError: no such defense, no theorem about it, or no valid attack on it.
+    Raises UserError: no such defense, no theorem about it, or no valid attack that saw
+    its release.
     """
     if defense not in card.defenses:
         hint = did_you_mean(defense, card.defenses)
@@ -154,15 +155,15 @@ def broken(card: Scorecard, defense: str) -> list[str]:
         raise UserError(f"{defense}: no theorem bounds it, so that none can hold")
     played = [t for t in card.trials if t.defense == defense and t.status == "ok"]
     sound = [t for t in played if not is_void(t.flags)]
-    tried = [t for t in sound if t.result and not t.result.get("oracle")]
-    if not tried:
+    valid = [t for t in sound if t.result and not t.result.get("oracle")]
+    if all(t.blind for t in valid):  # one that saw nothing has tried no release
         raise UserError(
-            f"{defense}: no valid attack tried it, so that no bound was tested"
+            f"{defense}: no valid attack saw its release, so that no bound was tested"
         )
     of_runs = {flag.text: defense for flag in refuting(guarantees["flags"])}
     of_attacks = {
         flag.text: f"{t.attack} on {defense}"
-        for t in tried
+        for t in valid
         for flag in refuting(t.flags)
         if flag.text not in of_runs
     }

@@ -143,6 +143,13 @@ def flagged(name):
     return flagged
 
 
+def blind():
+    """A trial of an attack that ignores the release."""
+    floor = card().trials[0]
+    floor.attack, floor.threat_model = "class_mean", "sees nothing; knows the label"
+    return floor
+
+
 def test_what_contradicts_a_theorem_is_told():
     page = (ROOT / "docs" / "flags.md").read_text()
     assert all(f"### `{name}`" in page for name in REFUTING)
@@ -164,8 +171,9 @@ def test_what_contradicts_a_theorem_is_told():
             {"defenses": {"sgd": {"bounds": [], "epsilon": None}}},
             "no theorem bounds it",
         ),
-        ({"trials": card().trials[2:]}, "no valid attack tried it"),
-        ({"trials": flagged("non-finite").trials[:1]}, "no valid attack tried it"),
+        ({"trials": card().trials[2:]}, "no valid attack saw"),
+        ({"trials": flagged("non-finite").trials[:1]}, "no valid attack saw"),
+        ({"trials": [*flagged("non-finite").trials[:1], blind()]}, "no valid attack"),
     ],
 )
 def test_no_theorem_is_tested_by_nobody(change, message):
