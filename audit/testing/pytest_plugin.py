@@ -20,6 +20,7 @@ def scorecard() -> Callable[..., Any]:
 
     `scorecard("binary_mnist", "data=digits", "runs=2")` runs a scenario with words as
     after `python -m audit run`, once per session for equal words; nothing is written.
+    `"--plugins", "mine"` among them is a folder with defenses or attacks of your own.
     `scorecard("results/binary_mnist-mnist")` reads what a run wrote.
     """
     cards: dict[tuple[str, ...], Any] = {}

@@ -117,21 +117,24 @@ def play(
 ) -> list[Scorecard]:
     """Run one scenario under several seeds, in memory; data and split are the same.
 
-    `words` are as after `python -m audit run`, without `seed=`; UserError names one
-    that is wrong. `store` is where releases are kept, so that the next line-up need not
-    train again; None = nowhere.
+    `words` are as after `python -m audit run`, `--plugins DIR` among them, without
+    `seed=`; UserError names one that is wrong. `store` is where releases are kept, so
+    that the next line-up need not train again; None = nowhere.
     """
+    from audit.config import plugins
     from audit.config.hydra_app import composed
 
-    scenario, _ = composed(list(words))
-    from audit import pipeline
-    from audit.engine import shadow
-    from audit.engine import store as stores
+    typed, folders = plugins.words(list(words))
+    with plugins.using([plugins.existing(folder) for folder in folders]):
+        scenario, _ = composed(typed)
+        from audit import pipeline
+        from audit.engine import shadow
+        from audit.engine import store as stores
 
-    releases = None if store is None else stores.open_store(store)
-    engine = shadow.Engine(scenario.lanes, releases)
-    specs = [scenario.spec.model_copy(update={"seed": seed}) for seed in seeds]
-    return [pipeline.audit(scenario._replace(spec=spec), engine) for spec in specs]
+        releases = None if store is None else stores.open_store(store)
+        engine = shadow.Engine(scenario.lanes, releases)
+        specs = [scenario.spec.model_copy(update={"seed": seed}) for seed in seeds]
+        return [pipeline.audit(scenario._replace(spec=spec), engine) for spec in specs]
 
 
 # Whether a theorem holds --------------------------------------------------------------

@@ -17,6 +17,7 @@ from audit.testing import strength
 from audit.testing.strength import Band, Cell, Golden
 from tests import ROOT, pages
 from tests.commands import composed
+from tests.config.test_plugins import DEFENSE, SMALL, put
 from tests.strength.suite import PLAYS, words
 
 pytest_plugins = ["pytester"]
@@ -120,6 +121,7 @@ def test_seeds_differ_and_the_store_changes_nothing(tmp_path):
         ("scenario=calibratio", "did you mean 'calibration'"),
         ("scenario=calibration runs=0", "runs=0"),
         ("scenario=calibration -m runs=1,2", "2 scenarios, not one"),
+        ("scenario=calibration --plugins /no/such", "/no/such: no such folder"),
     ],
 )
 def test_bad_words_are_refused_without_an_exit(typed, message):
@@ -248,6 +250,24 @@ def test_a_folder_of_results_is_read(outside):
             card = scorecard(tmp_path)
             assert card.data["name"] == "mnist5k"
             assert scorecard(str(tmp_path)) is card
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_defense_of_ones_own_is_held_to_its_theorem(outside, tmp_path):
+    put(tmp_path / "mine" / "quiet.py", DEFENSE)
+    words = ["binary_mnist", *SMALL, "defenses=[quiet]", "attacks=[ridge]"]
+    words += ["--plugins", str(tmp_path / "mine")]
+    result = outside(
+        f"""
+        def test_quiet(scorecard, assert_bound_holds):
+            from audit.config import plugins
+
+            card = scorecard(*{words})
+            assert card.defenses["quiet"].use == "quiet"
+            assert_bound_holds(card, "quiet")
+            assert plugins.named_folders() == []
         """
     )
     result.assert_outcomes(passed=1)
