@@ -20,7 +20,9 @@ from audit.config import registry
 from audit.data.dataset import digest
 from audit.engine.signals import Shadows, Signals
 from audit.errors import UserError
-from audit.statistics import roc
+from audit.games import membership_rates
+from audit.scorecard.flags import Flag
+from audit.statistics import intervals, roc
 from audit.statistics.intervals import Estimate
 from audit.types import Knowledge, Observation
 
@@ -54,6 +56,13 @@ class Rating(NamedTuple):
     digest: str = ""  # sha256 of the arrays that were read
     records: int = 0
     models: int = 0
+
+
+def flags(row: RatedAttack, rating: Rating) -> list[Flag]:
+    """Return what must be known before an attack's rates are believed."""
+    auc = row.summary.auc
+    se = intervals.standard_error(*auc)
+    return membership_rates.sign_flags(auc.value, se, rating.records)
 
 
 def calibration_models(typed: str) -> int:
@@ -254,7 +263,13 @@ def render(rating: Rating) -> str:
     if rating.targets:
         which = "target model" if len(rating.targets) == 1 else "target models in turn"
         counted = f"{which}: {listed(rating.targets)}\n{counted}"
-    return "\n\n".join([counted, _drawn(first, rates), _drawn(second, points), NOTES])
+    raised = [
+        f"flag {flag.name}: {row.attack}: {flag.text}"
+        for row in rows
+        for flag in flags(row, rating)
+    ]
+    notes = "\n".join([*raised, NOTES])
+    return "\n\n".join([counted, _drawn(first, rates), _drawn(second, points), notes])
 
 
 def _drawn(header: list[str], rows: list[list[str]]) -> str:

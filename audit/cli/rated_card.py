@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.cli.rate_scores import RatedAttack, Rating
+from audit.cli.rate_scores import RatedAttack, Rating, flags
 from audit.config import code
 from audit.engine import store
 from audit.games.membership_rates import CURVE, plain_summary
@@ -115,5 +115,5 @@ def _trial(label: str, row: RatedAttack, rating: Rating) -> dict[str, Any]:
         "status": "ok",
         "reason": None,
         "result": {"headline": headline, "oracle": False, **numbers},
-        "flags": [],
+        "flags": [flag._asdict() for flag in flags(row, rating)],
     }

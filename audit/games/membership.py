@@ -35,6 +35,7 @@ from audit.games.membership_rates import CURVE
 from audit.mechanisms.batch import gathered
 from audit.rng import stream
 from audit.scorecard import view
+from audit.scorecard.flags import is_void
 from audit.scorecard.schema import AttackResult, Scorecard
 from audit.scorecard.view import Column, Line, View, interval, number, of_best, percent
 from audit.statistics import intervals, roc
@@ -300,6 +301,7 @@ def play(
     flags = [] if most is None else membership_rates.above_bound(numbers, most)
     flags += membership_rates.null_flags(numbers)
     se = intervals.standard_error(**auc)
+    flags += membership_rates.sign_flags(auc["value"], se, numbers["targets"])
     headline = base.headline("auc", auc["value"], se, better="higher", floor=0.5)
     numbers["fit"] = info
     return Result(headline, numbers, arrays, arrays["wrong"], flags=tuple(flags))
@@ -380,9 +382,32 @@ def _verdict(line: Line) -> tuple[str, str]:
         f"true-positive rates at low false-positive rates."
     )
     if auc - 0.5 <= spread:
+        if attacks := ", ".join(_turned_round(line)):
+            text += (
+                f" But the scores of {attacks} are lower for members: turned round, "
+                f"they tell who took part."
+            )
+            return view.WRONG_SIGN, text
         return view.NOT_TOLD_APART, text
     closely = 1 - auc <= CLOSE * 0.5
     return f"who took part is told{'' if closely else ', sometimes'}", text
+
+
+def _turned_round(line: Line) -> list[str]:
+    """Return the valid attacks whose scores are of the wrong sign."""
+    rows = [
+        (trial.attack, trial.result.headline, trial.result.targets or 0)
+        for trial in line.card.trials
+        if trial.defense == line.label and trial.result is not None
+        if not is_void(trial.flags)
+    ]
+    return [
+        attack
+        for attack, auc, records in rows
+        if membership_rates.wrong_sign(
+            float(auc.value), float(auc.standard_error or 0), records
+        )
+    ]
 
 
 def _leakage(card: Scorecard) -> list[str]:

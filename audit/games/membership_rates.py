@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy import special  # scipy.stats takes half a second to import
 
 from audit.engine.signals import Shadows
 from audit.games.base import Trial
@@ -122,6 +123,27 @@ def null_flags(result: dict[str, Any]) -> list[Flag]:
         f"are not independent"
     )
     return [Flag("null-leak", "error", text)]
+
+
+def wrong_sign(auc: float, standard_error: float, records: int) -> bool:
+    """Return whether records that were in no training set score higher, beyond chance.
+
+    The AUC's interval of confidence `SURE` lies below one half. A card has hundreds of
+    rows, of which 1 in 40 that tell nothing lies below it at 95%.
+    """
+    reach = -special.ndtri((1 - SURE) / 2) * standard_error
+    return bool(records >= FEWEST and auc + reach < 0.5)
+
+
+def sign_flags(auc: float, standard_error: float, records: int) -> list[Flag]:
+    """Return a flag if the scores are turned round: losses, say, in place of scores."""
+    if not wrong_sign(auc, standard_error, records):
+        return []
+    text = (
+        f"AUC {auc:.3g}: scores are lower for members; high must mean member, which a "
+        f"loss does not"
+    )
+    return [Flag("wrong-sign", "warning", text)]
 
 
 def compared(trials: list[Trial]) -> list[Trial]:

@@ -17,6 +17,7 @@ from audit.scorecard.view import (
     NOT_TOLD_APART,
     SHORT,
     STANDARD_ERRORS,
+    WRONG_SIGN,
     Line,
     bound_text,
     limits,
@@ -148,6 +149,8 @@ def verdict(line: Line, steps: TrialRow | None) -> tuple[str, Level]:
     best = max(attacks, key=lambda t: t.result.headline.strength if t.result else 0)
     word, _ = columns.view(line.card).verdict(line._replace(best=best))
     assert best.result is not None
+    if word == WRONG_SIGN:
+        return word, "warning"
     where = place(best.result.headline)
     if word == NOT_TOLD_APART or where is None or where > LITTLE:
         return word, "note"

@@ -15,6 +15,7 @@ from audit.scorecard.schema import AttackResult, Number, Scorecard
 
 STANDARD_ERRORS = 2.0  # beyond which two numbers are told apart
 NOT_TOLD_APART = "not told apart from a guess"
+WRONG_SIGN = "members are told by scores of the wrong sign"
 SHORT = {  # how tables call the suite's own bounds
     "cramer_rao": "1/dFIL",
     "hammersley_chapman_robbins": "HCR",

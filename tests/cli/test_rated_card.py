@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import audit
-from audit.report import terminal
+from audit.report import columns, strips, summary, terminal
+from audit.scorecard import view
 from audit.statistics import roc
 from tests.commands import call, printed, refused
 
@@ -39,6 +40,22 @@ def test_files_and_numbers(folder):
     assert area == pytest.approx(summary.auc.value, abs=0.01)  # the curve is thinned
     assert card.figures == ["roc"]
     assert "scores" in terminal.table(card)
+
+
+def test_losses_in_the_place_of_scores_are_told(tmp_path, capsys):
+    words = ["membership", str(tmp_path / "a.npz"), f"out={tmp_path / 'out'}"]
+    np.savez(tmp_path / "a.npz", members=-MEMBERS, nonmembers=-OTHERS)
+    assert "flag wrong-sign: scores: AUC 0.36" in printed(capsys, *words)
+    card = audit.load(tmp_path / "out")
+    assert [flag.name for flag in card.trials[0].flags] == ["wrong-sign"]
+    [strip], [line] = strips.strips(card), columns.lines(card)
+    assert (strip.word, strip.level) == (view.WRONG_SIGN, "warning")
+    assert "But the scores of scores are lower for members" in summary.verdict(line).got
+    coin = card.trials[0].model_copy(deep=True)  # is the strongest beside it
+    coin.attack, coin.result.headline.value = "coin", 0.5
+    [line] = columns.lines(card._replace(trials=[*card.trials, coin]))
+    assert line.best.attack == "coin"
+    assert summary.verdict(line).headline == view.WRONG_SIGN
 
 
 def test_a_row_on_a_leaderboard(folder, tmp_path, capsys):

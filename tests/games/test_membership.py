@@ -189,6 +189,25 @@ def test_more_than_the_accounting_allows_is_flagged():
         assert [flag.name for flag in flags] == names
 
 
+def test_losses_in_the_place_of_scores_are_flagged():
+    """They are low for members: the attack is a strong one turned round."""
+    learner = SGD(learning_rate=1.0, steps=300)
+    for sign, names in ((1, []), (-1, ["wrong-sign"])):
+        attack = worlds.spy(
+            "membership", lambda seen, sign=sign: sign * seen.signals.candidates[:, 0],
+            ["signals"],
+        ).attack  # fmt: skip
+        played = worlds.play(made(), attack, learner, table(n=40))
+        assert [flag.name for flag in played.result.flags] == names
+        assert sign * (played.numbers["auc"]["value"] - 0.5) > 0.2
+
+
+def test_a_sign_is_wrong_beyond_chance_alone():
+    assert not membership_rates.wrong_sign(0.49, 0.005, 4000)  # 2 standard errors
+    assert membership_rates.wrong_sign(0.49, 0.0025, 4000)
+    assert not membership_rates.wrong_sign(0.1, 0.0, 4)
+
+
 @pytest.mark.parametrize(
     ("settings", "runs", "message"),
     [
