@@ -111,15 +111,9 @@ def rate(path: Path, target: str | None = None, calibration: int = 1) -> Rating:
         raise UserError(
             f"{path}: no model {target!r}; there are {listed(content.names)}"
         )
-    circle = np.arange(count)
-    splits = []
-    for i in chosen:
-        cuts = [1, 1 + calibration]
-        parts = np.split(np.roll(circle, -i), cuts)
-        splits.append([Models(content.keep[p], content.signals[p], ()) for p in parts])
     return Rating(
         tuple(content.names[i] for i in chosen),
-        _attack(splits),
+        _attack(content, chosen, calibration),
         digest(content.keep, content.signals),
         content.keep.shape[1],
         count,
@@ -133,30 +127,43 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
-def _attack(splits: list[list[Models]]) -> list[RatedAttack]:
+def _attack(
+    models: Models, chosen: Sequence[int], calibration: int
+) -> list[RatedAttack]:
     """Let every attack score the target models, each with an attacker of its own.
 
     Args:
-      splits: of every target: itself, those that choose thresholds, the attacker's.
+      models: all of them, in a circle.
+      chosen: which are targets.
+      calibration: how many after a target choose its thresholds; the rest of the circle
+        is its attacker's.
     """
-    attackers = [
-        Knowledge(None, None, None, shadows=_halved(references))  # type: ignore[arg-type]
-        for _, _, references in splits
-    ]
+    attacks = {
+        label: registry.find("attack", name)(None, **settings)
+        for label, (name, settings) in ATTACKS.items()
+    }
+    scored: dict[str, list[Any]] = {label: [] for label in ATTACKS}
+    calibrated: dict[str, list[Any]] = {label: [] for label in ATTACKS}
+    circle = np.arange(len(models.keep))
+    for i in chosen:  # one after the other: each has a copy of nearly all models
+        parts = np.split(np.roll(circle, -i), [1, 1 + calibration])
+        target, after, others = (
+            Models(models.keep[part], models.signals[part], ()) for part in parts
+        )
+        knowledge = Knowledge(None, None, None, shadows=_halved(others))  # type: ignore[arg-type]
+        for label, attack in attacks.items():
+            state, _ = attack.fit(None, knowledge)
+            scored[label].append(_groups(attack, state, target))
+            if calibration:
+                calibrated[label].append(_groups(attack, state, after)[0])
     rows: list[RatedAttack] = []
     base: Any = None
     for label, (name, settings) in ATTACKS.items():
-        attack = registry.find("attack", name)(None, **settings)
-        scored, calibrated = [], []
-        for knowledge, (target, calibration, _) in zip(attackers, splits, strict=True):
-            state, _ = attack.fit(None, knowledge)
-            scored.append(_groups(attack, state, target))
-            if len(calibration.keep):
-                calibrated.append(_groups(attack, state, calibration)[0])
-        groups, records = _pooled(scored)
+        groups, records = _pooled(scored[label])
         summary = roc.summarise(*groups, clusters=records)
-        if calibrated:
-            summary = _with_shadows(summary, [both for both, _ in scored], calibrated)
+        if calibration:
+            each = [both for both, _ in scored[label]]
+            summary = _with_shadows(summary, each, calibrated[label])
         base = base or groups
         over = roc.auc_difference(groups, base, clusters=records) if rows else None
         curve = roc.roc(*groups)

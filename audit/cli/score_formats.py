@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from audit.config.schema import LARGE
 from audit.data import untrusted
-from audit.engine.signals import half_precision
 from audit.errors import UserError
 
 
@@ -44,7 +44,7 @@ class Models(NamedTuple):
     """Many models, what they say of every record, and who was in which."""
 
     keep: np.ndarray  # [models, records] bool
-    signals: np.ndarray  # [models, records, queries] log-odds of labels, float16
+    signals: np.ndarray  # [models, records, queries] log-odds of labels, float32
     names: tuple[str, ...]  # [models]
 
 
@@ -150,7 +150,7 @@ def _bits(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return one model's log-odds [records, queries] of the labels, float16."""
+    """Return one model's log-odds [records, queries] of the labels."""
     labels = np.asarray(labels).ravel()
     if logits.dtype.kind not in "fiu":
         raise ValueError(f"logits are of type {logits.dtype}, not numbers")
@@ -164,7 +164,7 @@ def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     wide = np.asarray(logits, float).reshape(labels.size, -1, k)
     label = np.eye(k, dtype=bool)[labels][:, None]
     others = logsumexp(np.where(label, -np.inf, wide), -1)
-    return half_precision(np.where(label, wide, 0).sum(-1) - others)
+    return np.where(label, wide, 0).sum(-1) - others
 
 
 def _models(
@@ -181,9 +181,12 @@ def _models(
         raise ValueError(f"{what} are of type {signals.dtype}, not floating-point")
     if not signals.size or np.isnan(signals).any():
         raise ValueError(f"{np.isnan(signals).sum()} of {signals.size} {what} are nan")
-    if signals.dtype != np.float16:
-        signals = half_precision(signals)
-    return Models(keep, signals, tuple(names) or tuple(map(str, range(len(keep)))))
+    if (largest := float(abs(signals).max())) > LARGE:
+        raise ValueError(
+            f"{what} as large as {largest:.3g} are no log-odds: at most {LARGE:g}"
+        )
+    names = tuple(names) or tuple(map(str, range(len(keep))))
+    return Models(keep, signals.astype(np.float32), names)
 
 
 def _tree(folder: Path) -> Models:

@@ -169,6 +169,22 @@ def test_lira_on_the_file_is_lira_written_out(tree):
     assert row.summary.auc.value == pytest.approx(brute, abs=2e-3)
 
 
+def test_no_score_is_rounded_or_cut(tmp_path):
+    """Log-odds that float16 would tie, or call infinite, are ordered as they are."""
+    rng, shape = np.random.default_rng(0), (8, 400)
+    keep = rng.permuted(np.arange(8)[:, None] % 2 == np.zeros(400), axis=0)
+    close = 8 + 1e-4 * rng.normal(keep, 1, shape)
+    large = 1e6 * (close - 8) / 1e-4
+    aucs = []
+    for name, scores in (("close", close), ("large", large)):
+        np.savez(tmp_path / f"{name}.npz", keep=keep, scores=scores)
+        rated = rate_scores.rate(tmp_path / f"{name}.npz").attacks
+        aucs.append({row.attack: row.summary.auc.value for row in rated})
+    exact = roc.auc(close[keep], close[~keep]).value
+    assert aucs[0]["loss_threshold"] == pytest.approx(exact, abs=2e-3)
+    assert aucs[0]["lira"] == pytest.approx(aucs[1]["lira"], abs=2e-3)
+
+
 def saved(tmp_path, **arrays):
     file = tmp_path / "bad.npz"
     np.savez(file, **arrays)
@@ -263,6 +279,9 @@ WRONG = {  # what is typed, what is said
         "members is of type complex128, not numbers",
     ),
     "complex odds": (lambda d: saved(d, keep=BITS, scores=ONES * 1j), "complex128"),
+    "infinite": (
+        lambda d: saved(d, keep=BITS, scores=ONES * np.inf), "as large as inf"
+    ),
     "complex logits": (
         lambda d: saved(d, keep=BITS, logits=np.ones((4, 6, 3)) * 1j, labels=ZEROS),
         "logits are of type complex128",
