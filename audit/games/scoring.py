@@ -15,6 +15,7 @@ import numpy as np
 from audit.games import controls
 from audit.games.base import Result, Table, headline
 from audit.games.guarantees import Guarantees
+from audit.scorecard import card as cards
 from audit.scorecard import view
 from audit.scorecard.flags import is_void
 from audit.scorecard.schema import AttackResult
@@ -301,10 +302,9 @@ def _told_apart(line: view.Line, mse: float, ground: float, se: float) -> bool:
     """
     assert line.best is not None
     assert line.result is not None
-    errors = line.card.arrays.get(f"{line.label}/{line.best.attack}/mse")
-    floor = line.card.arrays.get("floor")
+    errors, floor = cards.errors(line.card, line.best), cards.floor_errors(line.card)
     if errors is not None and floor is not None and len(errors) > 1:
-        gap = np.asarray(floor) - np.asarray(errors)
+        gap = floor - errors
         return bool(
             gap.mean() > view.STANDARD_ERRORS * gap.std(ddof=1) / len(gap) ** 0.5
         )

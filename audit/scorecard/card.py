@@ -25,7 +25,11 @@ from audit.engine import store as stores
 from audit.engine.store import installed
 from audit.errors import UserError
 from audit.scorecard import portable, schema
-from audit.scorecard.schema import VERSION, Scorecard, from_json
+from audit.scorecard.schema import VERSION, Number, Scorecard, TrialRow, from_json
+
+# metric -> per-target errors on a card: the headline is their mean, or 1 minus that
+ERRORS = {"mse": "mse", "success": "wrong"}
+ROUNDING = 1e-5  # relative, of such a mean
 
 __all__ = ["Scorecard", "from_json"]
 
@@ -141,3 +145,32 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def errors(card: Scorecard, trial: TrialRow) -> np.ndarray | None:
+    """Return the errors a headline is the mean of, [targets]; None = not there.
+
+    Arrays that another run left beside the card have another mean.
+    """
+    assert trial.result is not None
+    headline = trial.result.headline
+    name = f"{trial.defense}/{trial.attack}/{ERRORS.get(headline.metric)}"
+    right = headline.better == "higher"
+    return _averaging(card, name, headline.value, right=right)
+
+
+def floor_errors(card: Scorecard) -> np.ndarray | None:
+    """Return the floor's errors, [targets]; None as of `errors`."""
+    return _averaging(card, "floor", card.floor.mse)
+
+
+def _averaging(
+    card: Scorecard, name: str, value: Number | None, *, right: bool = False
+) -> np.ndarray | None:
+    """Return an array whose mean, or 1 minus that, is the value; None = not there."""
+    errors = card.arrays.get(name)
+    if errors is None or errors.ndim != 1 or value is None:
+        return None
+    mean = float(errors.mean())
+    mean = 1 - mean if right else mean
+    return errors if math.isclose(mean, float(value), rel_tol=ROUNDING) else None
