@@ -262,8 +262,10 @@ def _kind(path: Path) -> str:
     """Return the kind of a flat folder's file, by what its function returns."""
     function = functions(path).get(path.stem)
     returns = ast.unparse(function.returns) if function and function.returns else ""
+    # "Bound" of the parts of `types.Bound | None`, in quotes or not
+    words = {part.strip(" '\"").rpartition(".")[2] for part in returns.split("|")}
     for word, kind in RETURNS.items():
-        if word in returns.replace("|", " ").split():
+        if word in words:
             return kind
     raise UserError(
         f"{path} holds no function {path.stem!r} that says it returns "

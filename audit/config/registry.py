@@ -149,32 +149,71 @@ def summary(kind: str, name: str) -> str:
 
 
 def settings(kind: str, name: str) -> dict[str, Setting]:
-    """Return a factory's settings, read from its source. Raises: `read_settings`."""
+    """Return a factory's settings, read from its source.
+
+    Raises: as `read_settings`; UserError for one that is not keyword-only, has no
+    annotation, or has a default that its annotation refuses.
+    """
     at = place(kind, name)
     if at.factory is not None:
-        return _signature(at.factory)
-    return read_settings(at.path, name)
+        declared, by_place = _signature(at.factory)
+    else:
+        declared = read_settings(at.path, name)
+        by_place = _given_by_place(functions(at.path)[name].args)
+    _check_declared(declared, by_place, name, f"{at.path} ({at.origin})")
+    return declared
 
 
-def _signature(factory: Callable) -> dict[str, Setting]:
+def _signature(factory: Callable) -> tuple[dict[str, Setting], list[str]]:
     """Return the settings of a function that was handed over in Python.
 
-    Raises UserError for one without an annotation: it could not be checked.
+    Beside them stand the arguments that have a default and may be given by place.
     """
-    described = {}
+    described, by_place = {}, []
     hints = typing.get_type_hints(factory, include_extras=True)
     for name, argument in inspect.signature(factory).parameters.items():
-        if argument.kind is not inspect.Parameter.KEYWORD_ONLY:
-            continue
-        if name not in hints:
-            raise UserError(
-                f"{factory.__name__}: the setting {name!r} has no annotation; say what "
-                f"it is, as {name}: float"
-            )
-        required = argument.default is inspect.Parameter.empty
+        required = argument.default is argument.empty
         default = None if required else argument.default
-        described[name] = Setting(hints[name], default, required)
-    return described
+        if argument.kind is argument.KEYWORD_ONLY:
+            described[name] = Setting(hints.get(name), default, required)
+        elif not required:
+            by_place.append(name)
+    return described, by_place
+
+
+def _given_by_place(arguments: ast.arguments) -> list[str]:
+    """Return the arguments that have a default and may be given by place."""
+    every = [*arguments.posonlyargs, *arguments.args]
+    return [a.arg for a in every[len(every) - len(arguments.defaults) :]]
+
+
+def _check_declared(
+    declared: dict[str, Setting], by_place: list[str], name: str, where: str
+) -> None:
+    """Refuse settings that nobody could set, check, or run by default.
+
+    Args:
+      declared: the settings of a factory.
+      by_place: its arguments that have a default and are not keyword-only.
+      name: of the factory.
+      where: its file, for the message.
+    """
+    if by_place:
+        raise UserError(
+            f"{where}: {name} takes {by_place[0]!r} by its place, so that it is no "
+            f"setting; put it after a *"
+        )
+    for word, setting in declared.items():
+        if setting.annotation is None:
+            raise UserError(
+                f"{where}: the setting {word!r} of {name} has no annotation; say what "
+                f"it is, as {word}: float"
+            )
+    optional = {word: s for word, s in declared.items() if not s.required}
+    try:
+        validate(optional, {word: s.default for word, s in optional.items()}, name)
+    except UserError as error:
+        raise UserError(f"{where}: by default {error}") from None
 
 
 def read_settings(path: Path, name: str) -> dict[str, Setting]:

@@ -224,6 +224,40 @@ def test_a_flat_folder_holds_nothing_but_plug_ins(tmp_path, capsys):
     assert f"{path} holds no function 'notes'" in line
 
 
+@pytest.mark.parametrize("word", ["'Defense'", "types.Defense", "'types.Defense'"])
+def test_a_kind_is_read_however_it_is_written(word, tmp_path):
+    put(tmp_path / "quiet.py", DEFENSE.replace("-> Defense", f"-> {word}"))
+    with plugins.using([str(tmp_path)]):
+        assert "quiet" in registry.names("defense")
+
+
+MISTAKES = {
+    "task: Task, clip_norm: Positive = 1.0": "quiet takes 'clip_norm' by its place",
+    "task: Task, *, clip_norm=1.0": "the setting 'clip_norm' of quiet has no annotati",
+    "task: Task, *, clip_norm: Positive = -1.0": (
+        "by default quiet.clip_norm=-1.0: input should be greater than 0"
+    ),
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_a_setting_that_cannot_be_one_is_named(arguments, tmp_path, capsys):
+    """In a file when it is read, and in a function that is handed over."""
+    text = ATTACK.replace("NAME(task: Task) -> Attack", f"quiet({arguments}) -> Attack")
+    text = text.replace("import Attack", "import Positive, Attack")
+    file = put(tmp_path / "quiet.py", text)
+    words = ["scenario=calibration", "data=digits", "attacks=[quiet]"]
+    line = refused(capsys, "show", *words, "--plugins", str(tmp_path))
+    assert f"{file} (folder {tmp_path}): {MISTAKES[arguments]}" in line
+    space = {"__name__": "notebook"}
+    exec(text, space)
+    with (
+        plugins.given([("attack", "quiet", space["quiet"])]),
+        pytest.raises(UserError, match=re.escape(MISTAKES[arguments])),
+    ):
+        registry.settings("attack", "quiet")
+
+
 @pytest.mark.parametrize(
     ("command", "scenario", "bound", "message"),
     [
