@@ -1,5 +1,6 @@
 """The tutorial's commands are commands: each composes as it stands."""
 
+import json
 import re
 import shlex
 
@@ -61,3 +62,15 @@ def test_its_edit_takes_hold(tmp_path, monkeypatch):
     path.write_text(text)
     with plugins.using(["mine"]):
         assert registry.find("defense", "quiet").__name__ == "quiet"
+
+
+def test_its_counts_of_published_numbers_are_those_of_the_pages():
+    pages = (ROOT / "results" / "reproduction").glob("*.json")
+    every = {page.stem: json.loads(page.read_text()) for page in pages}
+    one = every.pop("dirdp")
+    words = "listed", "reproduced", "differs", "not run"
+    others = [sum(page[word] for page in every.values()) for word in words]
+    text = PAGE.read_text()
+    assert f"Of the {one['differs'] + others[2]} that differ, {one['differs']}" in text
+    said = "Of the {} numbers of all other papers, {} are reproduced, {} differ, {}"
+    assert said.format(*others) in text
