@@ -55,7 +55,7 @@ class Standing(NamedTuple):
     protection: float | None  # larger is better; None where no attack is valid
     protection_se: float  # infinite where it is not known
     utility: float | None
-    apart: tuple[str, ...] = ()  # settings in which the cards of its table differ
+    apart: tuple[str, ...] = ()  # what tells it from rows of its label
 
     @property
     def label(self) -> str:
@@ -159,7 +159,7 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
     first = groups[0].card
     apart = _differences(groups)
     rows = [
-        _row(group, line)._replace(apart=apart[id(group.card)])
+        _row(group, line)._replace(apart=apart[id(group.card), line.label])
         for group in groups
         for line in _compared(group.card)
     ]
@@ -357,7 +357,7 @@ def protection_text(row: Standing) -> str:
 
 
 def _columns(
-    groups: list[SeedGroup], apart: dict[int, tuple[str, ...]]
+    groups: list[SeedGroup], apart: dict[tuple[int, str], tuple[str, ...]]
 ) -> list[Column]:
     """Return the columns of the cards' tables and those that a leaderboard adds."""
     group_of = {id(group.card): group for group in groups}
@@ -373,7 +373,7 @@ def _columns(
         return value if se is None else f"{value} ± {number(se)}"
 
     def named(line: Line) -> str:
-        return " ".join([defense.cell(line), *apart[id(line.card)]])
+        return " ".join([defense.cell(line), *apart[id(line.card), line.label]])
 
     both = {"ε upper": cells.epsilon_upper, "ε lower": epsilon_lower}
     epsilons = [Column(name, cell) for name, cell in both.items()]
@@ -390,16 +390,52 @@ def _columns(
     ]
 
 
-def _differences(groups: list[SeedGroup]) -> dict[int, tuple[str, ...]]:
-    """Return of each card the settings in which they differ, as `name=value`."""
+def _differences(groups: list[SeedGroup]) -> dict[tuple[int, str], tuple[str, ...]]:
+    """Return what tells each row, by card and label, from the others of its table.
+
+    These are settings in which the cards differ, as `name=value`: of the card, of an
+    attack, and of the row's own defense. A line-up is none: settings of a defense or an
+    attack are compared between the cards that have it. Where two rows are still called
+    alike, the folders of their cards tell them apart.
+    """
     each = {id(g.card): dict(_leaves(plain(g.card.scenario))) for g in groups}
-    names = sorted(set().union(*each.values()) - {"seed"})
-    several = [n for n in names if len({str(c.get(n)) for c in each.values()}) > 1]
-    odd = [n for n in several if not n.startswith(("lanes", "chosen"))]
-    return {
-        card: tuple(f"{n.rpartition('.')[2]}={settings.get(n)}" for n in odd)
-        for card, settings in each.items()
-    }
+    holders = defaultdict[str, set[int]](set)
+    for card, settings in each.items():
+        for path in settings:
+            holders[_owner(path)].add(card)
+
+    def differs(path: str) -> bool:
+        here = holders[_owner(path)]
+        return len({str(each[card].get(path)) for card in here}) > 1
+
+    paths = sorted(set().union(*each.values()) - {"seed"})
+    odd = [p for p in paths if not p.startswith("lanes") and differs(p)]
+
+    def words(card: int, label: str) -> tuple[str, ...]:
+        others = [p for p in odd if not p.startswith("defense.")]
+        own = [p for p in odd if _owner(p) == f"defense.{label}"]
+        settings = each[card]
+        return tuple(f"{_name(p)}={settings[p]}" for p in own + others if p in settings)
+
+    rows = [(g, d) for g in groups for d in g.card.defenses]
+    apart = {(id(g.card), d): words(id(g.card), d) for g, d in rows}
+    names = Counter((label, own) for (_, label), own in apart.items())
+    for group, label in rows:
+        key = id(group.card), label
+        if names[label, apart[key]] > 1:
+            apart[key] += (f"folder={group.members[0].folder}",)
+    return apart
+
+
+def _owner(path: str) -> str:
+    """Return the defense or attack whose setting a path is; "" = the whole card's."""
+    steps = path.split(".")
+    return ".".join(steps[:2]) if steps[0] in ("defense", "attack") else ""
+
+
+def _name(path: str) -> str:
+    """Return what a row calls a setting: an attack's by the attack's label too."""
+    return ".".join(path.split(".")[-2 if path.startswith("attack.") else -1 :])
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,7 @@
 """The leaderboard: rows checked, tables from rows, nothing unescaped, no network."""
 
 import base64
+import copy
 import io
 import json
 import re
@@ -176,6 +177,62 @@ def test_rows_of_other_settings_say_which(data):
     shown = {both.columns[0].cell(row.line) for row in both.rows}
     runs = data["scenario"]["runs"]
     assert {f"dpsgd runs={runs}", f"dpsgd runs={runs + 1}"} < shown
+
+
+def beside(*rows):
+    """The names of the rows of one table, of cards in folders a, b, ..."""
+    cards = [CommittedCard(f, pages.card(r)) for f, r in zip("abc", rows, strict=False)]
+    (whole,) = standings.tables(cards)
+    names = sorted(row.name for row in whole.rows)
+    assert names == sorted(whole.columns[0].cell(row.line) for row in whole.rows)
+    return names
+
+
+def of_defenses(data, *labels):
+    """The card with these defenses alone."""
+    card = copy.deepcopy(data)
+    for rows in (card["defenses"], card["scenario"]["defense"]):
+        for label in rows.keys() - set(labels):
+            del rows[label]
+    card["trials"] = [t for t in card["trials"] if t["defense"] in labels]
+    return card
+
+
+def test_a_row_is_named_by_its_own_settings_alone(data):
+    """A sweep over the noise of one defense says nothing of the others' noise."""
+    first = of_defenses(data, "sgd", "dpsgd")
+    second = copy.deepcopy(first)
+    second["scenario"]["defense"]["dpsgd"]["noise_multiplier"] = 0.2
+    assert beside(first, second) == [
+        "dpsgd noise_multiplier=0.05",
+        "dpsgd noise_multiplier=0.2",
+        "sgd folder=a",
+        "sgd folder=b",
+    ]
+    second["scenario"]["attack"]["ridge"]["repeats"] = 4
+    assert beside(first, second) == [
+        "dpsgd noise_multiplier=0.05 ridge.repeats=1",
+        "dpsgd noise_multiplier=0.2 ridge.repeats=4",
+        "sgd ridge.repeats=1",
+        "sgd ridge.repeats=4",
+    ]
+
+
+def test_who_else_is_in_the_line_up_names_no_row(data):
+    """Nor is a setting named that the row's card lacks."""
+    first = of_defenses(data, "sgd", "dpsgd")
+    second = of_defenses(data, "sgd", "dpsgd", "prune")
+    del second["scenario"]["attack"]["ridge"]
+    noise = second["scenario"]["defense"]["dpsgd"]
+    del noise["noise_multiplier"]
+    noise["target_epsilon"] = 8.0
+    assert beside(first, second) == [
+        "dpsgd noise_multiplier=0.05",
+        "dpsgd target_epsilon=8.0",
+        "prune",
+        "sgd folder=a",
+        "sgd folder=b",
+    ]
 
 
 def test_a_count_that_differs_between_seeds_stays_whole(data):
