@@ -1,7 +1,7 @@
 """From scorecards to the tables of a leaderboard, and which rows can be compared.
 
-There is one table per scenario and data set. Cards that differ in their seed alone form
-one group, whose numbers are means over seeds.
+There is one table per scenario, data set and game. Cards that differ in their seed
+alone form one group, whose numbers are means over seeds.
 """
 
 from __future__ import annotations
@@ -82,16 +82,27 @@ class Comparison(NamedTuple):
 
 
 class StandingsTable(NamedTuple):
-    """The standings of one scenario on one data set, best protected first."""
+    """The standings of one scenario and game on one data set, best protected first."""
 
     scenario: str
     data: str
+    game: str  # "" where no other game of the scenario is on these data
     title: str
     rows: tuple[Standing, ...]
     columns: tuple[Column, ...]
     front: frozenset[int]  # rows that no row beats beyond noise
     measure: str | None  # what measures protection, in words; None where nobody attacks
     sign: float  # shown value = sign * protection
+
+    @property
+    def heading(self) -> str:
+        """What the table is of."""
+        return f"{self.scenario} on {self.data}" + (self.game and f", {self.game}")
+
+    @property
+    def anchor(self) -> str:
+        """What a link on its page calls the table."""
+        return "-".join(filter(None, [self.scenario, self.data, self.game]))
 
     @property
     def cards(self) -> list[Scorecard]:
@@ -127,15 +138,21 @@ class StandingsTable(NamedTuple):
 
 
 def tables(cards: list[CommittedCard]) -> list[StandingsTable]:
-    """Return one table per scenario and data set, in alphabetical order."""
-    return [_table(seed_groups(members)) for members in by_table(cards)]
+    """Return one table per scenario, data set and game, in alphabetical order."""
+    each = [_table(seed_groups(members)) for members in by_table(cards)]
+    games = Counter((t.scenario, t.data) for t in each)
+    return [t if games[t.scenario, t.data] > 1 else t._replace(game="") for t in each]
 
 
 def by_table(cards: list[CommittedCard]) -> list[list[CommittedCard]]:
     """Return the cards of each table, in the order of tables."""
-    where = lambda m: (m.card.scenario.scenario, m.card.data.name)  # noqa: E731
-    grouped = itertools.groupby(sorted(cards, key=where), where)
+    grouped = itertools.groupby(sorted(cards, key=_place), _place)
     return [list(members) for _, members in grouped]
+
+
+def _place(member: CommittedCard) -> tuple[str, str, str]:
+    scenario = member.card.scenario
+    return scenario.scenario, member.card.data.name, scenario.game
 
 
 def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
@@ -173,6 +190,7 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
     return StandingsTable(
         scenario=first.scenario.scenario,
         data=first.data.name,
+        game=first.scenario.game,
         title=first.scenario.title,
         rows=tuple(rows),
         columns=tuple(_columns(groups, apart)),

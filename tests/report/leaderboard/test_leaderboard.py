@@ -146,6 +146,29 @@ def test_there_is_one_table_per_scenario_and_data_set_best_protected_first(data)
         assert protection == sorted(protection, reverse=True)
 
 
+def test_two_games_of_one_scenario_are_two_tables(data):
+    """They have other columns, and their numbers are of other questions."""
+    from audit.report.leaderboard import html
+
+    own = [data, pages.plain("mia_mnist5k-mnist5k")]
+    own.append(copy.deepcopy(own[1]))
+    own[2]["scenario"]["game"] = "membership_replace_one"
+    for card in own:
+        card["scenario"]["scenario"] = "own"
+    rows = [CommittedCard(f, pages.card(r)) for f, r in zip("abc", own, strict=True)]
+    tables = standings.tables(rows)
+    games = "membership", "membership_replace_one", "reconstruction"
+    assert [t.heading for t in tables] == [f"own on mnist5k, {g}" for g in games]
+    text = leaderboard.markdown(tables, RESULTS / "nowhere")
+    page = html.render(tables, RESULTS / "nowhere")
+    for game in games:
+        assert re.search(rf"^## own on mnist5k, {re.escape(game)}$", text, re.M)
+        assert f'<section id="own-mnist5k-{game}"' in page
+        assert f'<a href="#own-mnist5k-{game}"' in page
+    (alone,) = standings.tables(rows[:1])
+    assert alone.heading == "own on mnist5k"
+
+
 def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
     shifts = (0.0, 0.003, 0.006)
     each = [pages.card(pages.seeded(data, i, s)) for i, s in enumerate(shifts)]
