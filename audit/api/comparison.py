@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from audit.engine import store
 from audit.errors import UserError, brief
 from audit.report import columns, html, terminal
-from audit.scorecard.card import plain
+from audit.scorecard import average_seeds
 from audit.scorecard.flags import refuting
 from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
 from audit.scorecard.view import number
@@ -214,22 +213,12 @@ def _refuting(side: list[Scorecard], label: str) -> set[str]:
 
 
 def _side(cards: Scorecard | Sequence[Scorecard]) -> list[Scorecard]:
-    """Return the cards of one side, of one setting and of different seeds."""
+    """Return the cards of one side, which differ in their seed alone."""
     several = isinstance(cards, Iterable) and not isinstance(cards, Scorecard)
     side: list[Any] = list(cards) if several else [cards]
     if others := [card for card in side if not isinstance(card, Scorecard)]:
         raise UserError(f"{brief(others[0])} is no card: give one, several, or a path")
-    settings = set()
-    for card in side:
-        words = plain(card.scenario)
-        words = {k: v for k, v in words.items() if k not in ("seed", "lanes")}
-        settings.add(store.digest(words))
-    seeds = {card.scenario.seed for card in side}
-    if len(settings) != 1 or len(seeds) < len(side):
-        raise UserError(
-            f"{len(side)} cards on one side, of {len(settings)} settings and "
-            f"{len(seeds)} seeds; they may differ in the seed alone"
-        )
+    average_seeds.check(side, "on one side")
     return sorted(side, key=lambda card: card.scenario.seed)
 
 
@@ -274,8 +263,7 @@ def _strongest(valid: dict[str, _Attacked]) -> str:
 def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
     headlines: list[Any] = [row.result and row.result.headline for row in rows]
     errors = [_errors(card, row) for card, row in zip(side, rows, strict=True)]
-    digests = {card.data.digest for card in side}
-    paired = len(digests) == 1 and all(e is not None for e in errors)
+    paired = all(e is not None for e in errors)
     errors_of_means = [h.standard_error for h in headlines]
     spread = [float(se) for se in errors_of_means if se is not None]
     # of several cards without one, the spread of seeds is what there is
@@ -290,7 +278,7 @@ def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
         # targets are the same under every seed: more seeds do not average over them
         se=max(spread),
         errors=np.mean(np.array(errors), 0) if paired else None,
-        targets=", ".join(sorted(digests)),
+        targets=side[0].data.digest,
     )
 
 

@@ -100,6 +100,11 @@ def test_cards_that_cannot_be_compared():
         compare(card(ERRORS), card(ERRORS, name="other"))
     with pytest.raises(UserError, match="may differ in the seed alone"):
         compare([card(ERRORS), card(ERRORS)], card(ERRORS))
+    codes = [
+        pages.made_with(pages.seeded(pages.plain(), i), f"{i}" * 64) for i in (0, 1)
+    ]
+    with pytest.raises(UserError, match="of 2 settings, data or plug-ins and 2 seeds"):
+        compare([pages.card(c) for c in codes], pages.card(codes[0]))
     lost = compare(card(ERRORS), card(ERRORS, attack="b"))
     assert lost.left_out == (
         "a on d: valid on the first card only",

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from audit.engine import store as stores
 from audit.report import columns as cells
 from audit.report import strips, terminal
 from audit.report.html.template import figures
@@ -156,14 +155,12 @@ def _place(member: CommittedCard) -> tuple[str, str, str]:
 
 
 def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
-    """Return cards of equal settings together; a group has each seed at most once."""
+    """Return cards that differ in their seed alone together, each seed at most once."""
     groups: dict[tuple[str, int], list[CommittedCard]] = {}
     times: Counter[tuple[str, int]] = Counter()  # that one seed of one key occurred
     for member in sorted(cards, key=lambda m: (m.card.scenario.seed, m.folder)):
-        scenario = plain(member.card.scenario)
-        settings = {k: v for k, v in scenario.items() if k not in ("seed", "lanes")}
-        key = stores.digest(settings, member.card.data.digest)
-        seed = key, scenario["seed"]
+        key = average_seeds.but_seed(member.card)
+        seed = key, member.card.scenario.seed
         groups.setdefault((key, times[seed]), []).append(member)
         times[seed] += 1  # a second card of one seed starts another group
     return [

@@ -321,6 +321,12 @@ def test_seeds_that_are_not_averaged(data):
     assert (trial.status, trial.reason) == ("failed", "broke")
 
 
+def test_seeds_of_two_codes_of_a_plug_in_are_two_rows(data):
+    each = [pages.made_with(pages.seeded(data, i), str(i) * 64) for i in range(2)]
+    names = beside(*(of_defenses(card, "sgd") for card in each))
+    assert names == ["sgd folder=a", "sgd folder=b"]
+
+
 @pytest.mark.parametrize(
     ("points", "error", "front"),
     [
