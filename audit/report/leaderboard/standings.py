@@ -345,17 +345,15 @@ def _utility_error(row: Standing) -> float | None:
     """Return the standard error of a row's utility; None where it is not known.
 
     It is that over seeds, or over the models of the one seed, and of a share of the
-    test records also theirs, after Agresti and Coull (1998): two right and two wrong
-    answers are added, so that a share of 1 is not certain.
+    test records also theirs.
     """
     utility, error = row.line.defense.utility, utility_se(row.group, row.label)
     if utility is None or utility.accuracy is None:
         return error
     if error is None:
         error = float(utility.accuracy_sd or 0.0) / math.sqrt(max(1, utility.models))
-    records = float(utility.test) + 4
-    share = (float(utility.accuracy) * float(utility.test) + 2) / records
-    return math.hypot(error, math.sqrt(share * (1 - share) / records))
+    share = cells.share_error(float(utility.accuracy), float(utility.test))
+    return math.hypot(error, share)
 
 
 def protection_text(row: Standing) -> str:
