@@ -12,7 +12,11 @@ The interval is for the difference, at 95% for all defenses together (Bonferroni
 defense protects less if the whole interval says so, and by more than the thousandth
 that rounding on another machine may do; or if its accounted epsilon is larger, gone, or
 does not hold: a flag of the second card says that its runs are of another mechanism, or
-that an attack gets more than any attacker can.
+that an attack gets more than any attacker can. It may do so if the second card lacks
+it, or lacks the attack that was strongest.
+
+Settings that differ are named, whichever they are: a defense's are what is compared,
+but an attack of fewer steps, or of fewer targets and runs, shows less.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from scipy import stats
 
 from audit.errors import UserError, brief
 from audit.report import columns, html, terminal
-from audit.scorecard import average_seeds
+from audit.scorecard import average_seeds, settings
 from audit.scorecard.flags import refuting
 from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
 from audit.scorecard.view import number
@@ -67,15 +71,17 @@ class CardComparison(NamedTuple):
     attacked: tuple[ComparedDefense, ...]
     accounted: tuple[ComparedEpsilon, ...]
     left_out: tuple[str, ...]  # what could not be compared, and why
-    untried: tuple[str, ...]  # defenses whose strongest attack the second card lacks
+    untried: tuple[str, ...]  # defenses that are lost, or their strongest attack is
     refuted: tuple[str, ...] = ()  # defenses, and why nothing accounted for holds
+    unequal: tuple[str, ...] = ()  # settings, with their values on both cards
 
     @property
     def weaker(self) -> bool:
         """Whether some defense of the second card protects less, beyond noise.
 
-        Or may do so: the first card's strongest attack on it is not on the second, or
-        is void there; or what is accounted for holds on the first card alone.
+        Or may do so: the second card lacks it, or lacks the first card's strongest
+        attack on it, or that is void there; or what is accounted for holds on the first
+        card alone.
         """
         rows: list[Any] = [*self.attacked, *self.accounted]
         return bool(self.untried or self.refuted) or any(row.weaker for row in rows)
@@ -156,7 +162,7 @@ def compare(
         for label in (*one.defenses, *other.defenses)
         if label not in both
     ]
-    attacked, untried = [], []
+    attacked, untried = [], [d for d in one.defenses if d not in other.defenses]
     for label in both:
         valid = [_valid(side, label) for side in sides]
         shared = [a for a in valid[0] if a in valid[1]]
@@ -200,8 +206,18 @@ def compare(
             left_out.append(f"ε of {label}: at δ {' and '.join(deltas)}")
         else:
             accounted += _accounted(label, *defenses)
+    here, there = map(settings.by_path, (one, other))
+    unequal = [
+        f"{path} {here.get(path)} and {there.get(path)}"
+        for path in settings.unequal([one, other])
+    ]
     return CardComparison(
-        tuple(rows), tuple(accounted), tuple(left_out), tuple(untried), tuple(refuted)
+        attacked=tuple(rows),
+        accounted=tuple(accounted),
+        left_out=tuple(left_out),
+        untried=tuple(untried),
+        refuted=tuple(refuted),
+        unequal=tuple(unequal),
     )
 
 
@@ -392,6 +408,8 @@ def render(compared: CardComparison) -> str:
             word = "weaker" if one.weaker else ""
             table.add_row(one.defense, one.adjacency, *values, word)
         parts.append(terminal.render(table))
+    if compared.unequal:
+        parts.append(f"not equal on both cards: {'; '.join(compared.unequal)}")
     if compared.left_out:
         parts.append("\n".join(f"not compared: {line}" for line in compared.left_out))
     rows: list[Any] = [*compared.attacked, *compared.accounted]
@@ -401,7 +419,7 @@ def render(compared: CardComparison) -> str:
     if compared.untried:
         parts.append(
             "may be weaker: the first card's strongest attack is not valid on the "
-            f"second: {', '.join(compared.untried)}"
+            f"second, or the defense not there: {', '.join(compared.untried)}"
         )
     if compared.refuted:
         parts.append(

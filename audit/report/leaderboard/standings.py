@@ -9,17 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from audit.report import columns as cells
 from audit.report import strips, terminal
 from audit.report.html.template import figures
-from audit.scorecard import average_seeds
-from audit.scorecard.card import Scorecard, plain
+from audit.scorecard import average_seeds, settings
+from audit.scorecard.card import Scorecard
 from audit.scorecard.flags import is_void
 from audit.scorecard.view import STANDARD_ERRORS, Column, Line, number, with_error
 
@@ -301,8 +300,8 @@ def _of_equal_noise(rows: tuple[Standing, ...]) -> list[Comparison]:
     """Return groups of rows with equal noise settings, or why there is none."""
     what, groups = "equal noise", defaultdict(list)
     for row in rows:
-        settings = row.line.defense.settings
-        noise = {k: settings[k] for k in NOISE if settings.get(k) is not None}
+        given = row.line.defense.settings
+        noise = {k: given[k] for k in NOISE if given.get(k) is not None}
         if any(k in noise for k in NOISE[:3]):
             words = ", ".join(f"{k} {value}" for k, value in noise.items())
             groups[id(row.group), words].append(row)
@@ -406,32 +405,20 @@ def _columns(
 def _differences(groups: list[SeedGroup]) -> dict[tuple[int, str], tuple[str, ...]]:
     """Return what tells each row, by card and label, from the others of its table.
 
-    These are settings in which the cards differ, as `name=value`: of the card, of an
-    attack, and of the row's own defense. A line-up is none: settings of a defense or an
-    attack are compared between the cards that have it. Where two rows are still called
-    alike, the folders of their cards tell them apart.
+    These are settings in which the cards differ, as `name=value`: of the row's own
+    defense, of an attack, and of the card. Where two rows are still called alike, the
+    folders of their cards tell them apart.
     """
-    each = {id(g.card): dict(_leaves(plain(g.card.scenario))) for g in groups}
-    holders = defaultdict[str, set[int]](set)
-    for card, settings in each.items():
-        for path in settings:
-            holders[_owner(path)].add(card)
+    odd = settings.unequal([g.card for g in groups])
+    others = [p for p in odd if not p.startswith("defense.")]
 
-    def differs(path: str) -> bool:
-        here = holders[_owner(path)]
-        return len({str(each[card].get(path)) for card in here}) > 1
-
-    paths = sorted(set().union(*each.values()) - {"seed"})
-    odd = [p for p in paths if not p.startswith("lanes") and differs(p)]
-
-    def words(card: int, label: str) -> tuple[str, ...]:
-        others = [p for p in odd if not p.startswith("defense.")]
-        own = [p for p in odd if _owner(p) == f"defense.{label}"]
-        settings = each[card]
-        return tuple(f"{_name(p)}={settings[p]}" for p in own + others if p in settings)
+    def words(card: Scorecard, label: str) -> tuple[str, ...]:
+        own = [p for p in odd if settings.owner(p) == f"defense.{label}"]
+        here = settings.by_path(card)
+        return tuple(f"{_name(p)}={here[p]}" for p in own + others if p in here)
 
     rows = [(g, d) for g in groups for d in g.card.defenses]
-    apart = {(id(g.card), d): words(id(g.card), d) for g, d in rows}
+    apart = {(id(g.card), d): words(g.card, d) for g, d in rows}
     names = Counter((label, own) for (_, label), own in apart.items())
     for group, label in rows:
         key = id(group.card), label
@@ -440,24 +427,9 @@ def _differences(groups: list[SeedGroup]) -> dict[tuple[int, str], tuple[str, ..
     return apart
 
 
-def _owner(path: str) -> str:
-    """Return the defense or attack whose setting a path is; "" = the whole card's."""
-    steps = path.split(".")
-    return ".".join(steps[:2]) if steps[0] in ("defense", "attack") else ""
-
-
 def _name(path: str) -> str:
     """Return what a row calls a setting: an attack's by the attack's label too."""
     return ".".join(path.split(".")[-2 if path.startswith("attack.") else -1 :])
-
-
-def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting that is no mapping, by its path."""
-    if not isinstance(value, dict):
-        yield name, value
-        return
-    for key, below in value.items():
-        yield from _leaves(below, f"{name}.{key}" if name else key)
 
 
 def epsilon_lower(line: Line) -> str:
@@ -473,8 +445,8 @@ def epsilon_lower(line: Line) -> str:
 
 def noise(line: Line) -> str:
     """Return the settings that say how much noise a defense adds."""
-    settings = line.defense.settings
-    values = {k: settings[k] for k in NOISE[:3] if settings.get(k) is not None}
+    given = line.defense.settings
+    values = {k: given[k] for k in NOISE[:3] if given.get(k) is not None}
     texts = (
         f"{k} {value:g}" if isinstance(value, float) else f"{k} {value}"
         for k, value in values.items()
