@@ -42,10 +42,10 @@ def check(cards: list[Scorecard], which: str) -> None:
     kinds = {but_seed(card) for card in cards}
     seeds = {card.scenario.seed for card in cards}
     if len(kinds) != 1 or len(seeds) < len(cards):
-        raise UserError(
-            f"{len(cards)} cards {which}, of {len(kinds)} settings, data or plug-ins "
-            f"and {len(seeds)} seeds; they may differ in the seed alone"
-        )
+        differ = "settings, data or a plug-in's code differ"
+        why = differ if len(kinds) > 1 else f"{len(seeds)} seeds"
+        text = f"{len(cards)} cards {which}, {why}; they may differ in the seed alone"
+        raise UserError(text)
 
 
 def merged(cards: list[Scorecard]) -> Scorecard:
