@@ -42,6 +42,13 @@ def seeded(data, seed, shift=0.0):
     return card
 
 
+def made_with(data, code):
+    """The same card, made with a plug-in of this code."""
+    plugin = {"kind": "defense", "name": "quiet", "origin": "folder x", "code": code}
+    provenance = data["provenance"] | {"plugins": [plugin]}
+    return data | {"provenance": provenance}
+
+
 def hostile(data):
     """A card that passes the schema with markup wherever it takes free text."""
     card = copy.deepcopy(data)

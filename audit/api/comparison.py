@@ -12,7 +12,11 @@ The interval is for the difference, at 95% for all defenses together (Bonferroni
 defense protects less if the whole interval says so, and by more than the thousandth
 that rounding on another machine may do; or if its accounted epsilon is larger, gone, or
 does not hold: a flag of the second card says that its runs are of another mechanism, or
-that an attack gets more than any attacker can.
+that an attack gets more than any attacker can. It may do so if the second card lacks
+it, or lacks the attack that was strongest.
+
+Settings that differ are named, whichever they are: a defense's are what is compared,
+but an attack of fewer steps, or of fewer targets and runs, shows less.
 """
 
 from __future__ import annotations
@@ -25,10 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from audit.engine import store
 from audit.errors import UserError, brief
 from audit.report import columns, html, terminal
-from audit.scorecard.card import plain
+from audit.scorecard import average_seeds, settings
 from audit.scorecard.flags import refuting
 from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
 from audit.scorecard.view import number
@@ -68,15 +71,17 @@ class CardComparison(NamedTuple):
     attacked: tuple[ComparedDefense, ...]
     accounted: tuple[ComparedEpsilon, ...]
     left_out: tuple[str, ...]  # what could not be compared, and why
-    untried: tuple[str, ...]  # defenses whose strongest attack the second card lacks
+    untried: tuple[str, ...]  # defenses that are lost, or their strongest attack is
     refuted: tuple[str, ...] = ()  # defenses, and why nothing accounted for holds
+    unequal: tuple[str, ...] = ()  # settings, with their values on both cards
 
     @property
     def weaker(self) -> bool:
         """Whether some defense of the second card protects less, beyond noise.
 
-        Or may do so: the first card's strongest attack on it is not on the second, or
-        is void there; or what is accounted for holds on the first card alone.
+        Or may do so: the second card lacks it, or lacks the first card's strongest
+        attack on it, or that is void there; or what is accounted for holds on the first
+        card alone.
         """
         rows: list[Any] = [*self.attacked, *self.accounted]
         return bool(self.untried or self.refuted) or any(row.weaker for row in rows)
@@ -157,7 +162,7 @@ def compare(
         for label in (*one.defenses, *other.defenses)
         if label not in both
     ]
-    attacked, untried = [], []
+    attacked, untried = [], [d for d in one.defenses if d not in other.defenses]
     for label in both:
         valid = [_valid(side, label) for side in sides]
         shared = [a for a in valid[0] if a in valid[1]]
@@ -201,8 +206,18 @@ def compare(
             left_out.append(f"ε of {label}: at δ {' and '.join(deltas)}")
         else:
             accounted += _accounted(label, *defenses)
+    here, there = map(settings.by_path, (one, other))
+    unequal = [
+        f"{path} {here.get(path)} and {there.get(path)}"
+        for path in settings.unequal([one, other])
+    ]
     return CardComparison(
-        tuple(rows), tuple(accounted), tuple(left_out), tuple(untried), tuple(refuted)
+        attacked=tuple(rows),
+        accounted=tuple(accounted),
+        left_out=tuple(left_out),
+        untried=tuple(untried),
+        refuted=tuple(refuted),
+        unequal=tuple(unequal),
     )
 
 
@@ -214,22 +229,12 @@ def _refuting(side: list[Scorecard], label: str) -> set[str]:
 
 
 def _side(cards: Scorecard | Sequence[Scorecard]) -> list[Scorecard]:
-    """Return the cards of one side, of one setting and of different seeds."""
+    """Return the cards of one side, which differ in their seed alone."""
     several = isinstance(cards, Iterable) and not isinstance(cards, Scorecard)
     side: list[Any] = list(cards) if several else [cards]
     if others := [card for card in side if not isinstance(card, Scorecard)]:
         raise UserError(f"{brief(others[0])} is no card: give one, several, or a path")
-    settings = set()
-    for card in side:
-        words = plain(card.scenario)
-        words = {k: v for k, v in words.items() if k not in ("seed", "lanes")}
-        settings.add(store.digest(words))
-    seeds = {card.scenario.seed for card in side}
-    if len(settings) != 1 or len(seeds) < len(side):
-        raise UserError(
-            f"{len(side)} cards on one side, of {len(settings)} settings and "
-            f"{len(seeds)} seeds; they may differ in the seed alone"
-        )
+    average_seeds.check(side, "on one side")
     return sorted(side, key=lambda card: card.scenario.seed)
 
 
@@ -274,8 +279,7 @@ def _strongest(valid: dict[str, _Attacked]) -> str:
 def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
     headlines: list[Any] = [row.result and row.result.headline for row in rows]
     errors = [_errors(card, row) for card, row in zip(side, rows, strict=True)]
-    digests = {card.data.digest for card in side}
-    paired = len(digests) == 1 and all(e is not None for e in errors)
+    paired = all(e is not None for e in errors)
     errors_of_means = [h.standard_error for h in headlines]
     spread = [float(se) for se in errors_of_means if se is not None]
     # of several cards without one, the spread of seeds is what there is
@@ -290,7 +294,7 @@ def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
         # targets are the same under every seed: more seeds do not average over them
         se=max(spread),
         errors=np.mean(np.array(errors), 0) if paired else None,
-        targets=", ".join(sorted(digests)),
+        targets=side[0].data.digest,
     )
 
 
@@ -404,6 +408,8 @@ def render(compared: CardComparison) -> str:
             word = "weaker" if one.weaker else ""
             table.add_row(one.defense, one.adjacency, *values, word)
         parts.append(terminal.render(table))
+    if compared.unequal:
+        parts.append(f"not equal on both cards: {'; '.join(compared.unequal)}")
     if compared.left_out:
         parts.append("\n".join(f"not compared: {line}" for line in compared.left_out))
     rows: list[Any] = [*compared.attacked, *compared.accounted]
@@ -413,7 +419,7 @@ def render(compared: CardComparison) -> str:
     if compared.untried:
         parts.append(
             "may be weaker: the first card's strongest attack is not valid on the "
-            f"second: {', '.join(compared.untried)}"
+            f"second, or the defense not there: {', '.join(compared.untried)}"
         )
     if compared.refuted:
         parts.append(

@@ -4,17 +4,21 @@ A row is what `scorecard.schema` says one is. Its command never goes to a shell:
 words are composed as those of `python -m audit run` are, with the data set of the row
 and a folder of `verify`'s; words that would reach further are refused.
 
-A number may differ by two standard errors of the row, and by a thousandth, which
-another machine's rounding may do. Numbers without a standard error (bounds, epsilon)
-have the thousandth alone.
+A number may differ by two standard errors, the row's or the replay's, whichever is the
+smaller: a row does not choose its own tolerance. It may differ by a thousandth too, as
+another machine's rounding may do. What is computed and not estimated (bounds, epsilon)
+has the thousandth alone. A standard error may differ by a factor of two. Another seed
+changes it by less in 99.6% of pairs of committed rows; in the others, one target makes
+most of the error. Another machine changes less than a seed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +26,31 @@ from audit.config import hydra_app, plugins, workspace
 from audit.config.compose import Scenario
 from audit.engine.store import installed
 from audit.errors import UserError
-from audit.scorecard import schema
+from audit.report import columns
+from audit.scorecard import average_seeds, schema
 from audit.scorecard.card import Scorecard, plain
-from audit.scorecard.schema import DefenseRow, Utility
+from audit.scorecard.schema import (
+    AttackResult,
+    BoundSummary,
+    DefenseRow,
+    Headline,
+    Utility,
+)
+from audit.statistics import intervals
 
-STANDARD_ERRORS, LEAST = 2.0, 1e-3
+STANDARD_ERRORS, LEAST, FACTOR = 2.0, 1e-3, 2.0
+# numbers of a trial without an error of their own. Of the same guesses as its headline:
+# they may move by as large a share as it may, seen from where a perfect guess is
+OF_GUESSES = {
+    "mse": 0.0, "mse_median": 0.0, "mse_typical": 0.0, "mse_normalised": 0.0,
+    "mse_normalised_median": 0.0, "lpips": 0.0, "ssim": 1.0, "psnr_median": 0.0,
+    "success": 0.0, "value": 0.0,
+}  # fmt: skip
+SHARES = ("beats_floor", "win_rate", "matching")  # of targets
+COMPUTED = (
+    "upper", "upper_rdp", "epsilon_lower", "epsilon", "largest", "bound", "blind",
+    "targets", "runs",
+)  # fmt: skip
 COMMAND = ["python", "-m", "audit", "run"]
 CODES = {"equal": 0, "differs": 1, "stale": 3}  # 2: what was typed cannot be replayed
 OURS = ("out=", "store=", "data=")  # words of a row that `verify` replaces
@@ -56,6 +80,7 @@ class ReplayVerdict(NamedTuple):
     numbers: tuple[Number, ...]
     changed: tuple[str, ...]  # what is not as it was when the row was made
     missing: tuple[str, ...]  # numbers of the row that its replay lacks
+    left_out: tuple[str, ...] = ()  # numbers of its replay that the row lacks
     errors: tuple[str, ...] = ()  # flags of that level that the replay alone raises
 
 
@@ -138,45 +163,150 @@ def changed(card: Scorecard, scenario: Scenario) -> list[str]:
 # Comparing ----------------------------------------------------------------------------
 
 
-def numbers(card: Scorecard) -> dict[str, tuple[float, float]]:
-    """Return the row's numbers that are compared: name -> (value, standard error)."""
-    compared: dict[str, tuple[Any, Any]] = {}
-    if card.floor.mse is not None:
-        compared["floor.mse"] = card.floor.mse, card.floor.mse_se
+class CardNumber(NamedTuple):
+    """A number of a card, and how far from it a replay may be by that card's errors."""
+
+    value: float
+    allowed: float
+
+
+def numbers(card: Scorecard) -> dict[str, CardNumber]:
+    """Return the numbers of a card that are compared, by name."""
+    compared = _estimated("floor.mse", card.floor.mse, card.floor.mse_se)
     for label, defense in card.defenses.items():
-        named = _defense_numbers(defense)
-        compared |= {f"defenses.{label}.{k}": pair for k, pair in named.items()}
+        name = f"defenses.{label}"
+        compared |= _of_defense(name, defense)
+        best = columns.strongest(card, label)
+        if best is not None and best.result is not None:
+            compared |= _of_headline(f"{name}.strongest", best.result.headline)
     for trial in card.trials:
         if trial.result is not None:
-            headline = trial.result.headline
-            name = f"trials.{trial.attack} on {trial.defense}.{headline.metric}"
-            compared[name] = headline.value, headline.standard_error
-    return {k: (float(v), float(se or 0)) for k, (v, se) in compared.items()}
+            name = f"trials.{trial.attack} on {trial.defense}"
+            compared |= _of_headline(name, trial.result.headline)
+            compared |= _of_result(f"{name}.result", trial.result)
+    return compared
 
 
-def _defense_numbers(defense: DefenseRow) -> dict[str, tuple[Any, Any]]:
-    compared: dict[str, tuple[Any, Any]] = {}
-    for key in ("accuracy", "r2"):
-        if defense.utility and (value := defense.utility[key]) is not None:
-            compared[key] = value, _utility_se(defense.utility, key)
-    for bound in defense.bounds:  # a replay draws the same probes and trajectories
-        value = bound.mean if bound.log10 is None else bound.log10
-        compared[bound.name] = value, None
+def _computed(name: str, value: Any) -> dict[str, CardNumber]:
+    """Return a number that is no estimate, or is one that a replay draws alike."""
+    if not average_seeds.is_number(value):  # what a game adds may be anything
+        return {}
+    return {name: CardNumber(float(value), LEAST * abs(float(value)))}
+
+
+def _estimated(name: str, value: Any, se: Any) -> dict[str, CardNumber]:
+    """Return a number and its standard error, if it has one."""
+    shown = _computed(name, value)
+    if not shown or se is None:
+        return shown
+    within = max(shown[name].allowed, STANDARD_ERRORS * float(se))
+    return {name: CardNumber(float(value), within)} | _error(name, value, se)
+
+
+def _error(name: str, value: Any, se: Any) -> dict[str, CardNumber]:
+    """Return the standard error of a number, if it has one."""
+    if se is None:
+        return {}
+    within = max(LEAST * abs(float(value)), (FACTOR - 1) * float(se))
+    return {f"{name}.standard_error": CardNumber(float(se), within)}
+
+
+def _of_defense(name: str, defense: DefenseRow) -> dict[str, CardNumber]:
+    compared = _computed(f"{name}.rdp2", defense.rdp2)
+    if defense.utility:
+        compared |= _computed(f"{name}.noiseless", defense.utility.noiseless)
+        for key in ("accuracy", "r2"):
+            if (value := defense.utility[key]) is not None:
+                se = _utility_se(defense.utility, key)
+                compared |= _estimated(f"{name}.{key}", value, se)
+    for part, keys in (("dfil", ("mean",)), ("eta", ("mean", "sd"))):
+        for key in keys:
+            compared |= _computed(
+                f"{name}.{part}.{key}", (defense[part] or {}).get(key)
+            )
+    for bound in defense.bounds:
+        compared |= _of_bound(f"{name}.{bound.name}", bound)
     for adjacency in ("replace_one", "add_remove"):
         pair = defense.epsilon and defense.epsilon[adjacency]
         for key in ("rdp", "tight"):
-            if pair and pair[key] is not None:
-                compared[f"epsilon.{adjacency}.{key}"] = pair[key], None
+            epsilon = pair[key] if pair else None
+            compared |= _computed(f"{name}.epsilon.{adjacency}.{key}", epsilon)
     return compared
+
+
+def _of_bound(name: str, bound: BoundSummary) -> dict[str, CardNumber]:
+    """Return a bound's summary; of one that is a power of ten, the exponents."""
+    least, median = float(bound.min), float(bound.median)
+    main: Any = bound.mean
+    if bound.log10 is not None:
+        main = bound.log10
+        least, median = (math.log10(v) if v > 0 else -math.inf for v in (least, median))
+    compared = _computed(name, main) | _error(name, bound.mean, bound.standard_error)
+    return (
+        compared | _computed(f"{name}.min", least) | _computed(f"{name}.median", median)
+    )
+
+
+def _of_headline(name: str, headline: Headline) -> dict[str, CardNumber]:
+    full = f"{name}.{headline.metric}"
+    return _estimated(full, headline.value, headline.standard_error)
+
+
+def _of_result(name: str, result: AttackResult) -> dict[str, CardNumber]:
+    """Return what a trial's result says beside its headline."""
+    fields, headline = plain(result), result.headline
+    del fields["headline"]
+    size, se = abs(float(headline.value)), float(headline.standard_error or 0)
+    share = max(LEAST, STANDARD_ERRORS * se / size) if size else LEAST
+    targets = float(result.targets or 0)
+    compared: dict[str, CardNumber] = {}
+    for part, key, path in _parts(fields, name):
+        value, error = float(part[key]), _error_beside(part, key)
+        if error is not None:
+            compared |= _estimated(path, value, error)
+        elif key in OF_GUESSES:
+            within = max(LEAST * abs(value), share * abs(OF_GUESSES[key] - value))
+            compared[path] = CardNumber(value, within)
+        elif key in SHARES:
+            within = STANDARD_ERRORS * columns.share_error(value, targets)
+            compared[path] = CardNumber(value, within)
+        elif key in COMPUTED:
+            compared |= _computed(path, value)
+    return compared
+
+
+def _parts(part: Any, name: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Yield every number of nested data: what it stands in, its key there, its path."""
+    if isinstance(part, list):
+        part = {str(i): entry for i, entry in enumerate(part)}
+    for key, value in part.items() if isinstance(part, dict) else ():
+        path = f"{name}.{key}"
+        if average_seeds.is_number(value):
+            yield part, key, path
+        else:
+            yield from _parts(value, path)
+
+
+def _error_beside(part: dict[str, Any], key: str) -> float | None:
+    """Return a number's standard error, if that or an interval stands beside it."""
+    beside = [part.get(f"{key}_se")]
+    if key == "value":
+        beside.append(part.get("standard_error"))
+        ends = [part.get(k) for k in ("low", "high")]
+        if all(map(average_seeds.is_number, ends)):
+            interval = [float(v) for v in (part[key], *ends)]
+            beside.append(intervals.standard_error(*interval))
+    known = [se for se in beside if se is not None and average_seeds.is_number(se)]
+    return float(known[0]) if known else None
 
 
 def _utility_se(utility: Utility, key: str) -> float:
     """Return the s.e. of a mean over models, and of the test part for a share."""
-    spread = float(utility[f"{key}_sd"] or 0) ** 2 / max(1, utility.models)
-    if key == "accuracy":
-        share = min(max(float(utility[key]), 0.0), 1.0)
-        spread += share * (1 - share) / max(1, utility.test)
-    return math.sqrt(spread)
+    over_models = float(utility[f"{key}_sd"] or 0) / math.sqrt(max(1, utility.models))
+    if key != "accuracy":
+        return over_models
+    of_test = columns.share_error(float(utility[key]), utility.test)
+    return math.hypot(over_models, of_test)
 
 
 def compare(theirs: Scorecard, ours: Scorecard, different: list[str]) -> ReplayVerdict:
@@ -187,16 +317,29 @@ def compare(theirs: Scorecard, ours: Scorecard, different: list[str]) -> ReplayV
     """
     before, now = numbers(theirs), numbers(ours)
     compared = tuple(
-        Number(name, value, now[name][0], max(STANDARD_ERRORS * se, LEAST * abs(value)))
-        for name, (value, se) in before.items()
+        Number(name, a.value, now[name].value, min(a.allowed, now[name].allowed))
+        for name, a in before.items()
         if name in now
     )
-    missing = tuple(sorted(before.keys() - now.keys()))
+    missing = _absent(before, now)
+    # newer code says more of a trial: no fault of the row, which has the trial
+    left_out = tuple(n for n in _absent(now, before) if n.split(".")[2:3] != ["result"])
     errors = tuple(sorted(_errors(ours) - _errors(theirs)))
-    word = "stale" if different else "differs"
-    if compared and all(n.equal for n in compared) and not missing and not errors:
-        word = "equal"
-    return ReplayVerdict(word, compared, tuple(different), missing, errors)
+    agree = bool(compared) and all(n.equal for n in compared)
+    reproduced = agree and not (missing or left_out or errors)
+    word = "equal" if reproduced else "stale" if different else "differs"
+    return ReplayVerdict(word, compared, tuple(different), missing, left_out, errors)
+
+
+def _absent(here: Iterable[str], there: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that the other card lacks; of a whole part, the part's name."""
+    known = {stem for name in there for stem in _stems(name)}
+    stems = ([s for s in _stems(name) if s not in known] for name in here)
+    return tuple(sorted({absent[0] for absent in stems if absent}))
+
+
+def _stems(name: str) -> list[str]:
+    return list(itertools.accumulate(name.split("."), "{}.{}".format))
 
 
 def _errors(card: Scorecard) -> set[str]:
@@ -220,11 +363,12 @@ def render(verdict: ReplayVerdict) -> str:
         for n in bad
     ]
     lines += [f"{name}: in the row, not here" for name in verdict.missing]
+    lines += [f"{name}: here, not in the row" for name in verdict.left_out]
     lines += [f"{error}: an error here, not in the row" for error in verdict.errors]
     if verdict.changed:
         lines.append(f"changed since: {'; '.join(verdict.changed)}")
     equal = f"{len(verdict.numbers) - len(bad)} of {len(verdict.numbers)} numbers agree"
-    within = f"{STANDARD_ERRORS:g} standard errors of the row's own, or a thousandth"
+    within = f"{STANDARD_ERRORS:g} of the smaller standard errors or a thousandth"
     endings = {
         "equal": f"equal: {equal}, within {within}",
         "differs": f"differs beyond tolerance: {equal}, by the same code and settings",

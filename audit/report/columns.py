@@ -208,6 +208,17 @@ def usefulness(defense: DefenseRow) -> float | None:
     return None if value is None else float(value)
 
 
+def share_error(share: float, answers: float) -> float:
+    """Return the standard error of a share of answers, after Agresti and Coull (1998).
+
+    Two right and two wrong answers are added, so that a share of 1 is not certain. A
+    card from elsewhere may have a share outside of [0, 1], which is cut.
+    """
+    more = answers + 4
+    middle = (min(max(share, 0.0), 1.0) * answers + 2) / more
+    return math.sqrt(middle * (1 - middle) / more)
+
+
 def epsilon_upper(line: Line) -> str:
     """Return the accounted epsilon of the game's adjacency: replace-one, or its own."""
     if line.result is not None and line.result.get("upper") is not None:

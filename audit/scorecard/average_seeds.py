@@ -12,10 +12,40 @@ from typing import Any
 
 import numpy as np
 
+from audit.engine import store
+from audit.errors import UserError
 from audit.scorecard.card import of_parts, plain
 from audit.scorecard.schema import Scorecard
 
 LEVELS = {"note": 0, "warning": 1, "error": 2}
+
+
+def but_seed(card: Scorecard) -> str:
+    """Return the digest of what makes a card's numbers, but its seed.
+
+    That is its settings, its data and the code of plug-ins. The suite's own code is no
+    part of it: a change elsewhere in it alters `provenance.code` too.
+    """
+    settings = plain(card.scenario)
+    kept = {k: v for k, v in settings.items() if k not in ("seed", "lanes")}
+    used = sorted([p.kind, p.name, p.code] for p in card.provenance.plugins)
+    return store.digest(kept, card.data.digest, used)
+
+
+def check(cards: list[Scorecard], which: str) -> None:
+    """Raise UserError unless cards differ in their seed, and in nothing else.
+
+    Args:
+      cards: to be averaged.
+      which: they are, for the message.
+    """
+    kinds = {but_seed(card) for card in cards}
+    seeds = {card.scenario.seed for card in cards}
+    if len(kinds) != 1 or len(seeds) < len(cards):
+        differ = "settings, data or a plug-in's code differ"
+        why = differ if len(kinds) > 1 else f"{len(seeds)} seeds"
+        text = f"{len(cards)} cards {which}, {why}; they may differ in the seed alone"
+        raise UserError(text)
 
 
 def merged(cards: list[Scorecard]) -> Scorecard:

@@ -98,8 +98,13 @@ def test_a_larger_epsilon_is_weaker_whatever_attacks_find():
 def test_cards_that_cannot_be_compared():
     with pytest.raises(UserError, match="two scenarios: digits and other"):
         compare(card(ERRORS), card(ERRORS, name="other"))
-    with pytest.raises(UserError, match="may differ in the seed alone"):
+    with pytest.raises(UserError, match="2 cards on one side, 1 seeds"):
         compare([card(ERRORS), card(ERRORS)], card(ERRORS))
+    codes = [
+        pages.made_with(pages.seeded(pages.plain(), i), f"{i}" * 64) for i in (0, 1)
+    ]
+    with pytest.raises(UserError, match="or a plug-in's code differ"):
+        compare([pages.card(c) for c in codes], pages.card(codes[0]))
     lost = compare(card(ERRORS), card(ERRORS, attack="b"))
     assert lost.left_out == (
         "a on d: valid on the first card only",
@@ -152,6 +157,36 @@ def test_a_strongest_attack_that_is_lost_is_no_better_protection(how):
     assert "a on d: valid on the first card only" in str(compared)
     assert "not weaker" not in str(compared)
     assert not compare(after, before).untried  # a further attack is no loss
+
+
+def test_a_defense_that_is_lost_is_no_better_protection():
+    before = pages.card(pages.plain())
+    fewer = {k: v for k, v in before.defenses.items() if k != "dpsgd_eps1"}
+    trials = [t for t in before.trials if t.defense in fewer]
+    after = before._replace(defenses=fewer, trials=trials)
+    compared = compare(before, after)
+    assert (compared.weaker, compared.untried) == (True, ("dpsgd_eps1",))
+    assert "may be weaker: " in str(compared)
+    assert not compare(after, before).weaker  # a further defense is no loss
+
+
+def test_settings_that_differ_are_named():
+    """A second card with a weaker attacker shows less: whoever reads it must know."""
+    strong, weak = pages.plain(), pages.plain()
+    weak["scenario"]["attack"]["ridge"]["repeats"] = 9
+    weak["scenario"]["splits"]["pool"] = 7
+    weak["scenario"]["defense"]["dpsgd"]["noise_multiplier"] = 0.2
+    del weak["scenario"]["attack"]["reconstructor"]  # a line-up is no setting
+    compared = compare(pages.card(strong), pages.card(weak))
+    assert compared.unequal == (
+        "attack.ridge.repeats 1 and 9",
+        "defense.dpsgd.noise_multiplier 0.05 and 0.2",
+        "splits.pool 450 and 7",
+    )
+    assert "not equal on both cards: attack.ridge.repeats 1 and 9; " in str(compared)
+    assert not compared.weaker
+    seeds = (pages.card(pages.seeded(strong, seed)) for seed in range(2))
+    assert compare(*seeds).unequal == ()
 
 
 def test_where_nobody_attacks_no_attack_is_lost():

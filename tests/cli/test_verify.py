@@ -1,8 +1,10 @@
 """`verify`: equal, differs or stale; and no row makes it do anything else."""
 
+import itertools
 import json
 import re
 
+import numpy as np
 import pytest
 
 import audit.__main__ as cli
@@ -10,8 +12,8 @@ from audit.cli import verify
 from audit.cli.verify import Number
 from audit.config import workspace
 from audit.config.hydra_app import composed
+from audit.scorecard import average_seeds, schema
 from audit.scorecard import card as cards
-from audit.scorecard import schema
 from tests.commands import printed, refused
 from tests.pages import RESULTS
 
@@ -108,7 +110,7 @@ def test_a_row_by_other_code_is_stale_unless_it_is_reproduced(
 def test_a_number_that_cannot_be_had_again_is_a_difference(row, tmp_path, capsys):
     trials = [*row["trials"], row["trials"][1] | {"attack": "another"}]
     out = verified(capsys, tmp_path, row | {"trials": trials}, 1)
-    assert "another on noisy_sum.mse: in the row, not here" in out
+    assert "another on noisy_sum: in the row, not here" in out
 
 
 def test_data_of_a_plug_in_are_found_by_its_word(row, tmp_path):
@@ -141,6 +143,190 @@ def test_an_error_that_the_replay_alone_raises_is_a_difference(
 def test_numbers_without_an_error_have_a_thousandth(theirs, ours, equal):
     allowed = verify.LEAST * abs(theirs)
     assert Number("x", theirs, ours, allowed).equal is equal
+
+
+# Rows that are not what their replay gives --------------------------------------------
+
+
+def committed(name):
+    return json.loads((RESULTS / name / "scorecard.json").read_text())
+
+
+def verdict(row, replay):
+    """The verdict on one card if another is its replay, by the same code."""
+    return verify.compare(*(cards.from_json(json.dumps(c)) for c in (row, replay)), [])
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*/scorecard.json")), ids=lambda p: p.parent.name
+)
+def test_committed_rows_are_equal_to_themselves(path):
+    card = schema.load(path)
+    same = verify.compare(card, card, [])
+    assert (same.word, same.missing, same.left_out) == ("equal", (), ())
+
+
+def trials(card, attack):
+    return [t for t in card["trials"] if t["attack"] == attack]
+
+
+def without_the_strongest(card):
+    card["trials"] = [t for t in card["trials"] if t["attack"] != "unrolled_inversion"]
+
+
+def failed(card):
+    for trial in trials(card, "unrolled_inversion"):
+        trial.update(status="failed", reason="out of memory", result=None, flags=[])
+
+
+def called_an_oracle(card):
+    trials(card, "unrolled_inversion")[0]["result"]["oracle"] = True
+
+
+def with_any_error(card):
+    """An error that allows everything."""
+    headline = trials(card, "ridge")[0]["result"]["headline"]
+    headline.update(value=0.9, standard_error=1.0)
+
+
+def with_a_small_error(card):
+    """A number that is more precise than it is."""
+    trials(card, "ridge")[0]["result"]["headline"]["standard_error"] /= 2.1
+
+
+def without_an_error(card):
+    trials(card, "ridge")[0]["result"]["headline"]["standard_error"] = None
+
+
+def without_an_epsilon(card):
+    card["defenses"]["dpsgd"]["epsilon"] = None
+
+
+def with_a_smaller_fisher_information(card):
+    """The third number under 1/dFIL is the inverse of its mean."""
+    card["defenses"]["dpsgd"]["dfil"]["mean"] /= 1.01
+
+
+def of_bound(statistic, name="cramer_rao"):
+    def changed(card):
+        (bound,) = (b for b in card["defenses"]["dpsgd"]["bounds"] if b["name"] == name)
+        bound[statistic] *= 2.1
+
+    return changed
+
+
+def of_result(key, by):
+    def changed(card):
+        trials(card, "ridge")[0]["result"][key] += by
+
+    return changed
+
+
+def with_another_rate(card):
+    """What an attack finds at 1% false positives."""
+    point = trials(card, "lira")[0]["result"]["operating"]["shadows"][0]
+    assert point["nominal"] == 0.01
+    point["tpr"]["value"] /= 2
+
+
+RECONSTRUCTION, MEMBERSHIP = "binary_mnist-mnist5k", "mia_mnist5k-mnist5k"
+STRONGEST = "defenses.sgd.strongest.mse"
+
+
+@pytest.mark.parametrize(
+    ("card", "change", "named"),
+    [
+        (RECONSTRUCTION, without_the_strongest, "unrolled_inversion on sgd: here, not"),
+        (RECONSTRUCTION, without_the_strongest, f"{STRONGEST}: 0.0055"),
+        (RECONSTRUCTION, failed, "unrolled_inversion on sgd: here, not in the row"),
+        (RECONSTRUCTION, called_an_oracle, f"{STRONGEST}: "),
+        (RECONSTRUCTION, with_any_error, "ridge on sgd.mse: 0.9 in the row"),
+        (RECONSTRUCTION, with_a_small_error, "ridge on sgd.mse.standard_error: "),
+        (RECONSTRUCTION, without_an_error, "on sgd.mse.standard_error: here, not"),
+        (RECONSTRUCTION, without_an_epsilon, "dpsgd.epsilon: here, not in the row"),
+        (RECONSTRUCTION, with_a_smaller_fisher_information, "dpsgd.dfil.mean: "),
+        (RECONSTRUCTION, of_bound("min"), "dpsgd.cramer_rao.min: "),
+        (RECONSTRUCTION, of_bound("median"), "dpsgd.cramer_rao.median: "),
+        (
+            RECONSTRUCTION, of_bound("standard_error", "finite_prior"),
+            "dpsgd.finite_prior.standard_error: ",
+        ),
+        (RECONSTRUCTION, of_result("mse", 0.01), "ridge on sgd.result.mse: "),
+        (RECONSTRUCTION, of_result("lpips", 0.5), "ridge on sgd.result.lpips: "),
+        (RECONSTRUCTION, of_result("ssim", -0.5), "ridge on sgd.result.ssim: "),
+        (RECONSTRUCTION, of_result("win_rate", -0.5), "ridge on sgd.result.win_rate: "),
+        (MEMBERSHIP, with_another_rate, "result.operating.shadows.0.tpr.value: "),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)  # fmt: skip
+def test_what_a_row_shows_is_what_its_replay_gives(card, change, named):
+    replay = committed(card)
+    judged = verdict(changed(replay, change), replay)
+    assert judged.word == "differs"
+    assert named in verify.render(judged)
+
+
+def test_odd_numbers_are_differences():
+    """The schema leaves to a game what it adds."""
+    row = committed(RECONSTRUCTION)
+
+    def odd(card):
+        card["defenses"]["dpsgd"]["eta"] = {"mean": "much"}
+        result = trials(card, "ridge")[0]["result"]
+        result |= {"beats_floor": 7.0, "win_rate_se": "x", "ssim": [[]], "lpips": "nan"}
+
+    judged = verdict(changed(row, odd), row)
+    assert judged.word == "differs"
+    assert {n.name.split(".")[-1] for n in judged.numbers if not n.equal} == {
+        "beats_floor",
+        "lpips",
+    }
+    assert judged.missing == ()
+
+
+def test_what_newer_code_says_of_a_trial_is_no_difference():
+    row = committed(RECONSTRUCTION)
+    older = changed(row, lambda card: trials(card, "ridge")[0]["result"].pop("ssim"))
+    assert verdict(older, row).word == "equal"
+    assert verdict(row, older).missing == ("trials.ridge on sgd.result.ssim",)
+
+
+def test_a_seed_changes_standard_errors_by_less_than_is_allowed():
+    """In all but a few pairs, of heavy tails; another machine draws the same seed."""
+    settings, ratios = {}, []
+    for path in sorted(RESULTS.rglob("scorecard.json")):
+        card = schema.load(path)
+        rows = {
+            (t.defense, t.attack): t.result.headline.standard_error
+            for t in card.trials
+            if t.result is not None and t.result.headline.standard_error
+        }
+        settings.setdefault(average_seeds.but_seed(card), []).append(rows)
+    for seeds in settings.values():
+        for one, other in itertools.combinations(seeds, 2):
+            for row in one.keys() & other.keys():
+                ratios.append(max(one[row] / other[row], other[row] / one[row]))
+    assert len(ratios) >= 1000
+    assert np.mean(np.array(ratios) > verify.FACTOR) < 0.005
+
+
+def test_the_smaller_error_is_the_tolerance():
+    """Of the row and of its replay: neither is widened by an error of its own."""
+    row = committed(RECONSTRUCTION)
+
+    def moved(card):
+        result = trials(card, "ridge")[0]["result"]
+        result["headline"]["value"] += 1.5 * result["headline"]["standard_error"]
+        result["headline"]["standard_error"] *= 1.9
+        return result
+
+    assert verdict(changed(row, moved), row).word == "equal"
+    assert verdict(row, changed(row, moved)).word == "equal"
+
+    def exact(card):
+        moved(card)["headline"]["standard_error"] = 0.0
+
+    assert verdict(changed(row, exact), row).word == "differs"
 
 
 # Words of a row that do more than set up a scenario -----------------------------------

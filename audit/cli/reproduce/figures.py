@@ -25,7 +25,7 @@ from audit.report.columns import number
 from audit.report.figures import common
 from audit.report.figures import gradient_inversion as inversion
 from audit.report.markdown import grid
-from audit.scorecard import schema
+from audit.scorecard import average_seeds, schema
 from audit.scorecard.card import Scorecard, replacing
 
 NOT_NOISE = ("steps", "batch_size", "sampling", "optimizer", "learning_rate")
@@ -98,8 +98,14 @@ def over_seeds(cards: list[Scorecard]) -> list[inversion.Point]:
     """Return the defenses that have a place on the scale, least divergence first.
 
     Their readings are means over the seeds of all cards, with half a 95% interval.
-    Raises UserError if there is none, or two cards mean different noise by one name.
+    Raises UserError if there is none, if two cards of one game differ in more than the
+    seed or do not differ in it, or if two games mean different noise by one name.
     """
+    games = defaultdict[str, list[Scorecard]](list)
+    for card in cards:
+        games[card.scenario.game].append(card)
+    for game, same in games.items():
+        average_seeds.check(same, f"of {game}")
     placed = {point.label: point for card in cards for point in inversion.points(card)}
     if not placed:
         raise UserError("scale: no card of exposed updates has a Renyi divergence")

@@ -161,5 +161,5 @@ def pareto_plot(table: StandingsTable) -> Markup | None:
         axis.annotate("floor", **at, va="bottom", fontsize=common.SMALL)
     axis.autoscale_view()
     labels.label_points(axis, rows.values())
-    title = f"{table.scenario} on {table.data}: utility against protection"
+    title = f"{table.heading}: utility against protection"
     return common.svg(figure, title)

@@ -1,7 +1,7 @@
 """From scorecards to the tables of a leaderboard, and which rows can be compared.
 
-There is one table per scenario and data set. Cards that differ in their seed alone form
-one group, whose numbers are means over seeds.
+There is one table per scenario, data set and game. Cards that differ in their seed
+alone form one group, whose numbers are means over seeds.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from audit.engine import store as stores
 from audit.report import columns as cells
 from audit.report import strips, terminal
 from audit.report.html.template import figures
-from audit.scorecard import average_seeds
-from audit.scorecard.card import Scorecard, plain
+from audit.scorecard import average_seeds, settings
+from audit.scorecard.card import Scorecard
 from audit.scorecard.flags import is_void
 from audit.scorecard.view import STANDARD_ERRORS, Column, Line, number, with_error
 
@@ -55,7 +53,7 @@ class Standing(NamedTuple):
     protection: float | None  # larger is better; None where no attack is valid
     protection_se: float  # infinite where it is not known
     utility: float | None
-    apart: tuple[str, ...] = ()  # settings in which the cards of its table differ
+    apart: tuple[str, ...] = ()  # what tells it from rows of its label
 
     @property
     def label(self) -> str:
@@ -82,16 +80,27 @@ class Comparison(NamedTuple):
 
 
 class StandingsTable(NamedTuple):
-    """The standings of one scenario on one data set, best protected first."""
+    """The standings of one scenario and game on one data set, best protected first."""
 
     scenario: str
     data: str
+    game: str  # "" where no other game of the scenario is on these data
     title: str
     rows: tuple[Standing, ...]
     columns: tuple[Column, ...]
     front: frozenset[int]  # rows that no row beats beyond noise
     measure: str | None  # what measures protection, in words; None where nobody attacks
     sign: float  # shown value = sign * protection
+
+    @property
+    def heading(self) -> str:
+        """What the table is of."""
+        return f"{self.scenario} on {self.data}" + (self.game and f", {self.game}")
+
+    @property
+    def anchor(self) -> str:
+        """What a link on its page calls the table."""
+        return "-".join(filter(None, [self.scenario, self.data, self.game]))
 
     @property
     def cards(self) -> list[Scorecard]:
@@ -127,26 +136,30 @@ class StandingsTable(NamedTuple):
 
 
 def tables(cards: list[CommittedCard]) -> list[StandingsTable]:
-    """Return one table per scenario and data set, in alphabetical order."""
-    return [_table(seed_groups(members)) for members in by_table(cards)]
+    """Return one table per scenario, data set and game, in alphabetical order."""
+    each = [_table(seed_groups(members)) for members in by_table(cards)]
+    games = Counter((t.scenario, t.data) for t in each)
+    return [t if games[t.scenario, t.data] > 1 else t._replace(game="") for t in each]
 
 
 def by_table(cards: list[CommittedCard]) -> list[list[CommittedCard]]:
     """Return the cards of each table, in the order of tables."""
-    where = lambda m: (m.card.scenario.scenario, m.card.data.name)  # noqa: E731
-    grouped = itertools.groupby(sorted(cards, key=where), where)
+    grouped = itertools.groupby(sorted(cards, key=_place), _place)
     return [list(members) for _, members in grouped]
 
 
+def _place(member: CommittedCard) -> tuple[str, str, str]:
+    scenario = member.card.scenario
+    return scenario.scenario, member.card.data.name, scenario.game
+
+
 def seed_groups(cards: list[CommittedCard]) -> list[SeedGroup]:
-    """Return cards of equal settings together; a group has each seed at most once."""
+    """Return cards that differ in their seed alone together, each seed at most once."""
     groups: dict[tuple[str, int], list[CommittedCard]] = {}
     times: Counter[tuple[str, int]] = Counter()  # that one seed of one key occurred
     for member in sorted(cards, key=lambda m: (m.card.scenario.seed, m.folder)):
-        scenario = plain(member.card.scenario)
-        settings = {k: v for k, v in scenario.items() if k not in ("seed", "lanes")}
-        key = stores.digest(settings, member.card.data.digest)
-        seed = key, scenario["seed"]
+        key = average_seeds.but_seed(member.card)
+        seed = key, member.card.scenario.seed
         groups.setdefault((key, times[seed]), []).append(member)
         times[seed] += 1  # a second card of one seed starts another group
     return [
@@ -159,7 +172,7 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
     first = groups[0].card
     apart = _differences(groups)
     rows = [
-        _row(group, line)._replace(apart=apart[id(group.card)])
+        _row(group, line)._replace(apart=apart[id(group.card), line.label])
         for group in groups
         for line in _compared(group.card)
     ]
@@ -173,6 +186,7 @@ def _table(groups: list[SeedGroup]) -> StandingsTable:
     return StandingsTable(
         scenario=first.scenario.scenario,
         data=first.data.name,
+        game=first.scenario.game,
         title=first.scenario.title,
         rows=tuple(rows),
         columns=tuple(_columns(groups, apart)),
@@ -286,8 +300,8 @@ def _of_equal_noise(rows: tuple[Standing, ...]) -> list[Comparison]:
     """Return groups of rows with equal noise settings, or why there is none."""
     what, groups = "equal noise", defaultdict(list)
     for row in rows:
-        settings = row.line.defense.settings
-        noise = {k: settings[k] for k in NOISE if settings.get(k) is not None}
+        given = row.line.defense.settings
+        noise = {k: given[k] for k in NOISE if given.get(k) is not None}
         if any(k in noise for k in NOISE[:3]):
             words = ", ".join(f"{k} {value}" for k, value in noise.items())
             groups[id(row.group), words].append(row)
@@ -330,17 +344,15 @@ def _utility_error(row: Standing) -> float | None:
     """Return the standard error of a row's utility; None where it is not known.
 
     It is that over seeds, or over the models of the one seed, and of a share of the
-    test records also theirs, after Agresti and Coull (1998): two right and two wrong
-    answers are added, so that a share of 1 is not certain.
+    test records also theirs.
     """
     utility, error = row.line.defense.utility, utility_se(row.group, row.label)
     if utility is None or utility.accuracy is None:
         return error
     if error is None:
         error = float(utility.accuracy_sd or 0.0) / math.sqrt(max(1, utility.models))
-    records = float(utility.test) + 4
-    share = (float(utility.accuracy) * float(utility.test) + 2) / records
-    return math.hypot(error, math.sqrt(share * (1 - share) / records))
+    share = cells.share_error(float(utility.accuracy), float(utility.test))
+    return math.hypot(error, share)
 
 
 def protection_text(row: Standing) -> str:
@@ -357,7 +369,7 @@ def protection_text(row: Standing) -> str:
 
 
 def _columns(
-    groups: list[SeedGroup], apart: dict[int, tuple[str, ...]]
+    groups: list[SeedGroup], apart: dict[tuple[int, str], tuple[str, ...]]
 ) -> list[Column]:
     """Return the columns of the cards' tables and those that a leaderboard adds."""
     group_of = {id(group.card): group for group in groups}
@@ -373,7 +385,7 @@ def _columns(
         return value if se is None else f"{value} ± {number(se)}"
 
     def named(line: Line) -> str:
-        return " ".join([defense.cell(line), *apart[id(line.card)]])
+        return " ".join([defense.cell(line), *apart[id(line.card), line.label]])
 
     both = {"ε upper": cells.epsilon_upper, "ε lower": epsilon_lower}
     epsilons = [Column(name, cell) for name, cell in both.items()]
@@ -390,25 +402,34 @@ def _columns(
     ]
 
 
-def _differences(groups: list[SeedGroup]) -> dict[int, tuple[str, ...]]:
-    """Return of each card the settings in which they differ, as `name=value`."""
-    each = {id(g.card): dict(_leaves(plain(g.card.scenario))) for g in groups}
-    names = sorted(set().union(*each.values()) - {"seed"})
-    several = [n for n in names if len({str(c.get(n)) for c in each.values()}) > 1]
-    odd = [n for n in several if not n.startswith(("lanes", "chosen"))]
-    return {
-        card: tuple(f"{n.rpartition('.')[2]}={settings.get(n)}" for n in odd)
-        for card, settings in each.items()
-    }
+def _differences(groups: list[SeedGroup]) -> dict[tuple[int, str], tuple[str, ...]]:
+    """Return what tells each row, by card and label, from the others of its table.
+
+    These are settings in which the cards differ, as `name=value`: of the row's own
+    defense, of an attack, and of the card. Where two rows are still called alike, the
+    folders of their cards tell them apart.
+    """
+    odd = settings.unequal([g.card for g in groups])
+    others = [p for p in odd if not p.startswith("defense.")]
+
+    def words(card: Scorecard, label: str) -> tuple[str, ...]:
+        own = [p for p in odd if settings.owner(p) == f"defense.{label}"]
+        here = settings.by_path(card)
+        return tuple(f"{_name(p)}={here[p]}" for p in own + others if p in here)
+
+    rows = [(g, d) for g in groups for d in g.card.defenses]
+    apart = {(id(g.card), d): words(g.card, d) for g, d in rows}
+    names = Counter((label, own) for (_, label), own in apart.items())
+    for group, label in rows:
+        key = id(group.card), label
+        if names[label, apart[key]] > 1:
+            apart[key] += (f"folder={group.members[0].folder}",)
+    return apart
 
 
-def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting that is no mapping, by its path."""
-    if not isinstance(value, dict):
-        yield name, value
-        return
-    for key, below in value.items():
-        yield from _leaves(below, f"{name}.{key}" if name else key)
+def _name(path: str) -> str:
+    """Return what a row calls a setting: an attack's by the attack's label too."""
+    return ".".join(path.split(".")[-2 if path.startswith("attack.") else -1 :])
 
 
 def epsilon_lower(line: Line) -> str:
@@ -424,8 +445,8 @@ def epsilon_lower(line: Line) -> str:
 
 def noise(line: Line) -> str:
     """Return the settings that say how much noise a defense adds."""
-    settings = line.defense.settings
-    values = {k: settings[k] for k in NOISE[:3] if settings.get(k) is not None}
+    given = line.defense.settings
+    values = {k: given[k] for k in NOISE[:3] if given.get(k) is not None}
     texts = (
         f"{k} {value:g}" if isinstance(value, float) else f"{k} {value}"
         for k, value in values.items()

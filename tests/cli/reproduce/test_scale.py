@@ -18,9 +18,12 @@ def defense(use, rdp2, accuracy=0.5, **noise):
     return {"use": use, "settings": settings, "rdp2": rdp2, "utility": utility}
 
 
-def card(game, defenses, *trials):
+def card(game, defenses, *trials, **scenario):
     return pages.typed(
-        scenario={"game": game}, floor={"mse": 0.04}, defenses=defenses, trials=trials
+        scenario={"game": game, **scenario},
+        floor={"mse": 0.04},
+        defenses=defenses,
+        trials=trials,
     )
 
 
@@ -29,13 +32,14 @@ def trial(use, **result):
     return labels | {"result": result}
 
 
-def exposed(mse, accuracy=0.9):
+def exposed(mse, accuracy=0.9, **scenario):
     defenses = {
         "sgd": defense("sgd", None),
         "gauss": defense("dpsgd", 4.0, accuracy, noise_multiplier=1.0),
         "vmf": defense("dirdp_sgd", 4.0, 0.5, concentration=9.0),
     }
-    return card("exposed", defenses, trial("gradient_inversion", mse=mse, mse_se=0.1))
+    attack = trial("gradient_inversion", mse=mse, mse_se=0.1)
+    return card("exposed", defenses, attack, **scenario)
 
 
 def membership(auc, multiplier=1.0):
@@ -47,7 +51,7 @@ def membership(auc, multiplier=1.0):
 
 def test_games_meet_at_one_divergence():
     vmf, gauss = figures.over_seeds(
-        [exposed(0.01, 0.9), exposed(0.03, 0.7), membership(0.6)]
+        [exposed(0.01, 0.9), exposed(0.03, 0.7, seed=1), membership(0.6)]
     )
     assert (gauss.label, gauss.use, gauss.divergence) == ("gauss", "dpsgd", 4.0)
     means = {quantity: mean for quantity, (mean, _) in gauss.readings.items()}
@@ -55,6 +59,13 @@ def test_games_meet_at_one_divergence():
     assert means == pytest.approx(want)
     assert gauss.readings["accuracy"] == figures.interval([0.9, 0.7])
     assert vmf.readings == {"accuracy": (0.5, 0.0)}  # and no place for sgd
+
+
+@pytest.mark.parametrize("other", [{}, {"seed": 1, "runs": 9}])
+def test_no_card_counts_twice_nor_one_of_other_settings(other):
+    """One card given twice would halve an interval that another seed never saw."""
+    with pytest.raises(UserError, match=r"of exposed, .* may differ in the seed alone"):
+        figures.over_seeds([exposed(0.01), exposed(0.01, **other)])
 
 
 def test_intervals_are_over_seeds():

@@ -1,6 +1,7 @@
 """The leaderboard: rows checked, tables from rows, nothing unescaped, no network."""
 
 import base64
+import copy
 import io
 import json
 import re
@@ -145,6 +146,29 @@ def test_there_is_one_table_per_scenario_and_data_set_best_protected_first(data)
         assert protection == sorted(protection, reverse=True)
 
 
+def test_two_games_of_one_scenario_are_two_tables(data):
+    """They have other columns, and their numbers are of other questions."""
+    from audit.report.leaderboard import html
+
+    own = [data, pages.plain("mia_mnist5k-mnist5k")]
+    own.append(copy.deepcopy(own[1]))
+    own[2]["scenario"]["game"] = "membership_replace_one"
+    for card in own:
+        card["scenario"]["scenario"] = "own"
+    rows = [CommittedCard(f, pages.card(r)) for f, r in zip("abc", own, strict=True)]
+    tables = standings.tables(rows)
+    games = "membership", "membership_replace_one", "reconstruction"
+    assert [t.heading for t in tables] == [f"own on mnist5k, {g}" for g in games]
+    text = leaderboard.markdown(tables, RESULTS / "nowhere")
+    page = html.render(tables, RESULTS / "nowhere")
+    for game in games:
+        assert re.search(rf"^## own on mnist5k, {re.escape(game)}$", text, re.M)
+        assert f'<section id="own-mnist5k-{game}"' in page
+        assert f'<a href="#own-mnist5k-{game}"' in page
+    (alone,) = standings.tables(rows[:1])
+    assert alone.heading == "own on mnist5k"
+
+
 def test_seeds_are_one_entry_and_their_spread_is_the_error(data):
     shifts = (0.0, 0.003, 0.006)
     each = [pages.card(pages.seeded(data, i, s)) for i, s in enumerate(shifts)]
@@ -176,6 +200,62 @@ def test_rows_of_other_settings_say_which(data):
     shown = {both.columns[0].cell(row.line) for row in both.rows}
     runs = data["scenario"]["runs"]
     assert {f"dpsgd runs={runs}", f"dpsgd runs={runs + 1}"} < shown
+
+
+def beside(*rows):
+    """The names of the rows of one table, of cards in folders a, b, ..."""
+    cards = [CommittedCard(f, pages.card(r)) for f, r in zip("abc", rows, strict=False)]
+    (whole,) = standings.tables(cards)
+    names = sorted(row.name for row in whole.rows)
+    assert names == sorted(whole.columns[0].cell(row.line) for row in whole.rows)
+    return names
+
+
+def of_defenses(data, *labels):
+    """The card with these defenses alone."""
+    card = copy.deepcopy(data)
+    for rows in (card["defenses"], card["scenario"]["defense"]):
+        for label in rows.keys() - set(labels):
+            del rows[label]
+    card["trials"] = [t for t in card["trials"] if t["defense"] in labels]
+    return card
+
+
+def test_a_row_is_named_by_its_own_settings_alone(data):
+    """A sweep over the noise of one defense says nothing of the others' noise."""
+    first = of_defenses(data, "sgd", "dpsgd")
+    second = copy.deepcopy(first)
+    second["scenario"]["defense"]["dpsgd"]["noise_multiplier"] = 0.2
+    assert beside(first, second) == [
+        "dpsgd noise_multiplier=0.05",
+        "dpsgd noise_multiplier=0.2",
+        "sgd folder=a",
+        "sgd folder=b",
+    ]
+    second["scenario"]["attack"]["ridge"]["repeats"] = 4
+    assert beside(first, second) == [
+        "dpsgd noise_multiplier=0.05 ridge.repeats=1",
+        "dpsgd noise_multiplier=0.2 ridge.repeats=4",
+        "sgd ridge.repeats=1",
+        "sgd ridge.repeats=4",
+    ]
+
+
+def test_who_else_is_in_the_line_up_names_no_row(data):
+    """Nor is a setting named that the row's card lacks."""
+    first = of_defenses(data, "sgd", "dpsgd")
+    second = of_defenses(data, "sgd", "dpsgd", "prune")
+    del second["scenario"]["attack"]["ridge"]
+    noise = second["scenario"]["defense"]["dpsgd"]
+    del noise["noise_multiplier"]
+    noise["target_epsilon"] = 8.0
+    assert beside(first, second) == [
+        "dpsgd noise_multiplier=0.05",
+        "dpsgd target_epsilon=8.0",
+        "prune",
+        "sgd folder=a",
+        "sgd folder=b",
+    ]
 
 
 def test_a_count_that_differs_between_seeds_stays_whole(data):
@@ -239,6 +319,12 @@ def test_seeds_that_are_not_averaged(data):
     bad["trials"][2] |= {"status": "failed", "reason": "broke", "result": None}
     trial = average_seeds.merged([pages.card(data), pages.card(bad)]).trials[2]
     assert (trial.status, trial.reason) == ("failed", "broke")
+
+
+def test_seeds_of_two_codes_of_a_plug_in_are_two_rows(data):
+    each = [pages.made_with(pages.seeded(data, i), str(i) * 64) for i in range(2)]
+    names = beside(*(of_defenses(card, "sgd") for card in each))
+    assert names == ["sgd folder=a", "sgd folder=b"]
 
 
 @pytest.mark.parametrize(
