@@ -32,14 +32,13 @@ from scipy import stats
 from audit.errors import UserError, brief
 from audit.report import columns, html, terminal
 from audit.scorecard import average_seeds, settings
+from audit.scorecard.card import errors
 from audit.scorecard.flags import refuting
 from audit.scorecard.schema import DefenseRow, Scorecard, TrialRow
 from audit.scorecard.view import number
 
 LEVEL = 0.95  # of all intervals together
 LEAST = 1e-3  # of a number: less may be rounding
-# metric -> per-target errors on a card: the headline is their mean, or 1 minus that
-ERRORS = {"mse": "mse", "success": "wrong"}
 
 
 class ComparedDefense(NamedTuple):
@@ -278,8 +277,8 @@ def _strongest(valid: dict[str, _Attacked]) -> str:
 
 def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
     headlines: list[Any] = [row.result and row.result.headline for row in rows]
-    errors = [_errors(card, row) for card, row in zip(side, rows, strict=True)]
-    paired = all(e is not None for e in errors)
+    of_targets = [errors(card, row) for card, row in zip(side, rows, strict=True)]
+    paired = all(e is not None for e in of_targets)
     errors_of_means = [h.standard_error for h in headlines]
     spread = [float(se) for se in errors_of_means if se is not None]
     # of several cards without one, the spread of seeds is what there is
@@ -293,7 +292,7 @@ def _read(side: list[Scorecard], rows: list[TrialRow]) -> _Attacked:
         seeds=tuple(card.scenario.seed for card in side),
         # targets are the same under every seed: more seeds do not average over them
         se=max(spread),
-        errors=np.mean(np.array(errors), 0) if paired else None,
+        errors=np.mean(np.array(of_targets), 0) if paired else None,
         targets=side[0].data.digest,
     )
 
@@ -341,19 +340,6 @@ def _over_seeds(a: _Attacked, b: _Attacked) -> tuple[float, float]:
     freedom = sum(len(v) - 1 for v in many)
     pooled = sum(float(v.var(ddof=1)) * (len(v) - 1) for v in many) / freedom
     return math.sqrt(pooled * (1 / len(a.seeds) + 1 / len(b.seeds))), freedom
-
-
-def _errors(card: Scorecard, trial: TrialRow) -> np.ndarray | None:
-    """Return the errors a headline is the mean of, [targets]; None = not there."""
-    assert trial.result is not None
-    headline = trial.result.headline
-    name = f"{trial.defense}/{trial.attack}/{ERRORS.get(headline.metric)}"
-    errors = card.arrays.get(name)
-    if errors is None or errors.ndim != 1:
-        return None
-    mean = float(errors.mean())
-    mean = 1 - mean if headline.better == "higher" else mean
-    return errors if math.isclose(mean, float(headline.value), rel_tol=1e-5) else None
 
 
 def _accounted(

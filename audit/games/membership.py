@@ -384,8 +384,8 @@ def _verdict(line: Line) -> tuple[str, str]:
     if auc - 0.5 <= spread:
         if attacks := ", ".join(_turned_round(line)):
             text += (
-                f" But the scores of {attacks} are lower for members: turned round, "
-                f"they tell who took part."
+                f" But members have the lower scores by {attacks}: turned round, these "
+                f"scores tell who took part."
             )
             return view.WRONG_SIGN, text
         return view.NOT_TOLD_APART, text

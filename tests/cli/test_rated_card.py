@@ -50,7 +50,7 @@ def test_losses_in_the_place_of_scores_are_told(tmp_path, capsys):
     assert [flag.name for flag in card.trials[0].flags] == ["wrong-sign"]
     [strip], [line] = strips.strips(card), columns.lines(card)
     assert (strip.word, strip.level) == (view.WRONG_SIGN, "warning")
-    assert "But the scores of scores are lower for members" in summary.verdict(line).got
+    assert "members have the lower scores by scores" in summary.verdict(line).got
     coin = card.trials[0].model_copy(deep=True)  # is the strongest beside it
     coin.attack, coin.result.headline.value = "coin", 0.5
     [line] = columns.lines(card._replace(trials=[*card.trials, coin]))
