@@ -150,7 +150,7 @@ def _bits(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return one model's log-odds [records, queries] of the labels."""
+    """Return one model's log-odds [records, queries] of the labels, float32."""
     labels = np.asarray(labels).ravel()
     if logits.dtype.kind not in "fiu":
         raise ValueError(f"logits are of type {logits.dtype}, not numbers")
@@ -164,7 +164,8 @@ def _odds(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     wide = np.asarray(logits, float).reshape(labels.size, -1, k)
     label = np.eye(k, dtype=bool)[labels][:, None]
     others = logsumexp(np.where(label, -np.inf, wide), -1)
-    return np.where(label, wide, 0).sum(-1) - others
+    with np.errstate(over="ignore"):  # too large ones are refused as infinite
+        return (np.where(label, wide, 0).sum(-1) - others).astype(np.float32)
 
 
 def _models(

@@ -289,15 +289,15 @@ def _parts(part: Any, name: str) -> Iterator[tuple[dict[str, Any], str, str]]:
 
 def _error_beside(part: dict[str, Any], key: str) -> float | None:
     """Return a number's standard error, if that or an interval stands beside it."""
-    beside = [part.get(f"{key}_se")]
+    beside: list[Any] = [part.get(f"{key}_se")]
     if key == "value":
         beside.append(part.get("standard_error"))
         ends = [part.get(k) for k in ("low", "high")]
         if all(map(average_seeds.is_number, ends)):
             interval = [float(v) for v in (part[key], *ends)]
             beside.append(intervals.standard_error(*interval))
-    known = [se for se in beside if se is not None and average_seeds.is_number(se)]
-    return float(known[0]) if known else None
+    errors = [se for se in beside if average_seeds.is_number(se)]
+    return float(errors[0]) if errors else None
 
 
 def _utility_se(utility: Utility, key: str) -> float:
@@ -333,9 +333,9 @@ def compare(theirs: Scorecard, ours: Scorecard, different: list[str]) -> ReplayV
 
 def _absent(here: Iterable[str], there: Iterable[str]) -> tuple[str, ...]:
     """Return the names that the other card lacks; of a whole part, the part's name."""
-    known = {stem for name in there for stem in _stems(name)}
-    stems = ([s for s in _stems(name) if s not in known] for name in here)
-    return tuple(sorted({absent[0] for absent in stems if absent}))
+    stems_there = {stem for name in there for stem in _stems(name)}
+    lacking = ([s for s in _stems(name) if s not in stems_there] for name in here)
+    return tuple(sorted({stems[0] for stems in lacking if stems}))
 
 
 def _stems(name: str) -> list[str]:

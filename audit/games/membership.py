@@ -394,19 +394,12 @@ def _verdict(line: Line) -> tuple[str, str]:
 
 
 def _turned_round(line: Line) -> list[str]:
-    """Return the valid attacks whose scores are of the wrong sign."""
-    rows = [
-        (trial.attack, trial.result.headline, trial.result.targets or 0)
-        for trial in line.card.trials
-        if trial.defense == line.label and trial.result is not None
-        if not is_void(trial.flags)
-    ]
+    """Return the valid attacks whose scores are flagged to be of the wrong sign."""
     return [
-        attack
-        for attack, auc, records in rows
-        if membership_rates.wrong_sign(
-            float(auc.value), float(auc.standard_error or 0), records
-        )
+        trial.attack
+        for trial in line.card.trials
+        if trial.defense == line.label and not is_void(trial.flags)
+        if any(flag.name == "wrong-sign" for flag in trial.flags)
     ]
 
 

@@ -413,13 +413,13 @@ def _differences(groups: list[SeedGroup]) -> dict[tuple[int, str], tuple[str, ..
     others = [p for p in odd if not p.startswith("defense.")]
 
     def words(card: Scorecard, label: str) -> tuple[str, ...]:
-        own = [p for p in odd if settings.owner(p) == f"defense.{label}"]
-        here = settings.by_path(card)
-        return tuple(f"{_name(p)}={here[p]}" for p in own + others if p in here)
+        paths = [p for p in odd if settings.owner(p) == f"defense.{label}"] + others
+        values = settings.by_path(card)
+        return tuple(f"{_name(p)}={values[p]}" for p in paths if p in values)
 
     rows = [(g, d) for g in groups for d in g.card.defenses]
     apart = {(id(g.card), d): words(g.card, d) for g, d in rows}
-    names = Counter((label, own) for (_, label), own in apart.items())
+    names = Counter((label, texts) for (_, label), texts in apart.items())
     for group, label in rows:
         key = id(group.card), label
         if names[label, apart[key]] > 1:
