@@ -125,7 +125,7 @@ def _holds_for(column: Column, table: StandingsTable) -> str:
 def pareto_plot(table: StandingsTable) -> Markup | None:
     """Return utility against protection; None where fewer than two rows have both."""
     rows = {
-        i: (r.label, float(r.utility), table.sign * float(r.protection))
+        i: (r.name, float(r.utility), table.sign * float(r.protection))
         for i, r in enumerate(table.rows)
         if r.utility is not None and r.protection is not None
     }
@@ -137,19 +137,20 @@ def pareto_plot(table: StandingsTable) -> Markup | None:
         "R²" if r2 else "accuracy",
         "higher" if table.sign > 0 else "lower",
     )
-    words = f"{table.measure} ({better} is better)", f"{utility} (right is better)"
+    words = f"{table.measure}\n({better} is better)", f"{utility} (right is better)"
     figure, (axis,) = common.panels(1, SIZE, *words)
     figure.set_layout_engine(None)  # a third of the time
-    figure.subplots_adjust(0.17, 0.17, 0.97, 0.97)
+    figure.subplots_adjust(0.19, 0.17, 0.97, 0.97)
     floor = None if line.result is None else line.result.headline.floor
     axis.plot(*zip(*sorted(rows[i][1:] for i in table.front), strict=True), color=INK)
     looks = common.looks(
         dict.fromkeys(d for r in table.rows for d in r.group.card.defenses)
     )
-    for label, x, y in rows.values():
-        shape = {"color": looks[label].color, "marker": looks[label].marker}
-        (marker,) = axis.plot(x, y, linestyle="", label=label, **shape)
-        common.hover(marker, f"{label}: {utility} {x:.4g}, {y:.4g}")
+    for i, (name, x, y) in rows.items():
+        look = looks[table.rows[i].label]
+        shape = {"color": look.color, "marker": look.marker}
+        (marker,) = axis.plot(x, y, linestyle="", label=name, **shape)
+        common.hover(marker, f"{name}: {utility} {x:.4g}, {y:.4g}")
     values = [y for _, _, y in rows.values()]
     if min(values) > 0 and max(values) > 30 * min(values):
         axis.set_yscale("log")

@@ -517,6 +517,12 @@ def test_the_page_is_small_and_asks_for_nothing(html):
     assert policy[1].startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
 
 
+def test_plots_name_rows_as_tables_do(html):
+    text = html.read_text()
+    for name in ("epsilon_1 audits=200 runs=500", "epsilon_1 audits=1 runs=20000"):
+        assert f"{name}: accuracy" in text
+
+
 def test_the_page_opens_offline_in_a_browser_and_its_script_runs(html, tmp_path):
     shown, requests = pages.opened(html, tmp_path)
     assert "<option>accuracy</option>" in shown  # the script filled the chooser
