@@ -14,7 +14,7 @@ from jax import Array
 from scipy import optimize, special  # scipy.stats takes half a second to import
 
 from audit.accounting import bounds, rdp, reconstruction_robustness
-from audit.accounting.finite_prior import finite_prior
+from audit.accounting.finite_prior import FEWEST, finite_prior
 from audit.accounting.traces import Probing
 from audit.config import registry
 from audit.config.compose import NOISE, Entry
@@ -69,6 +69,7 @@ class Guarantees(NamedTuple):
     rows: np.ndarray | None = None  # of the records accounted for; None = all
     arrays: Mapping[str, np.ndarray] = MappingProxyType({})  # more, for figures
     fields: Mapping[str, Any] = MappingProxyType({})  # more, of the card's row
+    small_pool: str = ""  # which bound it is too small for, or ""
     releases: Any = None  # of the runs accounted for, where they are asked for
 
 
@@ -107,9 +108,14 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         readings = _readings(learner, table, one)
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
     error = _error(learner, readings[0], again)
-    more += _finite_prior(stream(key, "finite prior"), learner, splits, engine)
-    limits = (*guarantees.bounds, *more)
-    return guarantees._replace(bounds=limits, dfil_error=error, probed=reading.probed)
+    prior_key = stream(key, "finite prior")
+    prior, small_pool = _finite_prior(prior_key, learner, splits, engine)
+    return guarantees._replace(
+        bounds=(*guarantees.bounds, *more, *prior),
+        dfil_error=error,
+        probed=reading.probed,
+        small_pool=small_pool,
+    )
 
 
 def _only(a: np.ndarray) -> np.ndarray:
@@ -555,10 +561,13 @@ def _gaussian_prior(
 
 def _finite_prior(
     key: Array, learner: Learner, splits: Splits, engine: Engine
-) -> list[Bound]:
-    """Estimate the Bayes risk over the pool's originals of the target's class."""
+) -> tuple[list[Bound], str]:
+    """Estimate the Bayes risk over the pool's originals of the target's class.
+
+    The text says why there is none, where the pool is too small.
+    """
     if learner.defense.log_likelihood is None:
-        return []
+        return [], ""
     candidates, targets = originals(splits), splits.targets
     records, what = TrainingSet(splits.fixed, targets), f"{learner.label}: finite prior"
     more: dict[str, Any] = {"engine": engine, "what": what, "precise": True}
@@ -567,7 +576,9 @@ def _finite_prior(
     flat = candidates.x.reshape(m, -1), targets.x.reshape(t, -1)
     alike = targets.y[:, None] == candidates.y[None, :]
     risk = finite_prior(ratios[:, :m], ratios[:, m], *flat, alike)
-    return [] if risk is None else [risk]
+    if risk is None:
+        return [], f"no finite prior: no class of the pool has {FEWEST} images"
+    return [risk], ""
 
 
 def without_bounds(

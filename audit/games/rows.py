@@ -300,7 +300,7 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
     augmented = f"a pool of {size} made from {distinct} images"
     null = result.numbers.get("controls", {})
     matched = tuple(null.get(k) for k in ("matched", "in_order", "matched_pool"))
-    ran = audited.checks.ran(trial.defense)
+    limits, ran = audited.guarantees[trial.defense], audited.checks.ran(trial.defense)
     return flags.FlagInputs(
         attack=trial.attack.name,
         oracle=is_oracle(trial.threat_model),
@@ -309,12 +309,13 @@ def _flag_row(trial: Trial, audited: Audited) -> flags.FlagInputs | None:
         bias2=result.arrays.get("bias2"),
         finite=bool(np.isfinite(result.error).all()),
         floor=floor,
-        bounds=audited.guarantees[trial.defense].bounds if result.squared else None,
+        bounds=limits.bounds if result.squared else None,
         runs=result.numbers["runs"],
         control=controls[0] if controls else None,
         is_control=trial.defense in undefended,
         stand_in="" if wanted is None else f"{scenario.data}, not {wanted}",
         augmented="" if size == distinct else augmented,
+        small_pool=limits.small_pool,
         measured=ran.measured,
         same_noise=null.get("same_noise"),
         null=result.arrays.get("null"),

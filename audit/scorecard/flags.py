@@ -110,6 +110,7 @@ class FlagInputs(NamedTuple):
     is_control: bool  # this row is the undefended learner
     stand_in: str  # why the data are not the scenario's own, or ""
     augmented: str  # how the pool was enlarged, or ""
+    small_pool: str = ""  # which bound it is too small for, or ""
     measured: Measured = Measured()  # of the defense's runs
     same_noise: float | None = None  # s.e. by which the attacker's runs share noise
     null: np.ndarray | None = None  # [targets] mse of guesses at other targets
@@ -284,6 +285,11 @@ def augmented_pool(row: FlagInputs) -> Flag | None:
     return Flag("augmented-pool", "note", row.augmented) if row.augmented else None
 
 
+def small_pool(row: FlagInputs) -> Flag | None:
+    """The attacker's pool has too few images of each class for a bound."""
+    return Flag("small-pool", "note", row.small_pool) if row.small_pool else None
+
+
 # The run differs from its description ------------------------------------------------
 
 
@@ -438,6 +444,7 @@ FLAGS = (
     few_runs,
     data_stand_in,
     augmented_pool,
+    small_pool,
     *OF_RUNS,
     label_leaked,
     target_in_pool,

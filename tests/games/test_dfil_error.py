@@ -58,7 +58,7 @@ def test_one_trajectory_tells_the_error_that_many_have(game, monkeypatch):
     A spread of two normal readings, over its median, has a median with an s.e. of
     1.2 / sqrt(30) = 22%; that of 16 of 1.25 / sqrt(2 * 15 * 30) = 4%.
     """
-    monkeypatch.setattr(guarantees, "_finite_prior", lambda *_: [])  # slow to compile
+    monkeypatch.setattr(guarantees, "_finite_prior", lambda *_: ([], ""))  # slow
     one, many = (accounted(game, n) for n in (1, 16))
     ratio = one.dfil_error / (many.dfil_error * np.sqrt(16))
     assert abs(np.log(ratio)) < 4 * 0.23

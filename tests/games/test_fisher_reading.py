@@ -71,6 +71,7 @@ def test_of_nobody_there_is_no_dfil_and_no_bound_by_it(task):
     matrix = {"cramer_rao_matrix"} if task is EXACT else set()
     assert names[0] - names[1] == {"cramer_rao", "van_trees"} | matrix
     assert names[1]
+    assert limits.small_pool.startswith("no finite prior: ")  # 20 images, two classes
 
 
 def test_only_records_that_are_accounted_for_are_read(monkeypatch):

@@ -327,7 +327,7 @@ def test_bounds_are_of_records_that_are_accepted(norm, monkeypatch):
     1/dFIL is nearly what the best unbiased attacker attains at so much noise. The
     square's corners have a norm of up to 1.41.
     """
-    monkeypatch.setattr(guarantees, "_finite_prior", lambda *_: [])  # slow to compile
+    monkeypatch.setattr(guarantees, "_finite_prior", lambda *_: ([], ""))  # slow
     shape, rng = (1, 2, 1), np.random.default_rng(0)
     z = Examples(0.7 * norm * rng.random((50, *shape)), np.arange(50) % 2)
     task = networks.binary_linear(shape, 2)

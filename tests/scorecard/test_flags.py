@@ -59,6 +59,7 @@ FAULTS = {
     "few-runs": {"runs": 1, "bias2": None},
     "data-stand-in": {"stand_in": "mnist5k, not mnist"},
     "augmented-pool": {"augmented": "a pool of 4000 made from 450 images"},
+    "small-pool": {"small_pool": "no finite prior: no class of the pool has 20 images"},
     "diverged": {"measured": flags.Measured(lost="1 of 4 runs")},
     "wrong-noise": {"measured": flags.Measured(noise=0.5, noise_se=0.01)},
     "noise-not-measured": {"measured": flags.Measured(unmeasured="another law")},
