@@ -23,6 +23,7 @@ from audit.types import (
 )
 
 RIDGE = 1e-4  # of the mean variance, added where the prior is estimated
+ROUNDED = 1e-6  # of a trace: more than float32 rounds the eigenvalues by
 
 
 class Fitted(NamedTuple):
@@ -79,7 +80,8 @@ def mixture_posterior(task: Task, *, passes: Count = 4) -> Attack:
             )
             away = kernels - s  # all is in units of the prior's spread around x
             # one solve at a time: two of them can stop XLA on two cores for ever
-            inverse = cho_solve(cho_factor(one + information), one)
+            least = jnp.maximum(1, ROUNDED * jnp.trace(information))
+            inverse = cho_solve(cho_factor(least * one + information), one)
             left, spread = inverse @ score, inverse @ information
             odds = away @ left - ((away @ spread) * away).sum(1) / 2 + log_weights
             mean = jax.nn.softmax(odds) @ away

@@ -112,16 +112,22 @@ def play(
         each = np.arange(len(runs.releases.params)), runs.releases.params
         guessed = np.asarray(guess(each, np.arange(len(z.y)), z, refits))
     truth = which_values(column, splits.fixed.x).argmax(1)
-    right = (guessed == truth).mean(0)  # of [runs, n]
+    told = (guessed == truth).T  # [n, runs]; all records share a release's noise
+    right = told.mean(1)
     # what is told of one record, taken for another's: it must not beat the floor
-    null = (guessed[:, controls.partner(np.zeros(len(truth), int))] != truth).mean(0)
-    success, se = float(right.mean()), metrics.standard_error(right)
+    others = controls.partner(np.zeros(len(truth), int))
+    swapped = (guessed[:, others] != truth).T
+    null = swapped.mean(1)
+    success, se = float(right.mean()), metrics.crossed_standard_error(told)
     floor = None if table.floor is None else 1 - float(table.floor.mean())
     high = low = None  # on the tenths of records with largest and smallest eta
     if limits.eta is not None:
         order, tenth = np.argsort(limits.eta, kind="stable"), max(1, len(right) // 10)
         high, low = (float(right[r].mean()) for r in (order[-tenth:], order[:tenth]))
-    control = {"error": float(null.mean()), "error_se": metrics.standard_error(null)}
+    control = {
+        "error": float(null.mean()),
+        "error_se": metrics.crossed_standard_error(swapped),
+    }
     numbers = {
         "success": success,
         "success_se": se,

@@ -347,7 +347,7 @@ def guesses(
     """
     many = sum(np.size(a) for a in jax.tree.leaves(shared))
     on_core = 1 if many < LARGE else 2
-    size = on_core if jax.default_backend() == "cpu" else min(TOGETHER, n)
+    size = min(on_core if jax.default_backend() == "cpu" else TOGETHER, n)
     lowered = program.lower(*shared, *arguments(np.arange(size)))
     cores, parts = min(cores_for(lowered), -(-n // size)), list[np.ndarray]()
     slices = [slice(i * size, (i + 1) * size) for i in range(cores)]

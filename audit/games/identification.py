@@ -222,13 +222,15 @@ def _off(ratios: np.ndarray, m: int, runs: int) -> float:
     """Return by how many standard errors the likeliest is right too often or seldom.
 
     The likeliest candidate is the target with the probability that its posterior
-    states, if the steps have the law that is accounted for.
+    states, if the steps have the law that is accounted for. Where misses are so rare
+    that their number is far from normal, a third of the gap counts as its variance, as
+    in Bernstein's inequality: one miss proves nothing, and many do.
     """
     posterior = special.softmax(np.asarray(ratios, float), 1)
     likeliest, value = posterior.argmax(1), posterior.max(1)
     right = likeliest == place(len(ratios) // runs, m, runs)
-    spread = math.sqrt((value * (1 - value)).sum())
-    return float(abs((right - value).sum()) / spread) if spread else 0.0
+    gap, variance = abs((right - value).sum()), (value * (1 - value)).sum()
+    return float(gap / math.sqrt(max(variance, gap / 3))) if gap else 0.0
 
 
 # Playing ------------------------------------------------------------------------------

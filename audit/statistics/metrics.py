@@ -50,6 +50,24 @@ def standard_error(values: Any) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
+def crossed_standard_error(values: Any) -> float:
+    """Return the standard error of a mean over crossed values [n, r].
+
+    Rows and columns are both draws: records, and releases at which each record is
+    attacked. The variances of both kinds of means add up, less that of single values,
+    which is in both (Cameron, Gelbach and Miller 2011). Where there is one column, or
+    one row, nothing tells how others would differ: it is that of the rows alone.
+    """
+    values = np.asarray(values, float)
+    rows, columns = (standard_error(values.mean(axis)) for axis in (1, 0))
+    if min(values.shape) < 2:
+        return rows
+    away = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+    freedom = (len(values) - 1) * (values.shape[1] - 1)
+    single = (away**2).sum() / freedom / values.size
+    return float(np.sqrt(max(rows**2 + columns**2 - single, rows**2, columns**2)))
+
+
 def ssim(a: Any, b: Any) -> tuple[np.ndarray, int]:
     """Return the structural similarity [n] (Wang et al. 2004) and the window it used.
 

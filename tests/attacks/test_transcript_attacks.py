@@ -8,6 +8,7 @@ from jax.tree_util import Partial
 
 from attacks.candidate_bayes import candidate_bayes
 from attacks.maximum_likelihood import maximum_likelihood
+from attacks.mixture_posterior import mixture_posterior
 from attacks.transcript_bayes import transcript_bayes
 from audit.games import reconstruction
 from audit.models import networks
@@ -93,6 +94,18 @@ def test_maximum_likelihood_attains_the_cramer_rao_bound(noise):
     assert abs(errors.mean() - bound) < 4 * errors.std() / len(errors) ** 0.5
     worst = np.abs(gaps.mean(0) / gaps.std(0)).max() * len(gaps) ** 0.5
     assert worst < 4
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-5])
+def test_the_mixture_posterior_holds_what_next_to_no_noise_leaves_open(noise):
+    """Twelve numbers are told of sixteen: the rest has the prior given them."""
+    pool, targets = images(600, 1), images(100, 2)
+    guesses = played(mixture_posterior(TASK), pool, targets, noise, EFFECT)[0]
+    prior, told = SPREAD @ SPREAD.T, EFFECT.astype(float)
+    gain = prior @ told @ np.linalg.inv(told.T @ prior @ told)
+    risk = np.trace(prior - gain @ told.T @ prior) / D
+    errors = np.asarray((guesses - targets.x) ** 2).mean((1, 2, 3))
+    assert abs(errors.mean() - risk) < 4 * errors.std() / len(errors) ** 0.5
 
 
 @pytest.mark.parametrize("noise", [1.0, 10.0])

@@ -158,6 +158,17 @@ def test_another_law_of_the_steps_is_noticed():
     assert [flag.name for flag in raised] == ["success-above-bound", "optimum-off"]
 
 
+@pytest.mark.parametrize("odds", [100.0, 12.0])  # in float64 the first are certainties
+def test_one_miss_of_the_likeliest_is_chance_and_many_are_not(odds):
+    runs = 200
+    ratios = odds * np.eye(2)[identification.place(2, 2, runs)]
+    assert identification._off(ratios, 2, runs) < 1
+    ratios[0] = ratios[0, ::-1]
+    assert identification._off(ratios, 2, runs) < 5
+    ratios[: runs // 2] = ratios[-1]
+    assert identification._off(ratios, 2, runs) > 10
+
+
 def test_runs_without_a_density_are_skipped_with_the_reason():
     def reason(name, **given):
         return identification.refuses(worlds.learner(TASK, name, **given).defense)

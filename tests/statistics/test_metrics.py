@@ -27,6 +27,24 @@ def test_decomposition_is_unbiased():
         assert abs(got.mean() - want) < 4 * got.std() / 200
 
 
+def test_a_mean_over_crossed_values_varies_with_rows_and_columns():
+    """Records that share releases: the mean's own spread over fresh tables."""
+    rng = np.random.default_rng(3)
+    shape = many, rows, columns = 400, 30, 10
+    for parts in ((1, 2, 1), (1, 0, 1), (0, 2, 0), (0, 0, 1)):
+        sizes = (many, rows, 1), (many, 1, columns), shape
+        pairs = zip(parts, sizes, strict=True)
+        tables = sum(part * rng.normal(size=size) for part, size in pairs)
+        each = [metrics.crossed_standard_error(table) for table in tables]
+        spread = tables.mean((1, 2)).std()
+        # too large, if anything, where only single values vary
+        assert 0.9 < np.sqrt(np.mean(np.square(each))) / spread < 1.3
+    one_column = tables[0][:, :1]
+    alone = metrics.standard_error(one_column[:, 0])
+    assert metrics.crossed_standard_error(one_column) == alone
+    assert np.isnan(metrics.crossed_standard_error([[1.0, 2.0]]))
+
+
 def test_small_numbers_by_hand():
     np.testing.assert_allclose(metrics.standard_error([0.0, 2.0]), 1.0)
     assert np.isnan(metrics.standard_error([1.0]))
