@@ -20,7 +20,7 @@ from audit.data.pool import which_values
 from audit.engine.precision import double
 from audit.engine.shadow import Learner
 from audit.errors import did_you_mean
-from audit.games import base, controls, guarantees, leave_one_out
+from audit.games import base, controls, guarantees, leave_one_out, scoring
 from audit.games.base import Game, Problem, Result, Runs, Table, take
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.output_perturbation import objective_of
@@ -201,8 +201,10 @@ def _verdict(line: Line) -> tuple[str, str]:
 
 
 VIEW = View(
-    units="guessed: share of records whose attribute is told, ± one standard error; "
-    "floor: the commonest value",
+    units=lambda card: (
+        f"guessed: share of records whose attribute is told, ± one standard error over "
+        f"{scoring.drawn(card)}; floor: the commonest value"
+    ),
     attack=(
         view.STRONGEST,
         Column("guessed", of_best(lambda r: with_error(r.success, r.success_se))),

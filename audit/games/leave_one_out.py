@@ -24,6 +24,7 @@ from audit.games.base import Game, Result, Runs, Table, Trainings, take
 from audit.games.guarantees import Guarantees
 from audit.mechanisms.output_perturbation import objective_of
 from audit.rng import stream
+from audit.scorecard.schema import Scorecard
 from audit.scorecard.view import Column, Line, View, bound_column
 from audit.statistics import metrics
 from audit.types import (
@@ -168,7 +169,8 @@ def play(
         "controls": null,
     }
     arrays |= {"mse_median": typical, "mean_guess": scores.mean.astype(np.float16)}
-    return scoring.squared(parts, mse.shape[1], table, numbers, arrays)
+    se = metrics.crossed_standard_error(mse)  # all records share a release's noise
+    return scoring.squared(parts, se, mse.shape[1], table, numbers, arrays)
 
 
 def _guess_all(
@@ -291,10 +293,16 @@ def _beaten(line: Line) -> str:
     return f"{max(shares):.0%}" if shares else "none"
 
 
+def _units(card: Scorecard) -> str:
+    return (
+        f"MSE per coordinate, mean over releases; ± one standard error over "
+        f"{scoring.drawn(card)}; beaten: records an attack rebuilds better than the "
+        f"floor does, by the median over releases"
+    )
+
+
 VIEW = View(
-    units="MSE per coordinate, mean over releases; ± one standard error over records; "
-    "beaten: records an attack rebuilds better than the floor does, by the median over "
-    "releases",
+    units=_units,
     attack=(
         *scoring.REBUILT[:2],
         scoring.REBUILT[2]._replace(narrow=False),

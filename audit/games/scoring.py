@@ -56,11 +56,13 @@ def result(
         "controls": {**null, **checks},
     }
     arrays = {"guess": guesses[:, 0].astype(np.float16), **null_arrays}
-    return squared(parts, guesses.shape[1], table, numbers, arrays)
+    se = metrics.standard_error(parts.mse)
+    return squared(parts, se, guesses.shape[1], table, numbers, arrays)
 
 
 def squared(
     parts: metrics.Decomposition,
+    standard_error: float,
     runs: int,
     table: Table,
     numbers: dict[str, Any],
@@ -68,13 +70,13 @@ def squared(
 ) -> Result:
     """Return the result of a game with so many runs per target, of its errors.
 
-    `parts` are those of every target; `numbers` and `arrays` are further fields of the
-    row and further per-target arrays.
+    `parts` are those of every target, and the standard error is that of their mean;
+    `numbers` and `arrays` are further fields of the row and further per-target arrays.
     """
-    mse, se = float(parts.mse.mean()), metrics.standard_error(parts.mse)
+    mse = float(parts.mse.mean())
     summary = {
         "mse": mse,
-        "mse_se": se,
+        "mse_se": standard_error,
         "mse_median": float(np.median(parts.mse)),
         "bias2": None if parts.bias2 is None else float(parts.bias2.mean()),
         "variance": None if parts.variance is None else float(parts.variance.mean()),
@@ -85,11 +87,19 @@ def squared(
     kept = {"mse": parts.mse} | {k: v for k, v in split.items() if v is not None}
     floor = None if table.floor is None else float(table.floor.mean())
     return Result(
-        headline("mse", mse, se, better="lower", floor=floor),
+        headline("mse", mse, standard_error, better="lower", floor=floor),
         summary | numbers,
         kept | arrays,
         error=parts.mse,
         squared=True,
+    )
+
+
+def drawn(card: view.Scorecard) -> str:
+    """Return what standard errors are over, where all records share every release."""
+    runs = (trial.result.runs for trial in card.trials if trial.result is not None)
+    return (
+        "records and releases" if max(filter(None, runs), default=1) > 1 else "records"
     )
 
 

@@ -18,6 +18,7 @@ from audit.games.leave_one_out import BlockScores, _decomposed, leave_one_out
 from audit.games.reconstruction import reconstruction
 from audit.mechanisms.glm import information_loss, losses
 from audit.models import dense, networks
+from audit.statistics import metrics
 from audit.types import Examples, Release, ThreatModel, TrainingSet
 from tests.conftest import double, records
 from tests.games import worlds
@@ -107,6 +108,8 @@ def test_the_error_has_the_closed_form():
         off = (whole[:-1] - whole[-1] * x[:, :-1]) / (whole[-1] - slopes(w))[:, None]
         errors.append((off**2).mean(1))
     np.testing.assert_allclose(played.arrays["mse"], np.mean(errors, 0), rtol=1e-7)
+    over_both = metrics.crossed_standard_error(np.transpose(errors))
+    np.testing.assert_allclose(played.numbers["mse_se"], over_both, rtol=1e-7)
 
 
 def test_small_noise_attains_the_bound_on_the_average_direction():
