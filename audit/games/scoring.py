@@ -97,10 +97,9 @@ def squared(
 
 def drawn(card: view.Scorecard) -> str:
     """Return what standard errors are over, where all records share every release."""
-    runs = (trial.result.runs for trial in card.trials if trial.result is not None)
-    return (
-        "records and releases" if max(filter(None, runs), default=1) > 1 else "records"
-    )
+    results = (trial.result for trial in card.trials)
+    several = any(r is not None and (r.runs or 1) > 1 for r in results)
+    return "records and releases" if several else "records"
 
 
 def images(guesses: np.ndarray, targets: np.ndarray, table: Table) -> dict[str, Any]:
