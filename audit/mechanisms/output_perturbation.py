@@ -100,15 +100,19 @@ def output_perturbation(
 
     moves: Any = {"replace_one": sensitivity, "add_remove": norm_bound}
 
+    def moved(n: int, adjacency: Adjacency) -> Any:
+        move = moves[adjacency]
+        return math.inf if move is None else move(n)
+
     def rdp(n: int, orders: Any, adjacency: Adjacency) -> Any:
-        moved = moves[adjacency](n)
-        if math.isinf(moved):
+        most = moved(n, adjacency)
+        if math.isinf(most):
             return None
-        return composed_rdp(noise, moved, 1, orders, adjacency)
+        return composed_rdp(noise, most, 1, orders, adjacency)
 
     def pld(n: int, adjacency: Adjacency) -> Any:
-        moved = moves[adjacency](n)
-        return None if math.isinf(moved) else composed_pld(noise, moved, 1, adjacency)
+        most = moved(n, adjacency)
+        return None if math.isinf(most) else composed_pld(noise, most, 1, adjacency)
 
     noisy = noise.precision is not None
     bounded = noisy and sensitivity is not None

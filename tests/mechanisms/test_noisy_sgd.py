@@ -293,6 +293,14 @@ def test_a_release_is_read_about_every_record(x64):
         np.testing.assert_allclose(got, want, rtol=1e-9)
 
 
+def test_a_release_without_a_norm_bound_has_no_add_remove_reading():
+    bounds = {"norm_bound": None, "sensitivity": lambda n: 2.0 / n}
+    defense = output_perturbation(lambda side, data: data, gaussian(0.1), **bounds)
+    np.testing.assert_allclose(defense.rdp(4, np.array([2.0]), "replace_one"), 5**2)
+    assert defense.rdp(4, np.array([2.0]), "add_remove") is None
+    assert defense.pld(4, "add_remove") is None
+
+
 def test_sensitivity_is_twice_the_rounded_up_overshoot():
     defense = dpsgd(TASKS["linear"], clip_norm=10.0, noise_multiplier=0.05, steps=5)
     for adjacency, shift in (("replace_one", 2 * 1.1153), ("add_remove", 1.1153)):
