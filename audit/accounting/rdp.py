@@ -119,7 +119,7 @@ def _nodes(
         values = height(x)
         # half a step from a peak of curvature 1 the height is step^2 / 8 less
         least = values.max() - _NEGLIGIBLE - (x[1] - x[0]) ** 2
-        near = np.flatnonzero(values > least)
+        near = np.flatnonzero(values >= least)  # of loud records all less is rounded
         low, high = x[max(near[0] - 1, 0)], x[min(near[-1] + 1, _NODES - 1)]
     return np.linspace(low, high, _NODES)
 
