@@ -218,6 +218,16 @@ def test_an_unbounded_contribution_is_infinite():
     assert rdp.epsilon([2.0, 3.0], [np.inf, np.inf], 1e-5) == np.inf
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+def test_a_record_that_no_noise_hides_has_an_epsilon(adjacency):
+    """On either side of where dp-accounting's rounding overflows."""
+    below, above = (
+        rdp.poisson_gaussian_pld(0.1, shift, 3, adjacency).get_epsilon_for_delta(1e-5)
+        for shift in (2499.0, 2700.0)
+    )
+    assert 3 * 2499**2 / 2 < below < above < np.inf
+
+
 def test_errors_name_what_was_typed():
     with pytest.raises(ValueError, match=r"'swap'.*replace_one, add_remove"):
         rdp.poisson_gaussian([2.0], 0.1, 1.0, "swap")
