@@ -258,7 +258,7 @@ def build(
         )
         mechanism = learner.defense.mechanism
         if isinstance(mechanism, Minimiser) and mechanism.accepts is not None:
-            mechanism.accepts.check(problem.splits.fixed)
+            mechanism.accepts.check(problem.splits.fixed, targets)
         records = TrainingSet(problem.splits.fixed, one)
         jax.eval_shape(learner.defense.train, key, learner.side, records)
         if mechanism is None:  # written by hand

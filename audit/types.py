@@ -482,8 +482,11 @@ class InformationLoss(Protocol):
 
 
 class CheckRecords(Protocol):
-    def __call__(self, records: Examples, /) -> None:
-        """Raise ValueError, which names the remedy, if there is no one minimiser."""
+    def __call__(self, records: Examples, joining: Examples, /) -> None:
+        """Raise ValueError, which names the remedy, if there is no one minimiser.
+
+        Or if a record is too long: one of these, or of those that join them.
+        """
 
 
 class Accepted(NamedTuple):

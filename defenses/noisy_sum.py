@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from audit.mechanisms import clip_tree, gaussian, output_perturbation, soft_clip
+from audit.mechanisms.batch import records
 from audit.types import Defense, Positive, Task, TrainingSet
 
 
@@ -34,13 +35,13 @@ def noisy_sum(
         return fixed if data.target is None else fixed + clip_tree(clip, data.target.x)
 
     def trace(side: Any, data: TrainingSet, rows: Any) -> jax.Array:
-        """Return ||J||_F^2, J = phi Id + (phi'/s) x x^T of phi(s) x, s = ||x||."""
-        del side, rows  # the target's alone
-        assert data.target is not None
-        x = jnp.asarray(data.target.x)
-        s = jnp.sqrt((x**2).sum())
+        """Return ||J||_F^2 [m], J = phi Id + (phi'/s) x x^T of phi(s) x, s = ||x||."""
+        del side
+        x = jnp.asarray(records(data, rows).x)
+        x = x.reshape(len(x), -1)
+        s = jnp.sqrt((x**2).sum(1))
         phi, slope = clip.scale(s), clip.slope(s)
-        return (x.size * phi**2 + 2 * phi * slope * s + (slope * s) ** 2)[None]
+        return x.shape[1] * phi**2 + 2 * phi * slope * s + (slope * s) ** 2
 
     return output_perturbation(
         solve,

@@ -150,6 +150,10 @@ TOLD_BY_DATA = {
     (*FIL, "task.classes=[0,1,2]"): "binary_linear has two classes, not 3",
     (*FIL, "task.model=linear", "task.classes=[0,1,2]"): "the task has 3",
     (*FIL, "defense.logistic.max_norm=0.1"): "above max_norm=0.1",
+    # the fixed records are shorter, a target is not
+    ("run", "scenario=calibration", "data=digits", "defenses=[output_perturbed_glm]",
+     "attacks=[]", "sets.digits.splits.fixed=20", "sets.digits.splits.targets=30",
+     "defense.output_perturbed_glm.max_norm=4.7"): "norm 4.806, above max_norm=4.7",
     (*FIL, "features.pca=0"): "constant",
     (*FIL, "sets.digits.splits.fixed=15"): "features.pca=20: the 15 fixed records",
     (*FIL, "defense.logistic.regularization=0", "features.pca=3",

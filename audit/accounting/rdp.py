@@ -39,6 +39,7 @@ _NODES = 4001  # of the quadrature
 _FAR = 12.0  # standard deviations, beyond which nothing is drawn
 _NEGLIGIBLE = 60.0  # nats below the peak: e^-60 = 9e-27
 _DIFFERENCES = 256  # their highest order; each costs a quadrature
+_LOUD = 2500.0  # shift; dp-accounting overflows where a step of `_grid` is above 709
 
 
 def gaussian(orders: Orders, shift: float) -> np.ndarray:
@@ -119,7 +120,7 @@ def _nodes(
         values = height(x)
         # half a step from a peak of curvature 1 the height is step^2 / 8 less
         least = values.max() - _NEGLIGIBLE - (x[1] - x[0]) ** 2
-        near = np.flatnonzero(values > least)
+        near = np.flatnonzero(values >= least)  # of loud records all less is rounded
         low, high = x[max(near[0] - 1, 0)], x[min(near[-1] + 1, _NODES - 1)]
     return np.linspace(low, high, _NODES)
 
@@ -293,11 +294,12 @@ def poisson_gaussian_pld(
     """Return the privacy loss of `steps` Poisson releases, pessimistically rounded.
 
     It is dp-accounting's PrivacyLossDistribution, or the exact `GaussianPrivacy` for
-    q = 1, q = 0 or a shift that is 0 or infinite. Arguments: `poisson_gaussian`;
-    dp-accounting doubles the shift itself under replace-one.
+    q = 1, q = 0 or a shift of 0. From a shift of `_LOUD` on it is the loss of releases
+    to everybody, which is never less. Arguments: `poisson_gaussian`; dp-accounting
+    doubles the shift itself under replace-one.
     """
     norms = {"add_remove": 1, "replace_one": 2}[_checked(adjacency)]
-    if q >= 1 or not 0 < shift < np.inf:
+    if q >= 1 or not 0 < shift < _LOUD:
         return GaussianPrivacy(math.sqrt(steps) * norms * shift)
     if q <= 0:
         return GaussianPrivacy(0.0)

@@ -28,6 +28,7 @@ _REACH = 20.0  # standard deviations of the angle; e^-200 of the mass is beyond
 _PANELS = 96  # of Gauss-Legendre quadrature over both sides of the mode
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _BINS = 4000  # of a discretised privacy loss, over its whole range
+_FAR = 100_000  # bins from a loss of 0 up to which a record's absence is counted
 
 
 def precision(dimension: int, concentration: Any) -> Any:
@@ -152,7 +153,9 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
       draws: (K, kappa) of each draw that a record is part of at one step.
       times: steps.
       share: probability that the record takes part in a step, independent of others;
-        the attacker may see whether it did.
+        the attacker may see whether it did. Where concentrations are so large that
+        losses are far above 0, the loss is that of a record in every step, an upper
+        bound.
     """
     if len(draws) == 1 and times == 1 and share == 1:
         return VmfPrivacy(*draws[0])
@@ -164,6 +167,8 @@ def composed(draws: Sequence[tuple[int, float]], times: int, share: float = 1.0)
     step = float(np.sqrt(np.sum(squares)) / _BINS)
     if step == 0:
         return VmfPrivacy(2, 0.0)
+    if sum(2 * concentration for _, concentration in draws) > _FAR * step:
+        share = 1.0
     whole = None
     for draw, count in counts.items():
         lowest, mass = _on_grid(*draw, step)

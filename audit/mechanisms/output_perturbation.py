@@ -60,7 +60,8 @@ def output_perturbation(
       sensitivity: (n) -> replace-one L2 sensitivity of `solve`; as `norm_bound`.
       predict: where the release is a model.
       trace: (side, TrainingSet, rows [m]) -> ||d solve / d x_row||_F^2 [m] in closed
-        form; default: an exact sweep of Jacobian-vector products about the target.
+        form; default: an exact sweep of Jacobian-vector products about the target, or
+        about every row where there is none.
       prepare: makes the side; default: nothing.
       likelihood: whether many candidates can be solved for, one at a time.
       traits: what attacks may assume.
@@ -76,13 +77,12 @@ def output_perturbation(
         del key
         if trace is not None:
             return noise.precision * trace(side, data, rows)
-        target = data.target
-        assert target is not None, "without a closed form: about the target"
 
-        def about(x: jax.Array) -> Any:
-            return solve(side, data._replace(target=target._replace(x=x)))
+        def about(row: Any) -> jax.Array:
+            x, moved = _movable(data, row)
+            return fisher.exact_trace(lambda x: solve(side, moved(x)), x)
 
-        return noise.precision * fisher.exact_trace(about, target.x)[None]
+        return noise.precision * jax.lax.map(about, jnp.asarray(rows))
 
     def log_likelihood(
         key: jax.Array, side: Any, data: TrainingSet, candidates: Examples
@@ -100,15 +100,19 @@ def output_perturbation(
 
     moves: Any = {"replace_one": sensitivity, "add_remove": norm_bound}
 
+    def moved(n: int, adjacency: Adjacency) -> Any:
+        move = moves[adjacency]
+        return math.inf if move is None else move(n)
+
     def rdp(n: int, orders: Any, adjacency: Adjacency) -> Any:
-        moved = moves[adjacency](n)
-        if math.isinf(moved):
+        most = moved(n, adjacency)
+        if math.isinf(most):
             return None
-        return composed_rdp(noise, moved, 1, orders, adjacency)
+        return composed_rdp(noise, most, 1, orders, adjacency)
 
     def pld(n: int, adjacency: Adjacency) -> Any:
-        moved = moves[adjacency](n)
-        return None if math.isinf(moved) else composed_pld(noise, moved, 1, adjacency)
+        most = moved(n, adjacency)
+        return None if math.isinf(most) else composed_pld(noise, most, 1, adjacency)
 
     noisy = noise.precision is not None
     bounded = noisy and sensitivity is not None
@@ -124,3 +128,13 @@ def output_perturbation(
         traits=traits,
         mechanism=Minimiser(solve, publish, noise),
     )
+
+
+def _movable(data: TrainingSet, row: Any) -> tuple[Any, Callable]:
+    """Return the target's x, or without one that of `row`; and x -> the set with it."""
+    target, fixed = data.target, data.fixed
+    if target is not None:
+        return target.x, lambda x: data._replace(target=target._replace(x=x))
+    every = jnp.asarray(fixed.x)
+    at = lambda x: fixed._replace(x=every.at[row].set(x))  # noqa: E731
+    return every[row], lambda x: data._replace(fixed=at(x))

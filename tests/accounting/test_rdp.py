@@ -172,6 +172,17 @@ def test_curves_are_finite_increasing_and_between_their_neighbours(q, shift):
         assert (lower <= upper * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("shift", [1e6, 1e9])
+def test_a_record_that_no_noise_hides_costs_what_it_costs_where_it_takes_part(shift):
+    """Its mean beside the mean without it; the squares of heights round 60 nats off."""
+    orders = np.array([1.5, 2.0, 300.0, 4096.0])
+    for adjacency in ("add_remove", "replace_one"):
+        got = rdp.poisson_gaussian(orders, 0.1, shift, adjacency)
+        np.testing.assert_allclose(got, rdp.gaussian(orders, shift), rtol=1e-9)
+    fixed = rdp.without_replacement_gaussian(orders, 0.1, shift)
+    np.testing.assert_allclose(fixed, rdp.gaussian(orders, shift), rtol=1e-9)
+
+
 def test_below_order_two_fixed_size_is_at_most_order_two():
     low, two = rdp.without_replacement_gaussian([1.3, 2.0], 0.05, 1.0)
     np.testing.assert_allclose(low, two)
@@ -205,6 +216,16 @@ def test_an_unbounded_contribution_is_infinite():
         assert loss.get_epsilon_for_delta(1e-5) == np.inf
     assert np.isposinf(rdp.without_replacement_gaussian([2.0], 0.1, np.inf)).all()
     assert rdp.epsilon([2.0, 3.0], [np.inf, np.inf], 1e-5) == np.inf
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+def test_a_record_that_no_noise_hides_has_an_epsilon(adjacency):
+    """On either side of where dp-accounting's rounding overflows."""
+    below, above = (
+        rdp.poisson_gaussian_pld(0.1, shift, 3, adjacency).get_epsilon_for_delta(1e-5)
+        for shift in (2499.0, 2700.0)
+    )
+    assert 3 * 2499**2 / 2 < below < above < np.inf
 
 
 def test_errors_name_what_was_typed():

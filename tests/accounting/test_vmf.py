@@ -362,6 +362,12 @@ def test_one_release_on_the_grid_is_the_exact_one():
             assert delta / 2 - 1e-12 <= ours <= delta / 2 * 1.001 + 2e-4
 
 
+def test_sampled_draws_without_noise_have_an_epsilon():
+    """A grid from their losses down to that of a record's absence fits no memory."""
+    epsilon = vmf_privacy.composed([(10, 1e8)], 5, 0.2).get_epsilon_for_delta(1e-5)
+    assert epsilon == pytest.approx(5 * 2e8, rel=1e-6)
+
+
 def test_pure_epsilon_composes_to_its_sum():
     """Two coins: the exact answer is a table of four outcomes. Blocks are as steps."""
     both = [(100, 5.0)] * 2

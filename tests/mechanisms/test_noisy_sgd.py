@@ -14,6 +14,7 @@ from audit.clipping import clip_tree, hard_clip, no_clip, soft_clip
 from audit.games.base import take
 from audit.mechanisms.noise import gaussian, none, von_mises_fisher
 from audit.mechanisms.noisy_sgd import noisy_sgd
+from audit.mechanisms.output_perturbation import output_perturbation
 from audit.mechanisms.query import Side, gradient
 from audit.mechanisms.sampler import SAMPLERS
 from audit.models import networks, pretrain
@@ -272,6 +273,32 @@ def test_a_noisy_sums_release_and_trace(x64):
     got = defense.fisher(jax.random.key(0), None, data, np.array([9]))
     want = fisher.exact_trace(lambda x: clip_tree(clip, x), data.target.x) / 0.1**2
     np.testing.assert_allclose(got[0], want, rtol=1e-9)
+
+
+def test_a_release_is_read_about_every_record(x64):
+    """Without a target about any row, with it about slot N; by sweep as in closed form.
+
+    A game in which every fixed record is the target in turn trains without a target.
+    """
+    data = one_lane("binary_linear")
+    closed = noisy_sum(TASKS["binary_linear"], clip_norm=2.0, noise_stddev=0.1)
+    mechanism = closed.mechanism
+    assert isinstance(mechanism, Minimiser)
+    limits = {"norm_bound": None, "sensitivity": None}
+    swept = output_perturbation(mechanism.solve, mechanism.noise, **limits)
+    for given, rows in ((data, [9]), (data._replace(target=None), [0, 3])):
+        asked = jax.random.key(0), None, given, np.array(rows)
+        got, want = (defense.fisher(*asked) for defense in (swept, closed))
+        assert len(got) == len(rows)
+        np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+def test_a_release_without_a_norm_bound_has_no_add_remove_reading():
+    bounds = {"norm_bound": None, "sensitivity": lambda n: 2.0 / n}
+    defense = output_perturbation(lambda side, data: data, gaussian(0.1), **bounds)
+    np.testing.assert_allclose(defense.rdp(4, np.array([2.0]), "replace_one"), 5**2)
+    assert defense.rdp(4, np.array([2.0]), "add_remove") is None
+    assert defense.pld(4, "add_remove") is None
 
 
 def test_sensitivity_is_twice_the_rounded_up_overshoot():

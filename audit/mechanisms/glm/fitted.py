@@ -99,7 +99,7 @@ def fitted_glm(
             *(fits.known, fits.refit, loss, intercept),
         ),
         fil=_information(fits, noise) if noisy else None,
-        accepts=Accepted(lambda z: solvability.check(z, *limits), max_norm),
+        accepts=Accepted(lambda z, more: solvability.check(z, more, *limits), max_norm),
         anatomy=_anatomy(fits, noise) if noisy else None,
     )
     return built._replace(mechanism=mechanism)

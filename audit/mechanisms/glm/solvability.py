@@ -37,6 +37,7 @@ def longest(task: Task, max_norm: float | None, intercept: bool) -> float:
 
 def check(
     z: Examples,
+    joining: Examples,
     task: Task,
     loss: Any,
     regularization: float,
@@ -46,7 +47,8 @@ def check(
     """Refuse records [n] on which the objective has no minimiser, or not one.
 
     Above a regularization of 0 there always is exactly one. `max_norm` is what the
-    Renyi bound takes for granted; None = the domain.
+    Renyi bound takes for granted, of these and of the records [m] that join them one at
+    a time; None = the domain.
 
     Raises:
       ValueError: what is wrong and what would help.
@@ -55,7 +57,7 @@ def check(
     y = np.asarray(z.y)
     if task.classes:
         _check_labels(y, task.classes)
-    norm = math.sqrt((x**2).sum(1).max())
+    norm = max(_largest_norm(z), _largest_norm(joining))
     if max_norm is not None and norm > max_norm * LENGTH_SLACK:
         raise ValueError(
             f"a record has norm {norm:.6g}, above max_norm={max_norm:g}: the Renyi "
@@ -67,6 +69,12 @@ def check(
     _check_rank(x, intercept)
     if loss.steepest < math.inf:
         _check_overlap(x, y)
+
+
+def _largest_norm(z: Examples) -> float:
+    x = np.asarray(z.x, float)
+    squares = (x**2).sum(tuple(range(1, x.ndim)))
+    return math.sqrt(squares.max(initial=0.0))
 
 
 def _check_labels(y: np.ndarray, classes: int) -> None:
