@@ -32,8 +32,8 @@ def stream(key: Array, name: str) -> Array:
 # JAX compiles Threefry for processors as a loop over its rounds, which passes over the
 # whole array in memory in each of them. The same rounds written out are one pass: a
 # vector of four million normals takes 19 ms in place of 67 (two cores), bit for bit.
-# 128 lanes of 785 normals take three quarters of the time, their compilation a third.
 
+LONG = 4096  # numbers; written out, a linear model's 785 make its steps 2% slower
 LARGE = 2**16  # numbers of a pytree, from which on its leaves are drawn one by one,
 PART = 2**18  # and so many numbers of a leaf at a time
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # Salmon et al. (2011)
@@ -42,7 +42,7 @@ PARITY = np.uint32(0x1BD11BDA)  # of its key schedule
 
 def normal(key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
     """Return `jax.random.normal(key, shape, dtype)`, to the bit."""
-    if _fast(key, dtype):
+    if _fast(key, dtype) and math.prod(shape) >= LONG:
         key = _from(key, 0)
     return jax.random.normal(key, shape, dtype)
 
