@@ -80,8 +80,8 @@ def mixture_posterior(task: Task, *, passes: Count = 4) -> Attack:
             )
             away = kernels - s  # all is in units of the prior's spread around x
             # one solve at a time: two of them can stop XLA on two cores for ever
-            least = jnp.maximum(1, ROUNDED * jnp.trace(information))
-            inverse = cho_solve(cho_factor(least * one + information), one)
+            precision = jnp.maximum(1, ROUNDED * jnp.trace(information))
+            inverse = cho_solve(cho_factor(precision * one + information), one)
             left, spread = inverse @ score, inverse @ information
             odds = away @ left - ((away @ spread) * away).sum(1) / 2 + log_weights
             mean = jax.nn.softmax(odds) @ away

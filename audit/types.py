@@ -482,10 +482,10 @@ class InformationLoss(Protocol):
 
 
 class CheckRecords(Protocol):
-    def __call__(self, records: Examples, joining: Examples, /) -> None:
+    def __call__(self, records: Examples, targets: Examples, /) -> None:
         """Raise ValueError, which names the remedy, if there is no one minimiser.
 
-        Or if a record is too long: one of these, or of those that join them.
+        Or if a record or a target, which joins them, is too long.
         """
 
 

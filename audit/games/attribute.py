@@ -112,13 +112,13 @@ def play(
         each = np.arange(len(runs.releases.params)), runs.releases.params
         guessed = np.asarray(guess(each, np.arange(len(z.y)), z, refits))
     truth = which_values(column, splits.fixed.x).argmax(1)
-    told = (guessed == truth).T  # [n, runs]; all records share a release's noise
-    right = told.mean(1)
+    successes = (guessed == truth).T  # [n, runs]; all records share a release's noise
+    right = successes.mean(1)
     # what is told of one record, taken for another's: it must not beat the floor
-    others = controls.partner(np.zeros(len(truth), int))
-    swapped = (guessed[:, others] != truth).T
-    null = swapped.mean(1)
-    success, se = float(right.mean()), metrics.crossed_standard_error(told)
+    partners = controls.partner(np.zeros(len(truth), int))
+    null_errors = (guessed[:, partners] != truth).T
+    null = null_errors.mean(1)
+    success, se = float(right.mean()), metrics.crossed_standard_error(successes)
     floor = None if table.floor is None else 1 - float(table.floor.mean())
     high = low = None  # on the tenths of records with largest and smallest eta
     if limits.eta is not None:
@@ -126,7 +126,7 @@ def play(
         high, low = (float(right[r].mean()) for r in (order[-tenth:], order[:tenth]))
     control = {
         "error": float(null.mean()),
-        "error_se": metrics.crossed_standard_error(swapped),
+        "error_se": metrics.crossed_standard_error(null_errors),
     }
     numbers = {
         "success": success,
@@ -203,7 +203,7 @@ def _verdict(line: Line) -> tuple[str, str]:
 VIEW = View(
     units=lambda card: (
         f"guessed: share of records whose attribute is told, ± one standard error over "
-        f"{scoring.drawn(card)}; floor: the commonest value"
+        f"{scoring.units_drawn(card)}; floor: the commonest value"
     ),
     attack=(
         view.STRONGEST,

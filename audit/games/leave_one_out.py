@@ -296,8 +296,8 @@ def _beaten(line: Line) -> str:
 def _units(card: Scorecard) -> str:
     return (
         f"MSE per coordinate, mean over releases; ± one standard error over "
-        f"{scoring.drawn(card)}; beaten: records an attack rebuilds better than the "
-        f"floor does, by the median over releases"
+        f"{scoring.units_drawn(card)}; beaten: records an attack rebuilds better than "
+        f"the floor does, by the median over releases"
     )
 
 

@@ -95,7 +95,7 @@ def squared(
     )
 
 
-def drawn(card: view.Scorecard) -> str:
+def units_drawn(card: view.Scorecard) -> str:
     """Return what standard errors are over, where all records share every release."""
     results = (trial.result for trial in card.trials)
     several = any(r is not None and (r.runs or 1) > 1 for r in results)

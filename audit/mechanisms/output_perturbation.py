@@ -79,8 +79,8 @@ def output_perturbation(
             return noise.precision * trace(side, data, rows)
 
         def about(row: Any) -> jax.Array:
-            x, moved = _movable(data, row)
-            return fisher.exact_trace(lambda x: solve(side, moved(x)), x)
+            x, with_x = _movable(data, row)
+            return fisher.exact_trace(lambda x: solve(side, with_x(x)), x)
 
         return noise.precision * jax.lax.map(about, jnp.asarray(rows))
 
@@ -100,19 +100,19 @@ def output_perturbation(
 
     moves: Any = {"replace_one": sensitivity, "add_remove": norm_bound}
 
-    def moved(n: int, adjacency: Adjacency) -> Any:
+    def distance(n: int, adjacency: Adjacency) -> Any:
         move = moves[adjacency]
         return math.inf if move is None else move(n)
 
     def rdp(n: int, orders: Any, adjacency: Adjacency) -> Any:
-        most = moved(n, adjacency)
-        if math.isinf(most):
+        moved = distance(n, adjacency)
+        if math.isinf(moved):
             return None
-        return composed_rdp(noise, most, 1, orders, adjacency)
+        return composed_rdp(noise, moved, 1, orders, adjacency)
 
     def pld(n: int, adjacency: Adjacency) -> Any:
-        most = moved(n, adjacency)
-        return None if math.isinf(most) else composed_pld(noise, most, 1, adjacency)
+        moved = distance(n, adjacency)
+        return None if math.isinf(moved) else composed_pld(noise, moved, 1, adjacency)
 
     noisy = noise.precision is not None
     bounded = noisy and sensitivity is not None

@@ -62,10 +62,10 @@ def crossed_standard_error(values: Any) -> float:
     rows, columns = (standard_error(values.mean(axis)) for axis in (1, 0))
     if min(values.shape) < 2:
         return rows
-    away = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+    residuals = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
     freedom = (len(values) - 1) * (values.shape[1] - 1)
-    single = (away**2).sum() / freedom / values.size
-    return float(np.sqrt(max(rows**2 + columns**2 - single, rows**2, columns**2)))
+    variance = (residuals**2).sum() / freedom / values.size
+    return float(np.sqrt(max(rows**2 + columns**2 - variance, rows**2, columns**2)))
 
 
 def ssim(a: Any, b: Any) -> tuple[np.ndarray, int]:

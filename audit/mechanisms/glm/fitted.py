@@ -99,7 +99,9 @@ def fitted_glm(
             *(fits.known, fits.refit, loss, intercept),
         ),
         fil=_information(fits, noise) if noisy else None,
-        accepts=Accepted(lambda z, more: solvability.check(z, more, *limits), max_norm),
+        accepts=Accepted(
+            lambda z, targets: solvability.check(z, targets, *limits), max_norm
+        ),
         anatomy=_anatomy(fits, noise) if noisy else None,
     )
     return built._replace(mechanism=mechanism)

@@ -37,7 +37,7 @@ def longest(task: Task, max_norm: float | None, intercept: bool) -> float:
 
 def check(
     z: Examples,
-    joining: Examples,
+    targets: Examples,
     task: Task,
     loss: Any,
     regularization: float,
@@ -47,7 +47,7 @@ def check(
     """Refuse records [n] on which the objective has no minimiser, or not one.
 
     Above a regularization of 0 there always is exactly one. `max_norm` is what the
-    Renyi bound takes for granted, of these and of the records [m] that join them one at
+    Renyi bound takes for granted, of these and of the targets [m] that join them one at
     a time; None = the domain.
 
     Raises:
@@ -57,7 +57,8 @@ def check(
     y = np.asarray(z.y)
     if task.classes:
         _check_labels(y, task.classes)
-    norm = max(_largest_norm(z), _largest_norm(joining))
+    trained_on = np.append(x, np.reshape(targets.x, (-1, x.shape[1])), 0)
+    norm = math.sqrt((trained_on**2).sum(1).max())
     if max_norm is not None and norm > max_norm * LENGTH_SLACK:
         raise ValueError(
             f"a record has norm {norm:.6g}, above max_norm={max_norm:g}: the Renyi "
@@ -69,12 +70,6 @@ def check(
     _check_rank(x, intercept)
     if loss.steepest < math.inf:
         _check_overlap(x, y)
-
-
-def _largest_norm(z: Examples) -> float:
-    x = np.asarray(z.x, float)
-    squares = (x**2).sum(tuple(range(1, x.ndim)))
-    return math.sqrt(squares.max(initial=0.0))
 
 
 def _check_labels(y: np.ndarray, classes: int) -> None:

@@ -174,11 +174,11 @@ def test_without_regularisation_nothing_bounds_the_privacy():
 BINARY = binary_linear((3,), 2)
 
 
-def checked(x, y, loss="logistic", task=BINARY, joining=(), **settings):
+def checked(x, y, loss="logistic", task=BINARY, targets=(), **settings):
     settings = {"regularization": 0.0, "intercept": False, "max_norm": None, **settings}
     z = Examples(np.asarray(x, float), np.asarray(y))
-    others = Examples(np.reshape(joining, (-1, 3)), np.zeros(len(joining)))
-    solvability.check(z, others, task, losses.LOSSES[loss], **settings)
+    joining = Examples(np.reshape(targets, (-1, 3)), np.zeros(len(targets)))
+    solvability.check(z, joining, task, losses.LOSSES[loss], **settings)
 
 
 def overlapping(n=60):
@@ -211,7 +211,7 @@ BAD = {
     "too long": (lambda x, y: (x, y), {"max_norm": 1.0}, "above max_norm=1"),
     "too long to join": (
         lambda x, y: (x, y),
-        {"max_norm": 10.0, "joining": [[6.0, 0.0, 8.1]]},
+        {"max_norm": 10.0, "targets": [[6.0, 0.0, 8.1]]},
         "norm 10.0802, above max_norm=10",
     ),
 }
