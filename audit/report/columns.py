@@ -247,15 +247,16 @@ def _eta(line: Line) -> str:
 def raised(line: Line) -> list[RaisedFlag]:
     """Return the flags of the strongest attack on a defense, less those all share.
 
-    Where nobody attacks they are those of the defense's own runs; where every attack is
-    void, those that make it so.
+    Where nobody attacks they are those of the defense's own runs; where no attack is
+    valid, these and those that make attacks void.
     """
     if not line.card.trials:
         return line.defense.flags
     if line.best is None:
         rows = [t for t in line.card.trials if t.defense == line.label]
         void = {f.name: f for t in rows for f in t.flags if f.name in VOID}
-        return [void[name] for name in sorted(void)]
+        reasons = void | {f.name: f for f in line.defense.flags}
+        return [reasons[name] for name in sorted(reasons)]
     common = common_flags(line.card)
     return [flag for flag in line.best.flags if flag.name not in common]
 

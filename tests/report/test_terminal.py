@@ -100,5 +100,9 @@ def test_who_sees_nothing_is_no_substitute_for_attacks_that_are_void():
     assert lines["dpsgd"] == "no valid attack, attack-dead"
     assert "valid" not in lines["dpsgd_eps8"]
     assert "flag no valid attack: dpsgd" in terminal.page(card, 80).split("\n")
+    lost = {"name": "diverged", "level": "error", "text": "2 of 3 runs have no number"}
+    data["defenses"]["dpsgd"]["flags"] = [lost]
+    lines = {line.label: line for line in columns.lines(pages.card(data))}
+    assert columns.flags_of(lines["dpsgd"]) == "no valid attack, attack-dead, diverged"
     data["trials"] = [t for t in data["trials"] if t["attack"] == "class_mean"]
     assert columns.strongest(pages.card(data), "dpsgd").attack == "class_mean"

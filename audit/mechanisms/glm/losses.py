@@ -67,7 +67,7 @@ def hessian(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any, w: Any) -> jax.
 
 
 def minimise(loss: Loss, x: Any, y: Any, weight: Any, ridge: Any) -> jax.Array:
-    """Return w* [D], or the last iterate after `MOST_STEPS`, each O(n D^2).
+    """Return w* [D], by Newton steps of O(n D^2) each; not a number if there is none.
 
     x [n, D] has the constant feature, if there is one; y [n] are encoded. The ridge is
     n lambda; 0 needs a Hessian of full rank and labels that no plane separates.
@@ -137,7 +137,11 @@ def refit(loss: Loss, shared: Known, x: Any, y: Any, weight: Any, out: Any) -> A
 
 
 def _newton(objective: Callable, direction: Callable, w: jax.Array) -> jax.Array:
-    """Iterate w - step until the relative step is below sqrt(eps): see the module."""
+    """Iterate w - step until the relative step is below sqrt(eps): see the module.
+
+    After `MOST_STEPS` that are all longer w is not a number: where the iteration stops
+    says nothing about a minimiser, and a row of it is flagged in place of believed.
+    """
     small = jnp.finfo(w.dtype).eps ** 0.5
 
     def go_on(state: tuple) -> jax.Array:
@@ -151,7 +155,8 @@ def _newton(objective: Callable, direction: Callable, w: jax.Array) -> jax.Array
         change = jnp.linalg.norm(new - w)
         return new, change > small * jnp.linalg.norm(new), steps + 1
 
-    return jax.lax.while_loop(go_on, step, (w, jnp.array(True), 0))[0]
+    w, moved, _ = jax.lax.while_loop(go_on, step, (w, jnp.array(True), 0))
+    return jnp.where(moved, jnp.nan, w)
 
 
 def _backtrack(objective: Callable, w: Any, full: Any, descent: Any) -> jax.Array:

@@ -79,6 +79,15 @@ def test_steep_starts_are_damped():
     assert left < 1e-9 * np.abs(x).max()
 
 
+def test_where_there_is_no_minimiser_no_number_is_returned():
+    """A plane separates these classes: without a ridge longer weights are better."""
+    x = problem()[0] - 0.5
+    y = (x[:, 0] > 0).astype(float)
+    loss, ones = losses.LOSSES["logistic"], np.ones(len(y))
+    assert np.isnan(losses.minimise(loss, x, y, ones, 0.0)).all()
+    assert np.isfinite(losses.minimise(loss, x, y, ones, 1e-6)).all()
+
+
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("out", [None, 3])
 def test_a_refit_is_the_fit_of_those_records(name, out):
