@@ -205,8 +205,13 @@ def _numbers(arrays: dict[str, np.ndarray], dfil: np.ndarray | None) -> dict[str
     if dfil is not None:
         for name, statistic in guarantees.STATISTICS.items():
             numbers[f"sqrt_{name}"] = float(statistic(np.sqrt(dfil)))
-    means = {k: float(arrays[k].mean(dtype=float)) for k in numbers if k in arrays}
-    return numbers | means
+    return numbers | {k: _mean(arrays[k]) for k in numbers if k in arrays}
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """Return the mean over the records that have a value; None where none has one."""
+    values = values[~np.isnan(values)]
+    return float(values.mean(dtype=float)) if len(values) else None
 
 
 def arrays_of(dissection: Dissection) -> dict[str, np.ndarray]:

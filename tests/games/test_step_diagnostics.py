@@ -191,6 +191,18 @@ def test_components_meet_the_perturbation_at_their_angle():
     np.testing.assert_allclose(parts["pc_share"], np.array([81, 9, 1]) / 91, atol=0.02)
 
 
+def test_a_gradient_of_zero_has_no_cosine_and_spoils_no_mean():
+    along, zero = np.array([[1.0, 0.0], [2.0, 0.0]]), np.zeros((1, 2))
+    base, added = np.concatenate([along, zero]), np.ones((3, 2))
+    public, private = np.zeros(2), np.array([0.0, 1.0])
+    parts = (base, added, base + added, public, private, None)
+    arrays = step_diagnostics.arrays_of(step_diagnostics.Dissection(None, *parts))
+    numbers = step_diagnostics._numbers(arrays, None)
+    assert numbers["cos_base"] == pytest.approx(np.sqrt(0.5))
+    assert numbers["cos_public"] is None  # with a gradient of zero nothing has one
+    assert numbers["base_norm"] == pytest.approx(1.0)
+
+
 def test_no_sgd_bound_is_unknown_not_zero(dissected):
     limits = dissected["sgd"][2]
     assert limits.dfil is None

@@ -57,6 +57,7 @@ def _bands(
     for axis, name in zip(axes, names, strict=True):
         for part, look in common.looks(parts).items():
             values = card.arrays.get(f"{name}/anatomy/{part}", np.zeros((0, 1)))
+            values = np.ma.masked_invalid(values)  # no cosine with a gradient of 0
             steps, mean, sd = np.arange(len(values)) + 1, values.mean(1), values.std(1)
             axis.plot(steps, mean, label=parts[part], **look.line())
             ends = np.maximum([mean - sd, mean + sd], low)
