@@ -101,7 +101,8 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
     fit = lambda params, x, y: loss(network.apply(params, x, None), y)  # noqa: E731
     stack, why = stack_of(network.name, network.apply, params, x, loss)
     label = jnp.zeros((), int if shape[0] > 1 else float)
-    if stack and not is_the_gradient(stack, network.init, fit, x, label):
+    moved = lambda key: jax.tree.map(jnp.add, network.init(key), _drawn(params))  # noqa: E731
+    if stack and not is_the_gradient(stack, moved, fit, x, label):
         stack, why = None, "its layers are transformed"
     start = jax.tree.map(_zeros, params)
     jumps = smoothness.jumps(lambda x: network.apply(start, x, None), x)
@@ -171,11 +172,6 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
     """Return whether two random records have other outputs together than apart."""
     rng = np.random.default_rng(0)
 
-    def drawn(leaf: Any) -> np.ndarray:
-        # a layer that starts at 0 would hide what the layers before it do
-        scale = SPREAD / np.sqrt(np.prod(leaf.shape[:-1]))
-        return (scale * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
-
     @jax.jit
     def outputs(params: Any, pair: Any) -> tuple[Any, Any]:
         apart = [network.run(params, pair[i : i + 1], None) for i in (0, 1)]
@@ -184,7 +180,7 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
     # 0 and 1 are in the domain of images, and are two tokens
     bits = rng.integers(0, 2, x.shape).astype(x.dtype)
     try:
-        both = outputs(jax.tree.map(drawn, shapes), np.stack([bits, 1 - bits]))
+        both = outputs(_drawn(shapes), np.stack([bits, 1 - bits]))
     except Exception:  # it takes batches of one record alone
         return False
     together, apart = (np.asarray(a, float) for a in both)
@@ -192,6 +188,20 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
         return True
     size = np.abs(np.nan_to_num(apart)).max()
     return not np.allclose(together, apart, 0, ROUNDING * size, equal_nan=True)
+
+
+def _drawn(shapes: Any) -> Any:
+    """Return random parameters.
+
+    A layer that starts at 0 would hide what the layers before it do.
+    """
+    rng = np.random.default_rng(0)
+
+    def one(leaf: Any) -> np.ndarray:
+        scale = SPREAD / np.sqrt(np.prod(leaf.shape[:-1]))
+        return (scale * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
+
+    return jax.tree.map(one, shapes)
 
 
 # linen --------------------------------------------------------------------------------
