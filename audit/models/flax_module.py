@@ -68,8 +68,9 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
 
     Raises:
       UserError: for an example that is no array; for batch statistics, dropout and
-        other state or randomness, naming the layer; for outputs of another shape, or
-        that depend on a batch's other records.
+        other state or randomness, naming the layer; for parameters that are not of
+        float32; for outputs of another shape, or that depend on a batch's other
+        records.
     """
     try:
         x = jnp.asarray(example_x, jnp.float32)
@@ -78,6 +79,13 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         raise UserError(f"example_x={brief(example_x)}: {what}") from None
     network = _linen(module, x) if isinstance(module, nn.Module) else _nnx(module, x)
     params = jax.eval_shape(network.init, jax.random.key(0))
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if leaf.dtype not in (jnp.float32, jnp.float64):
+            owner = "/".join(str(step.key) for step in path)
+            raise UserError(
+                f"{network.name}: {owner} is of {leaf.dtype}: parameters are of "
+                f"float32 (param_dtype), whatever layers compute in (dtype)"
+            )
     try:
         shape = jax.eval_shape(lambda p: network.apply(p, x, None), params).shape
     except Exception as error:  # whatever a module may raise

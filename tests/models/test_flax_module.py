@@ -421,6 +421,10 @@ class Asks(nn.Module):
         (Counts(), "keeps counts beside its parameters"),
         (NnxDrop(nnx.Rngs(0)), "NnxDrop: drop is Dropout"),
         (NnxNorm, "NnxNorm: norm is BatchNorm"),
+        (
+            nn.Sequential([jnp.ravel, nn.Dense(3, param_dtype=jnp.bfloat16)]),
+            "Sequential: layers_1/bias is of bfloat16: parameters are of float32",
+        ),
         (Asks(), "missing 1 required positional argument: 'train'"),
         (3, "int is no flax module"),
     ],
