@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from audit import data as data_sets
@@ -190,9 +191,18 @@ def _with_classes(spec: ScenarioSpec, data: str, here: Dataset | None) -> Scenar
     """Return the scenario with its classes listed where it asks for all there are."""
     if spec.task.classes != "all":
         return spec
-    labels = (here or data_sets.load(data)).y_train
-    numbers = labels.dtype.kind == "f"
-    classes = [] if numbers else sorted({int(label) for label in labels})
+    every = here or data_sets.load(data)
+    classes: list[int] = []
+    if every.y_train.dtype.kind != "f":
+        classes = np.unique(every.y_train).tolist()
+        # records of other classes would be left out of the accuracy without a word
+        alone = np.setdiff1d([] if every.y_test is None else every.y_test, classes)
+        if len(alone):
+            raise UserError(
+                f"data {every.name}: class {', '.join(map(str, alone))} is in the test "
+                f"part alone, so that no model can learn it: drop its records, or name "
+                f"the classes, as task.classes=[{','.join(map(str, classes))}]"
+            )
     task = spec.task.model_copy(update={"classes": classes})
     return spec.model_copy(update={"task": task})
 

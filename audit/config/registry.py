@@ -48,6 +48,7 @@ FOLDERS = {
 # what a function in a room of `audit` returns, and takes, if it is a plug-in
 RETURNS = {"model": "Task", "game": "Game", "bound": "Bound"}
 TAKES = {"model": ["features", "classes"], "game": []}
+COMPILED = ("defense", "attack", "model")  # kinds that programs are compiled for
 SUITE = "the suite"
 
 
@@ -152,7 +153,8 @@ def settings(kind: str, name: str) -> dict[str, Setting]:
     """Return a factory's settings, read from its source.
 
     Raises: as `read_settings`; UserError for one that is not keyword-only, has no
-    annotation, or has a default that its annotation refuses.
+    annotation, has a default that its annotation refuses, or holds several values that
+    a program would be compiled for.
     """
     at = place(kind, name)
     if at.factory is not None:
@@ -160,7 +162,14 @@ def settings(kind: str, name: str) -> dict[str, Setting]:
     else:
         declared = read_settings(at.path, name)
         by_place = _given_by_place(functions(at.path)[name].args)
-    _check_declared(declared, by_place, name, f"{at.path} ({at.origin})")
+    where = f"{at.path} ({at.origin})"
+    _check_declared(declared, by_place, name, where)
+    several = {w for w, s in declared.items() if _holds_several(s.annotation)}
+    if kind in COMPILED and several:
+        raise UserError(
+            f"{where}: the setting {min(several)!r} of {name} holds several values; a "
+            f"setting is one number, word or truth value: take one for each"
+        )
     return declared
 
 
@@ -214,6 +223,13 @@ def _check_declared(
         validate(optional, {word: s.default for word, s in optional.items()}, name)
     except UserError as error:
         raise UserError(f"{where}: by default {error}") from None
+
+
+def _holds_several(annotation: Any) -> bool:
+    """Return whether a value of an annotation may be a list or the like."""
+    parts = [typing.get_origin(annotation), *typing.get_args(annotation)]
+    alone = any(annotation is kind for kind in (list, tuple, dict, set, frozenset))
+    return alone or any(_holds_several(part) for part in parts if part is not None)
 
 
 def read_settings(path: Path, name: str) -> dict[str, Setting]:

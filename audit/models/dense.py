@@ -185,9 +185,13 @@ def _both_ways(
 
 
 def _units(passes: Passes, to: Treatment) -> Any:
-    """Return the unit [m] in which gradients are measured (`affine.units`)."""
-    last = passes.errors[-1]
-    return affine.units(last.reshape(len(last), -1), to)
+    """Return the unit [m] in which gradients are measured (`affine.units`).
+
+    It is that of the largest error: in its own, one of several heads may be too small
+    for those of the others to have a square.
+    """
+    largest = [jnp.abs(e).reshape(len(e), -1).max(-1) for e in passes.errors]
+    return affine.units(jnp.stack(largest, -1), to)
 
 
 def _measured(errors: list[Any], one: Any) -> list[Any]:

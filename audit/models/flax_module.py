@@ -68,8 +68,9 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
 
     Raises:
       UserError: for an example that is no array; for batch statistics, dropout and
-        other state or randomness, naming the layer; for outputs of another shape, or
-        that depend on a batch's other records.
+        other state or randomness, naming the layer; for parameters that are not of
+        float32; for outputs of another shape, or that depend on a batch's other
+        records.
     """
     try:
         x = jnp.asarray(example_x, jnp.float32)
@@ -78,6 +79,13 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         raise UserError(f"example_x={brief(example_x)}: {what}") from None
     network = _linen(module, x) if isinstance(module, nn.Module) else _nnx(module, x)
     params = jax.eval_shape(network.init, jax.random.key(0))
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if leaf.dtype not in (jnp.float32, jnp.float64):
+            owner = "/".join(str(step.key) for step in path)
+            raise UserError(
+                f"{network.name}: {owner} is of {leaf.dtype}: parameters are of "
+                f"float32 (param_dtype), whatever layers compute in (dtype)"
+            )
     try:
         shape = jax.eval_shape(lambda p: network.apply(p, x, None), params).shape
     except Exception as error:  # whatever a module may raise
@@ -101,7 +109,8 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
     fit = lambda params, x, y: loss(network.apply(params, x, None), y)  # noqa: E731
     stack, why = stack_of(network.name, network.apply, params, x, loss)
     label = jnp.zeros((), int if shape[0] > 1 else float)
-    if stack and not is_the_gradient(stack, network.init, fit, x, label):
+    moved = lambda key: jax.tree.map(jnp.add, network.init(key), _drawn(params))  # noqa: E731
+    if stack and not is_the_gradient(stack, moved, fit, x, label):
         stack, why = None, "its layers are transformed"
     start = jax.tree.map(_zeros, params)
     jumps = smoothness.jumps(lambda x: network.apply(start, x, None), x)
@@ -171,11 +180,6 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
     """Return whether two random records have other outputs together than apart."""
     rng = np.random.default_rng(0)
 
-    def drawn(leaf: Any) -> np.ndarray:
-        # a layer that starts at 0 would hide what the layers before it do
-        scale = SPREAD / np.sqrt(np.prod(leaf.shape[:-1]))
-        return (scale * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
-
     @jax.jit
     def outputs(params: Any, pair: Any) -> tuple[Any, Any]:
         apart = [network.run(params, pair[i : i + 1], None) for i in (0, 1)]
@@ -184,7 +188,7 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
     # 0 and 1 are in the domain of images, and are two tokens
     bits = rng.integers(0, 2, x.shape).astype(x.dtype)
     try:
-        both = outputs(jax.tree.map(drawn, shapes), np.stack([bits, 1 - bits]))
+        both = outputs(_drawn(shapes), np.stack([bits, 1 - bits]))
     except Exception:  # it takes batches of one record alone
         return False
     together, apart = (np.asarray(a, float) for a in both)
@@ -192,6 +196,20 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
         return True
     size = np.abs(np.nan_to_num(apart)).max()
     return not np.allclose(together, apart, 0, ROUNDING * size, equal_nan=True)
+
+
+def _drawn(shapes: Any) -> Any:
+    """Return random parameters.
+
+    A layer that starts at 0 would hide what the layers before it do.
+    """
+    rng = np.random.default_rng(0)
+
+    def one(leaf: Any) -> np.ndarray:
+        scale = SPREAD / np.sqrt(np.prod(leaf.shape[:-1]))
+        return (scale * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
+
+    return jax.tree.map(one, shapes)
 
 
 # linen --------------------------------------------------------------------------------

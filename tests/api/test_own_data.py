@@ -329,6 +329,15 @@ def test_data_of_the_suite_are_cut_as_ones_own(name, cut, table):
     assert again.resolved() == scenario.resolved()
 
 
+def test_a_class_of_the_test_part_alone_is_not_left_out_silently(tmp_path, capsys):
+    split = np.where(np.arange(60) < 50, "train", "test")
+    path = saved(tmp_path, x=X, y=np.r_[Y[:50] % 2, Y[50:]], split=split)
+    words = ("show", "scenario=own", f"data=file:{path}")
+    line = refused(capsys, *words)
+    assert "class 2 is in the test part alone" in line
+    printed(capsys, *words, re.search(r"task.classes=\S+", line)[0])
+
+
 def test_games_without_targets_get_candidates(tmp_path):
     path = saved(tmp_path, x=X, y=Y)
     words = ("game=membership", "attacks=[coin]", "membership.shadows=4")

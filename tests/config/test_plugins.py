@@ -237,6 +237,9 @@ MISTAKES = {
     "task: Task, *, clip_norm: Positive = -1.0": (
         "by default quiet.clip_norm=-1.0: input should be greater than 0"
     ),
+    "task: Task, *, widths: list[int] | None = None": (
+        "the setting 'widths' of quiet holds several values; a setting is one"
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 """Directions of gradients whose squares are no float32: of records fitted well."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from audit.clipping import clip_tree, normalise, unit
 from audit.mechanisms import gradient_search
 from audit.mechanisms.query import Side, gradient
 from audit.models import networks
+from audit.models.flax_module import from_flax
 from audit.types import Examples
 from tests.conftest import double, flat
 
@@ -104,6 +106,24 @@ def test_they_leak_what_jacobians_in_float64_say(name):
             jacobian = jax.jit(jax.jacfwd(direction))(x)
         want = sum((np.asarray(a) ** 2).sum() for a in jax.tree.leaves(jacobian))
         assert float(trace[0]) == pytest.approx(want, rel=1e-4)
+
+
+class Heads(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return jnp.concatenate([nn.Dense(2)(x), nn.Dense(1)(x)], -1)
+
+
+def test_a_head_that_is_never_wrong_hides_no_other():
+    """Its errors of 1e-26 are no unit for those of the other head, of order 1."""
+    task = from_flax(Heads(), np.zeros(3))
+    params = task.init(jax.random.key(0))
+    params = params | {"Dense_1": params["Dense_1"] | {"bias": jnp.array([-60.0])}}
+    z = Examples(jnp.array([[0.2, 0.9, 0.4]]), jnp.zeros(1, int))
+    query, side = gradient(task, NORMALISE), Side(params)
+    one = query.fn(params, side, jax.tree.map(lambda a: a[0], z))
+    total = query.closed_forms.total(params, side, z, None)
+    np.testing.assert_allclose(flat(total), flat(one), rtol=1e-5, atol=1e-7)
 
 
 def test_units_are_powers_of_two_and_change_no_bit():

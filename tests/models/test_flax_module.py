@@ -174,9 +174,30 @@ class Grouped(nn.Module):
         return nn.Dense(3)(x.reshape((x.shape[0], -1)))
 
 
+class Transformed(nn.Module):
+    """The output layer starts at 0: no error reaches the layer before it."""
+
+    @nn.compact
+    def __call__(self, x):
+        layer = nn.WeightNorm(nn.Dense(5), use_scale=False)
+        x = nn.tanh(layer(x.reshape((x.shape[0], -1))))
+        return nn.Dense(3, kernel_init=nn.initializers.zeros)(x)
+
+
+class Tied(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        layer = nn.Dense(5)
+        code = nn.tanh(layer(x.reshape((x.shape[0], -1))))
+        x = code @ layer.variables["params"]["kernel"].T
+        return nn.Dense(3, kernel_init=nn.initializers.zeros)(x)
+
+
 @pytest.mark.parametrize(
     ("module", "why"),
     [
+        (Transformed(), "its layers are transformed"),
+        (Tied(), "its layers are transformed"),
         (Normed(), "LayerNorm_0 is no dense or convolutional layer"),
         (Grouped(), "Conv_0 is no dense or convolutional layer"),
         (Twice(), "Dense_0 is used more than once"),
@@ -400,6 +421,10 @@ class Asks(nn.Module):
         (Counts(), "keeps counts beside its parameters"),
         (NnxDrop(nnx.Rngs(0)), "NnxDrop: drop is Dropout"),
         (NnxNorm, "NnxNorm: norm is BatchNorm"),
+        (
+            nn.Sequential([jnp.ravel, nn.Dense(3, param_dtype=jnp.bfloat16)]),
+            "Sequential: layers_1/bias is of bfloat16: parameters are of float32",
+        ),
         (Asks(), "missing 1 required positional argument: 'train'"),
         (3, "int is no flax module"),
     ],
