@@ -248,7 +248,7 @@ PAGES = {
     "doctor": HelpPage(
         "[data=file:PATH.npz]",
         "Say what this machine has: Python, JAX, devices, data, LPIPS weights; or what "
-        "is in a file of your own. Exit code 1: something is missing.",
+        "is in a file of your own. Exit code 1: something is missing or wrong.",
         (("data=file:PATH.npz", "examine this file instead"),),
         ("", "data=file:mine.npz", "| grep problem"),
         "docs/own.md, docs/data.md",

@@ -320,8 +320,8 @@ def _playable(spec: ScenarioSpec, sizes: SplitSizes) -> None:
     """Refuse classes and splits that no game can be played with."""
     if len(spec.task.classes) == 1:
         raise UserError(
-            f"task.classes={spec.task.classes}: at least two, or none where labels are "
-            f"numbers"
+            f"data={spec.data} and task.classes leave one class, "
+            f"{spec.task.classes[0]}: two are needed, or none where labels are numbers"
         )
     if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")
