@@ -308,7 +308,7 @@ def test_words_of_the_command_line_reach_it(tmp_path, capsys):
     assert "no such file" in line
     one = local.PREFIX + str(saved(tmp_path, x=X, y=Y * 0))
     line = refused(capsys, "show", "scenario=own", f"data={one}")
-    assert f"data={one} and task.classes leave one class, 0: two are needed" in line
+    assert f"task.classes=[0]: one class of data={one}; at least two are" in line
     line = refused(capsys, "show", "scenario=own", "splits.targetz=5")
     assert "did you mean 'targets'" in line
 
