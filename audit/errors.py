@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
 
 
 class UserError(Exception):
@@ -26,6 +28,20 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(word)[:80], words, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{hint}; there is {', '.join(words) or 'nothing'}"
+
+
+def made(value: Any, wanted: type[Made], where: str) -> Made:
+    """Return what a plug-in's function returned.
+
+    Raises:
+      UserError: naming the plug-in, if that is of another type.
+    """
+    if isinstance(value, wanted):
+        return value
+    raise UserError(
+        f"{where} returns {brief(value)}, of type {type(value).__name__}; "
+        f"{wanted.__name__} is wanted"
+    )
 
 
 def brief(value: Any, most: int = 80) -> str:

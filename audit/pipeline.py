@@ -26,7 +26,7 @@ from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
 from audit.engine.ahead import Ahead
 from audit.engine.shadow import Engine, Learner
-from audit.errors import UserError
+from audit.errors import UserError, made
 from audit.games import base, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
 from audit.games.guarantees import Guarantees, calibrated, check_smooth, reads
@@ -196,7 +196,8 @@ def _task(
 ) -> Task:
     """Build what is learnt once, so that other seeds find their programs compiled."""
     try:
-        task = model(features, classes, **dict(settings))
+        built = model(features, classes, **dict(settings))
+        task = made(built, Task, f"model {model.__name__}")
     except ValueError as error:
         raise UserError(f"task: {error}") from None
     if task.features == features and task.classes and not classes:
@@ -220,7 +221,9 @@ def make_bound(entry: Entry) -> Callable:
 
     def named(readings: Readings) -> Bound | None:
         value = bound(readings, **entry.settings)
-        return value and value._replace(name=entry.label)
+        if value is None:
+            return None
+        return made(value, Bound, f"bound {entry.name}")._replace(name=entry.label)
 
     return named
 
@@ -276,7 +279,8 @@ def make_attack(entry: Entry, task: Task) -> Attack:
 
 @functools.lru_cache(maxsize=64)
 def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
-    return factory(task, **dict(settings))
+    built = factory(task, **dict(settings))
+    return made(built, Attack, f"attack {factory.__name__}")
 
 
 def workload(

@@ -233,6 +233,8 @@ def _side(cards: Scorecard | Sequence[Scorecard]) -> list[Scorecard]:
     side: list[Any] = list(cards) if several else [cards]
     if others := [card for card in side if not isinstance(card, Scorecard)]:
         raise UserError(f"{brief(others[0])} is no card: give one, several, or a path")
+    if not side:
+        raise UserError("no card on one side: give one, several, or a path")
     average_seeds.check(side, "on one side")
     return sorted(side, key=lambda card: card.scenario.seed)
 

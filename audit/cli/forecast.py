@@ -37,7 +37,7 @@ from audit.data.dataset import cache_folder
 from audit.engine.cores import Cores
 from audit.engine.program import threads
 from audit.engine.shadow import Engine
-from audit.errors import UserError
+from audit.errors import UserError, made
 from audit.games.base import Table, mismatch, take
 from audit.games.guarantees import calibrated
 from audit.mechanisms import batch, gradient, shadow_models
@@ -228,7 +228,8 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
 def _built(entry: Entry, task: Task) -> Defense:
     """Build a defense for its mechanism; its public side state is not prepared."""
     try:
-        return registry.find("defense", entry.name)(task, **entry.settings)
+        built = registry.find("defense", entry.name)(task, **entry.settings)
+        return made(built, Defense, f"defense {entry.name}")
     except ValueError as error:
         raise UserError(f"defense.{entry.label}: {error}") from None
 

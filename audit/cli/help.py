@@ -148,11 +148,19 @@ PAGES = {
                 "an .npz of scores or logits, or a folder of models with keep.npy "
                 "and scores/ or logits/",
             ),
-            ("target=MODEL", "which model is attacked"),
-            ("calibration=N", "how many models choose thresholds"),
+            (
+                "target=MODEL",
+                "the only model that is attacked: its folder's name, or its row of "
+                "keep, from 0; default: every model in turn",
+            ),
+            ("calibration=N", "how many other models choose thresholds; default: 1"),
             ("out=DIR", "write a card and its page"),
         ),
-        ("scores.npz", "models/ target=0 calibration=8", "scores.npz out=rated"),
+        (
+            "scores.npz",
+            "models/ target=experiment-3_16 calibration=8",
+            "scores.npz out=rated",
+        ),
         "docs/score_files.md",
     ),
     "new": HelpPage(
@@ -240,7 +248,7 @@ PAGES = {
     "doctor": HelpPage(
         "[data=file:PATH.npz]",
         "Say what this machine has: Python, JAX, devices, data, LPIPS weights; or what "
-        "is in a file of your own. Exit code 1: something is missing.",
+        "is in a file of your own. Exit code 1: something is missing or wrong.",
         (("data=file:PATH.npz", "examine this file instead"),),
         ("", "data=file:mine.npz", "| grep problem"),
         "docs/own.md, docs/data.md",

@@ -71,13 +71,27 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w", closefd=False))
 
 
+def _on_its_way() -> bool:
+    """Return whether a `with` or `finally` is ending what an interrupt stopped.
+
+    It waits for threads and saves their work. Python 3.11 takes a thread for ended
+    where the wait for it is interrupted, and then aborts the process (code 134).
+    """
+    raised = sys.exception()
+    while raised is not None:
+        if isinstance(raised, (KeyboardInterrupt, GeneratorExit)):
+            return True
+        raised = raised.__context__
+    return False
+
+
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
     """Raise KeyboardInterrupt(signal) on SIGINT and SIGTERM until it leaves the block.
 
     One raised in a destructor, or in a callback of a garbage collection, is lost; a
-    timer therefore raises it again. A second signal ends the process at once. A signal
-    that is ignored (`nohup`, `&`) stays so.
+    timer therefore raises it again, unless it is on its way out. A second signal ends
+    the process at once. A signal that is ignored (`nohup`, `&`) stays so.
     """
     here = threading.current_thread() is threading.main_thread()
     if not here or not hasattr(signal, "setitimer"):
@@ -93,6 +107,8 @@ def _stoppable() -> Iterator[None]:
             if time.monotonic() - first[0][1] > ONE_STOP:
                 _complain(STOPPED)
                 os._exit(128 + number)
+            return
+        elif _on_its_way():
             return
         raise KeyboardInterrupt(first[0][0])
 

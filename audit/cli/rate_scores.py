@@ -230,11 +230,15 @@ def _halved(models: Models) -> Shadows:
       UserError: if a half has fewer than `LEAST` models.
     """
     keep = models.keep
-    half = int(min(keep.sum(0).min(), (~keep).sum(0).min()))
+    trained = keep.sum(0)
+    equally = np.minimum(trained, len(keep) - trained)
+    half = int(equally.min())
     if half < LEAST:
+        record = int(equally.argmin())
         raise UserError(
-            f"some record is in, or out of, {half} of the attacker's "
-            f"{len(keep)} models; at least {LEAST} each are needed"
+            f"{trained[record]} of the attacker's {len(keep)} models were trained with "
+            f"record {record} of keep, and {len(keep) - trained[record]} without it; "
+            f"at least {LEAST} of each are needed: give more models"
         )
     order = np.argsort(~keep, 0, kind="stable")  # models with the record first
     rows = np.concatenate([order[:half], order[len(keep) - half :]])

@@ -330,8 +330,8 @@ def _playable(spec: ScenarioSpec, sizes: SplitSizes) -> None:
     """Refuse classes and splits that no game can be played with."""
     if len(spec.task.classes) == 1:
         raise UserError(
-            f"task.classes={spec.task.classes}: at least two, or none where labels are "
-            f"numbers"
+            f"task.classes={spec.task.classes}: one class of data={spec.data}; at "
+            f"least two are needed, or none where labels are numbers"
         )
     if not sizes.pool and sizes.pool_from == "train":
         raise UserError("splits.pool=0: give a pool, or splits.pool_from=test")

@@ -46,7 +46,8 @@ def located(word: str) -> Path:
     """
     path = Path(os.path.expanduser(word.removeprefix(PREFIX)))  # as a shell would
     if not path.is_file():
-        raise DataError(f"data={PREFIX}{path}: no such file")
+        wrong = "a folder, and a file is wanted" if path.is_dir() else "no such file"
+        raise DataError(f"data={word}: {wrong}")
     return path
 
 
@@ -63,8 +64,11 @@ def read(path: Path) -> Dataset:
     except untrusted.UNREADABLE as error:
         raise DataError(f"{path}: {error}; save plain arrays by np.savez") from None
     if wrong := untrusted.misnamed(arrays, NEEDED, OTHERS):
-        every = ", ".join((*NEEDED, *OTHERS))
-        raise DataError(f"{path} {wrong}; it holds {every}")
+        arrays_wanted = " and ".join(NEEDED)
+        raise DataError(
+            f"{path} {wrong}; {arrays_wanted} are wanted, {' and '.join(OTHERS)} may "
+            f"be left out"
+        )
     origin = f"file {path.name}"
     try:
         return dataset(**arrays, name=path.stem, origin=origin)  # type: ignore[arg-type]
@@ -178,6 +182,8 @@ def _plain(name: str, values: Any) -> np.ndarray:
             f"{name} holds Python objects or ragged lists, not numbers: give all "
             f"records one shape and one type, as np.stack(records).astype(np.float32)"
         )
+    if not array.size:
+        raise DataError(f"{name} has shape {array.shape}: it holds nothing")
     return array
 
 
@@ -189,7 +195,7 @@ def _records(x: np.ndarray) -> np.ndarray:
     """
     if x.dtype.kind not in "biuf":
         raise DataError(f"x holds {x.dtype}, not numbers: encode text as columns")
-    if x.ndim not in (2, 3, 4) or not x.size:
+    if x.ndim not in (2, 3, 4):
         raise DataError(
             f"x has shape {x.shape}; [N, H, W], [N, H, W, C] or [N, d] is wanted: "
             f"reshape it"
@@ -230,10 +236,12 @@ def _not_finite(values: np.ndarray) -> int:
 
 def _labels(y: np.ndarray) -> np.ndarray:
     """Return labels [N]: int32 for classes, float32 for numbers."""
-    if y.ndim != 1 or not y.size:
+    if y.ndim != 1:
+        column = y.shape[:1] == (y.size,)  # of whose only entry argmax says 0
+        remedy = "y.ravel()" if column else "y.argmax(1) of one-hot labels"
         raise DataError(
             f"y has shape {y.shape}; one label per record, [N], is wanted: take "
-            f"y.argmax(1) of one-hot labels"
+            f"{remedy}"
         )
     if y.dtype.kind in "US":
         example = brief(str(y[0]), 30)

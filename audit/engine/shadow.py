@@ -105,7 +105,7 @@ def learner(
     on from there.
 
     Raises:
-      UserError: if the defense has a trait that does not exist.
+      UserError: if it is no defense, or has a trait that does not exist.
     """
     floats = {k: v for k, v in settings.items() if isinstance(v, float)}
     static = tuple(sorted((k, v) for k, v in settings.items() if k not in floats))

@@ -233,8 +233,8 @@ def sentence(model: ThreatModel, game: Game) -> str:
         ", ".join(words(game).get(word, word) for word in sorted(declared))
         for declared in (model.sees, model.knows)
     )
-    sees, knows = sees or "nothing", knows or "nothing more"
-    return f"sees {sees}; knows {knows} and a pool of similar records"
+    known = f"; knows {knows}" if knows else ""
+    return f"sees {sees or 'nothing'}; has a pool of similar records{known}"
 
 
 def is_oracle(model: ThreatModel) -> bool:

@@ -67,16 +67,18 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         half the squared error of a single output.
 
     Raises:
-      UserError: for an example that is no array; for batch statistics, dropout and
-        other state or randomness, naming the layer; for parameters that are not of
-        float32; for outputs of another shape, or that depend on a batch's other
-        records.
+      UserError: for an example that is no array, or a loss that is no function; for
+        batch statistics, dropout and other state or randomness, naming the layer; for
+        parameters that are not of float32; for outputs of another shape, or that depend
+        on a batch's other records.
     """
     try:
         x = jnp.asarray(example_x, jnp.float32)
     except (TypeError, ValueError):
         what = "one record [*features] is wanted, for its shape"
         raise UserError(f"example_x={brief(example_x)}: {what}") from None
+    if not (loss is None or callable(loss)):
+        raise UserError(f"loss={brief(loss)}: a function (outputs, label) is wanted")
     network = _linen(module, x) if isinstance(module, nn.Module) else _nnx(module, x)
     params = jax.eval_shape(network.init, jax.random.key(0))
     for path, leaf in jax.tree.leaves_with_path(params):

@@ -42,10 +42,12 @@ def check(cards: list[Scorecard], which: str) -> None:
     kinds = {but_seed(card) for card in cards}
     seeds = {card.scenario.seed for card in cards}
     if len(kinds) != 1 or len(seeds) < len(cards):
-        differ = "settings, data or a plug-in's code differ"
-        why = differ if len(kinds) > 1 else f"{len(seeds)} seeds"
-        text = f"{len(cards)} cards {which}, {why}; they may differ in the seed alone"
-        raise UserError(text)
+        differ = "their settings, data or a plug-in's code differ"
+        why = differ if len(kinds) > 1 else "two have the same seed"
+        raise UserError(
+            f"{len(cards)} cards {which}: {why}; they must differ in the seed, and in "
+            f"nothing else"
+        )
 
 
 def merged(cards: list[Scorecard]) -> Scorecard:

@@ -174,7 +174,10 @@ def test_a_card_in_python(card, tmp_path):
         (lambda card: audit.compare([card], 3), "3 is no card"),
         (lambda card: audit.compare(3, card), "3 is no card"),
         (lambda card: audit.compare([card, None], card), "None is no card"),
+        (lambda card: audit.compare([card], []), "no card on one side: give one"),
+        (lambda card: audit.load("a.json"), "'a.json' is no folder with a scorecard"),
         (lambda card: audit.from_flax(Net(), None), "example_x=None: one record"),
+        (lambda card: audit.from_flax(Net(), X[0], loss="mse"), "loss='mse': a func"),
         (lambda card: audit.from_flax(Net(), "mine"), "example_x='mine': one record"),
         (lambda card: audit.from_train(None, None), "from_train(None, None): a task"),
         (lambda card: audit.from_train(None, print), "a function to train it are"),
@@ -331,6 +334,14 @@ def test_data_that_are_none_are_no_other_data():
             audit.run(start, data=None, progress=False)
 
 
+def seven(task):
+    return 7
+
+
+def eight(features, classes):
+    return 8
+
+
 def lossy(task) -> Defense:
     return audit.from_train(task, lambda k, p, z: {})
 
@@ -344,6 +355,12 @@ def lossy(task) -> Defense:
             "cannot be traced by JAX: TracerBoolConversion",
         ),
         ({"defenses": [lossy], "training": {}}, "returns dict of another structure"),
+        (
+            {"defenses": [seven], "training": {}},
+            "defense seven returns 7, of type int; Defense is wanted",
+        ),
+        ({"attacks": [seven]}, "attack seven returns 7, of type int; Attack is wanted"),
+        ({"task": eight}, "model eight returns 8, of type int; Task is wanted"),
         ({"data": (X, Y % 2)}, "3 classes|2 outputs"),
         ({"data": (X, Y.astype(float)), "task": "mlp"}, "save labels as integers"),
         (

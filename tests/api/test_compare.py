@@ -98,7 +98,7 @@ def test_a_larger_epsilon_is_weaker_whatever_attacks_find():
 def test_cards_that_cannot_be_compared():
     with pytest.raises(UserError, match="two scenarios: digits and other"):
         compare(card(ERRORS), card(ERRORS, name="other"))
-    with pytest.raises(UserError, match="2 cards on one side, 1 seeds"):
+    with pytest.raises(UserError, match="2 cards on one side: two have the same seed"):
         compare([card(ERRORS), card(ERRORS)], card(ERRORS))
     codes = [
         pages.made_with(pages.seeded(pages.plain(), i), f"{i}" * 64) for i in (0, 1)

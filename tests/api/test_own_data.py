@@ -124,6 +124,11 @@ WRONG = {
     "labels from -1 to": (X, Y - 1),
     "holds Python objects or ragged lists": (OBJECTS, Y),
     "take y.argmax(1)": (X, np.eye(3)[Y]),
+    "y has shape (60, 1); one label per record, [N], is wanted: take y.ravel()": (
+        X,
+        Y[:, None],
+    ),
+    "x has shape (0, 6, 6): it holds nothing": (X[:0], Y[:0]),
     "np.unique(y, return_inverse=True)": (X, Y.astype(str)),
     "not finite numbers of float32: drop": (np.where(X > 0.9, np.nan, X), Y),
     "x holds 120 values that are not finite": (np.full((60, 2), 1e300), Y),
@@ -152,7 +157,7 @@ def test_wrong_arrays_are_refused_with_the_remedy(says, tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"x": X}, "lacks y"),
+        ({"x": X}, "lacks y; x and y are wanted, names and split may be left out"),
         ({"x": X, "y": Y, "z": Y}, "has z"),
         ({"x": X, "y": Y, "names": ["a"]}, "names are of a table's columns"),
         ({"x": X, "y": Y, "split": np.array(["train"] * 60)}, "of every record"),
@@ -192,6 +197,8 @@ def test_the_doctor_counts_what_stands_there_twice(tmp_path):
 def test_a_file_that_is_not_there_was_typed_wrong(tmp_path, capsys):
     for path in (tmp_path / "none.npz", "~nobody/none.npz"):
         assert "no such file" in refused(capsys, "doctor", f"data=file:{path}")
+    for word in ("file:", f"file:{tmp_path}"):
+        assert f"data={word}: a folder" in refused(capsys, "doctor", f"data={word}")
     (tmp_path / "mine.npz").write_text("no arrays")
     printed(capsys, "doctor", f"data=file:{tmp_path / 'mine.npz'}", code=1)
 
@@ -299,6 +306,9 @@ def test_words_of_the_command_line_reach_it(tmp_path, capsys):
     assert again.resolved() == scenario.resolved()
     line = refused(capsys, "show", "scenario=own", f"data=file:{tmp_path}/none.npz")
     assert "no such file" in line
+    one = local.PREFIX + str(saved(tmp_path, x=X, y=Y * 0))
+    line = refused(capsys, "show", "scenario=own", f"data={one}")
+    assert f"task.classes=[0]: one class of data={one}; at least two are" in line
     line = refused(capsys, "show", "scenario=own", "splits.targetz=5")
     assert "did you mean 'targets'" in line
 

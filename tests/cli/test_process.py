@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -58,6 +59,22 @@ def test_a_stop_ends_a_command_and_what_its_finally_does():
         finally:
             signal.raise_signal(signal.SIGTERM)  # as `timeout` sends it twice
             ended.append(1)
+
+    assert process.run(command) == 143
+    assert ended == [1]
+
+
+def test_a_thread_that_a_stop_waits_for_is_not_taken_for_ended():
+    ended = []
+
+    def work():
+        time.sleep(4 * process.AGAIN)
+        ended.append(1)
+
+    def command():
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(work)
+            signal.raise_signal(signal.SIGTERM)
 
     assert process.run(command) == 143
     assert ended == [1]

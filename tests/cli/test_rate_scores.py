@@ -269,7 +269,10 @@ WRONG = {  # what is typed, what is said
         lambda d: saved(d, keep=BITS, logits=np.ones((4, 6, 3)), labels=np.full(6, 7)),
         "labels are not integers from 0 to 2",
     ),
-    "few": (lambda d: saved(d, keep=BITS, scores=ONES), "at least 2 each"),
+    "few": (
+        lambda d: saved(d, keep=BITS, scores=ONES),
+        "0 of the attacker's 2 models were trained with record 0 of keep, and 2 with",
+    ),
     "all targets": (
         lambda d: [*saved(d, keep=BITS, scores=ONES), "calibration=3"],
         "leave none to the attacker",

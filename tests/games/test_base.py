@@ -91,6 +91,19 @@ def test_every_word_has_a_sentence():
     assert nothing.startswith("sees nothing")
 
 
+def test_a_threat_model_is_said_in_words():
+    blind = ThreatModel("reconstruction")
+    says = base.sentence(blind, reconstruction())
+    assert says == "sees nothing; has a pool of similar records"
+    informed = ThreatModel(
+        "reconstruction", frozenset({"params"}), frozenset({"label", "fixed"})
+    )
+    assert base.sentence(informed, reconstruction()) == (
+        "sees the released parameters; has a pool of similar records; knows all other "
+        "records, the target's label"
+    )
+
+
 def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
     x = jax.random.normal(jax.random.key(0), (7, 5, 5))
     seen = []

@@ -49,8 +49,11 @@ def locate(run: str) -> Path:
     for place in places:
         if (place / "scorecard.json").is_file():
             return place
-    hint = did_you_mean(run, run_names())
-    raise UserError(f"no scorecard.json of a run {run!r}{hint}")
+    names, under = run_names(), " or ".join(map(str, RUNS))
+    hint = did_you_mean(run, names) if names else ""
+    raise UserError(
+        f"{run!r} is no folder with a scorecard.json, and no run under {under}{hint}"
+    )
 
 
 def load(folder: Path) -> Scorecard:

@@ -64,7 +64,7 @@ def test_games_meet_at_one_divergence():
 @pytest.mark.parametrize("other", [{}, {"seed": 1, "runs": 9}])
 def test_no_card_counts_twice_nor_one_of_other_settings(other):
     """One card given twice would halve an interval that another seed never saw."""
-    with pytest.raises(UserError, match=r"of exposed, .* may differ in the seed alone"):
+    with pytest.raises(UserError, match=r"of exposed: .* must differ in the seed"):
         figures.over_seeds([exposed(0.01), exposed(0.01, **other)])
 
 
