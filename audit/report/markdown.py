@@ -138,7 +138,8 @@ def _attained(bound: BoundSummary) -> str:
     error = with_error(bound.genie, bound.genie_se)
     text = f"; the attacker who attains it errs by {error}"
     if bound.needed is not None:
-        text += f"; {bound.needed} targets show an attack at half of it"
+        needed = f"{bound.needed} or more targets"
+        text += f"; {needed} tell an error of half the bound from it"
     return text
 
 

@@ -156,7 +156,7 @@ class BoundSummary(Record):
     standard_error: Number | None = None  # of a mean that is estimated
     genie: Number | None = None  # mean error of an attacker who attains it
     genie_se: Number | None = None
-    needed: Count | None = None  # targets that show an attack at half of it
+    needed: Count | None = None  # targets that tell an error of half of it from it
 
 
 class EpsilonPair(Record):
