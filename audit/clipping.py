@@ -154,7 +154,7 @@ def rows(leaf: jax.Array) -> jax.Array:
 
 def clip_rows(clip: Clip, tree: Any) -> Any:
     """Scale every row of every leaf by its own norm."""
-    one = lambda row: clip_tree(clip, row)  # noqa: E731
+    one = lambda row: clip_tree(clip, row)
     return jax.tree.map(lambda leaf: by_row(one, leaf), tree)
 
 

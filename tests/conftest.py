@@ -146,7 +146,7 @@ def records(n, features=(6,), classes=3, seed=0):
 
 def double(tree):
     """Cast every float of a tree to float64, as the accounting does."""
-    cast = lambda a: a.astype(float) if a.dtype.kind == "f" else a  # noqa: E731
+    cast = lambda a: a.astype(float) if a.dtype.kind == "f" else a
     return jax.tree.map(cast, jax.tree.map(np.asarray, tree))
 
 

@@ -64,7 +64,7 @@ def diverges(task: Task) -> Defense:
 
 def one_key(task: Task) -> Defense:
     """A seed of its own: every run and every step adds the same noise."""
-    sample = lambda key, v: NOISE.sample(jax.random.key(7), v)  # noqa: E731
+    sample = lambda key, v: NOISE.sample(jax.random.key(7), v)
     return _built(task, noise=NOISE._replace(sample=sample))
 
 
@@ -78,7 +78,7 @@ def same_noise_every_step(task: Task) -> Defense:
         return after._replace(t=state.t + 1), view
 
     def train(key, side, data):
-        body = lambda state, _: (step(key, state, data)[0], None)  # noqa: E731
+        body = lambda state, _: (step(key, state, data)[0], None)
         last = jax.lax.scan(body, mechanism.init(key, side), length=STEPS)[0]
         return Release(last.params)
 

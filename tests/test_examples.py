@@ -74,7 +74,7 @@ def test_the_bound_is_what_two_corners_cost(installed):
     nobody = Examples(np.zeros((0, 4)), np.zeros(0))
 
     def at(shift):
-        curve = lambda orders: rdp.gaussian(orders, shift)  # noqa: E731
+        curve = lambda orders: rdp.gaussian(orders, shift)
         return le_cam(Readings(4, (0.0, 1.0), None, curve, None, nobody))
 
     for shift in (0.1, 1.0, 3.0):

@@ -101,7 +101,7 @@ def test_two_probes_make_the_largest_dfil_of_table_3_1(full_data):
 
     def estimate(pair):
         key, one = pair
-        see = lambda x: query.fn(public.params, side, one._replace(x=x))  # noqa: E731
+        see = lambda x: query.fn(public.params, side, one._replace(x=x))
         return fisher.hutchinson(key, see, one.x, 2, "gaussian")[0]
 
     keys = jax.random.split(jax.random.key(1), len(z.y))

@@ -313,7 +313,7 @@ def test_settings_read_from_source_are_the_functions(kind):
 def test_unwritable_out(tmp_path, monkeypatch, capsys):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    opens = lambda scenario, command: workspace.open_folder(scenario, tmp_path)  # noqa: E731
+    opens = lambda scenario, command: workspace.open_folder(scenario, tmp_path)
     monkeypatch.setattr(cli, "_audit", opens)
     line = refused(capsys, *RUN, f"out={blocked}/below")
     assert f"cannot write out={blocked}/below" in line

@@ -275,7 +275,7 @@ class GaussianPrivacy(NamedTuple):
         high = self.mu**2 / 2 + self.mu * max(1.0, -special.ndtri(delta))
         if not np.isfinite(high):
             return math.inf
-        gap = lambda e: self.get_delta_for_epsilon(e) - delta  # noqa: E731
+        gap = lambda e: self.get_delta_for_epsilon(e) - delta
         if gap(high) >= 0:  # rounding hides the root, from mu of about 1e8 on
             return float(high)
         return float(optimize.brentq(gap, 0.0, high, xtol=1e-10))

@@ -69,7 +69,7 @@ def estimate(
     """
     d = shape[1]
     if how.law == "exact":
-        each = lambda i: form(jnp.zeros(shape, dtype).at[:, i].set(1))  # noqa: E731
+        each = lambda i: form(jnp.zeros(shape, dtype).at[:, i].set(1))
         total = jax.lax.map(each, jnp.arange(d), batch_size=AT_ONCE).sum(0)
         return Traced(total, jnp.zeros_like(total))
     if how.law == "hutch++":
@@ -108,7 +108,7 @@ def _directions(
     else:
         if probes > d:
             raise ValueError(f"probes={probes} is more than the {d} coordinates of x")
-        shuffled = lambda k: jax.random.permutation(k, d)[:probes]  # noqa: E731
+        shuffled = lambda k: jax.random.permutation(k, d)[:probes]
         chosen = jax.vmap(shuffled, out_axes=1)(jax.random.split(key, m))
     return d**0.5 * jax.nn.one_hot(chosen, d, dtype=dtype)
 

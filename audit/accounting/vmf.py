@@ -232,7 +232,7 @@ def sample_sum(
     # an orthonormal basis of M: directions @ basis; a row of `means` is an m_i in it
     means, basis, spans = _factor(among)
 
-    one = lambda k, kappa: sample_cosine(k, dimension, kappa, dtype)  # noqa: E731
+    one = lambda k, kappa: sample_cosine(k, dimension, kappa, dtype)
     cosine, sine = jax.vmap(one)(
         jax.random.split(keys[0], count), concentration * jnp.where(some, norm, 0)
     )

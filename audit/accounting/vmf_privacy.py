@@ -73,7 +73,7 @@ class VmfPrivacy(NamedTuple):
         """Return the smallest epsilon in [0, 2 kappa] with delta(epsilon) <= delta."""
         if self.get_delta_for_epsilon(0.0) <= delta:
             return 0.0
-        gap = lambda e: self._delta(e) - delta  # noqa: E731
+        gap = lambda e: self._delta(e) - delta
         return float(optimize.brentq(gap, 0.0, 2 * self.concentration, xtol=1e-12))
 
     def _delta(self, epsilon: float) -> float:

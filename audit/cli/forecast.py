@@ -249,7 +249,7 @@ def trained(task: Task) -> Callable:
 
 def searched(task: Task) -> Callable:
     """Return the same as a search makes it, which differentiates it again."""
-    total = lambda params, z: jax.vmap(task.loss, (None, 0))(params, z).sum()  # noqa: E731
+    total = lambda params, z: jax.vmap(task.loss, (None, 0))(params, z).sum()
     return jax.grad(total)
 
 
@@ -487,7 +487,7 @@ def _trial(size: Trials, history: Sequence[Took], name: str, gflops: float) -> f
     if not history:
         return size.fixed + size.operations / (SHARE * gflops * 1e9)
     ours = 1 + size.operations
-    distance = lambda took: abs(np.log((1 + took.trials[name][0]) / ours))  # noqa: E731
+    distance = lambda took: abs(np.log((1 + took.trials[name][0]) / ours))
     nearest = min(reversed(history), key=distance)
     before, seconds = nearest.trials[name]
     grows = size.operations / before if before else 1.0

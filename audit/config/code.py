@@ -83,7 +83,7 @@ def _meaning(source: bytes) -> str:
         module = _parsed(source)
     except (SyntaxError, ValueError):
         return hashlib.sha256(source).hexdigest()
-    call = lambda dotted: f"{dotted.split('.')[-1]} {_text_of(dotted)}"  # noqa: E731
+    call = lambda dotted: f"{dotted.split('.')[-1]} {_text_of(dotted)}"
     return _text(module.body, module.imports, call) if module.body else ""
 
 
@@ -95,7 +95,7 @@ def _text_of(dotted: str) -> str:
         return ""
     module = _parsed(AT_START[_suite()[home]])
     if name in module.definitions:
-        by_name = lambda d: d.split(".")[-1]  # noqa: E731
+        by_name = lambda d: d.split(".")[-1]
         return _hash(_text(module.definitions[name], module.imports, by_name))
     again = module.imports.get(name)  # a room exports what a file of it defines
     return _text_of(again) if again not in (None, dotted) else ""

@@ -49,7 +49,7 @@ def _content(value: Any, visited: dict[int, Any]) -> Any:
     visited[id(value)] = len(visited), value
     if len(visited) > MOST:
         return OPAQUE
-    into = lambda v: _content(v, visited)  # noqa: E731
+    into = lambda v: _content(v, visited)
     if isinstance(value, types.ModuleType):
         return _module(value.__name__)
     if isinstance(value, functools.partial):

@@ -163,7 +163,7 @@ def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
     try:
         # opened here, as NumPy leaks the handle of a file that is no zip
         with path.open("rb") as raw, zipfile.ZipFile(raw) as file:
-            read = lambda name: io.BytesIO(file.read(f"{name}.npy"))  # noqa: E731
+            read = lambda name: io.BytesIO(file.read(f"{name}.npy"))
             return {n: np.lib.format.read_array(read(n)) for n in names}
     # RuntimeError: a zip variant that Python cannot read
     except (*UNREADABLE, KeyError, RuntimeError, zipfile.BadZipFile) as error:

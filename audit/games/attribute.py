@@ -151,7 +151,7 @@ def _refits(learner: Learner, fixed: Examples, column: Attribute) -> np.ndarray:
     @jax.jit
     def some(rows: Any, z: Examples) -> Array:
         def one(row: Any, z: Examples) -> Array:
-            placed = lambda x: objective.refit(shared, row, Examples(x, z.y))  # noqa: E731
+            placed = lambda x: objective.refit(shared, row, Examples(x, z.y))
             return jax.vmap(placed)(candidates(column, z.x))
 
         return jax.vmap(one)(rows, z)

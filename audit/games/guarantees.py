@@ -104,7 +104,7 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
         readings = matrix.trace, None
         more.append(_matrix_bound(matrix))
     if matrix is None or table.fisher.lanczos:
-        one = lambda method: jax.tree.map(_only, read(method, np.array([n])))  # noqa: E731
+        one = lambda method: jax.tree.map(_only, read(method, np.array([n])))
         readings = _readings(learner, table, one)
     guarantees = of_readings(learner, readings, table, splits.targets, n + 1)
     error = _error(learner, readings[0], again)

@@ -71,11 +71,11 @@ def sum_fixed(query: Query, params: Any, side: Side, z: Examples, weight: Any) -
     """
     total, part = query.closed_forms.total, query.closed_forms.part
     if total is None:
-        one = lambda z: query.fn(params, side, z)  # noqa: E731
+        one = lambda z: query.fn(params, side, z)
         return _in_parts(_weighted(one), params, z, weight, MICRO_BATCH)
     if part is None or len(z.y) <= part:
         return total(params, side, z, weight)
-    some = lambda z, w: total(params, side, z, w)  # noqa: E731
+    some = lambda z, w: total(params, side, z, w)
     return _in_parts(some, params, z, weight, part)
 
 
@@ -122,7 +122,7 @@ def _sums(query: Query, state: State, data: TrainingSet, batch: Batch) -> tuple:
     if data.target is None:
         return known_sum, known_sum
     contribution = query.fn(state.params, state.side, data.target)
-    with_target = lambda a, b: a + target_weight * b  # noqa: E731
+    with_target = lambda a, b: a + target_weight * b
     return known_sum, jax.tree.map(with_target, known_sum, contribution)
 
 

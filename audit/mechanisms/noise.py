@@ -78,7 +78,7 @@ def von_mises_fisher(
     def curve(orders: Any, sensitivity: Any) -> Any:
         move = min(float(sensitivity), 2.0)  # no module moves further
         kappa = float(concentration)
-        each = lambda k: vmf_privacy.renyi(orders, k, kappa, move)  # noqa: E731
+        each = lambda k: vmf_privacy.renyi(orders, k, kappa, move)
         return sum(count * each(k) for k, count in counts.items())
 
     def loss(releases: int, share: float) -> Any:
@@ -129,7 +129,7 @@ def row_directions(concentration: Any, sizes: Sequence[int]) -> Noise:
         def of_leaf(path: Any, leaf: Any) -> Any:
             leaf_key = stream(key, jax.tree_util.keystr(path))
             keys = jax.random.split(leaf_key, len(rows(leaf)))
-            draw = lambda row, key: _draw(key, concentration, row)  # noqa: E731
+            draw = lambda row, key: _draw(key, concentration, row)
             return by_row(draw, leaf, keys)
 
         return jax.tree_util.tree_map_with_path(of_leaf, vector)

@@ -197,7 +197,7 @@ def _along(
         (state, total, kept), (drawn, length) = carry, planned
         state, view = mechanism.step(key, state, data)
         kept = jax.tree.map(partial(jnp.where, drawn), _unsummed(view), kept)
-        counted = lambda view: read(view).scaled(length)  # noqa: E731
+        counted = lambda view: read(view).scaled(length)
         more = jax.lax.cond(length > 0, counted, lambda view: zero, kept)
         return state, jax.tree.map(jnp.add, total, more), kept
 
@@ -249,7 +249,7 @@ def _fisher(mechanism: Iterative) -> Stepwise:
         assert read is not None  # there is noise, and the query is smooth
         loop = _along(mechanism, key, side, data, read, probing.every)
         if probing.released:
-            both = lambda carry: (carry[1], Release(carry[0].params))  # noqa: E731
+            both = lambda carry: (carry[1], Release(carry[0].params))
             return loop._replace(last=both)
         if how is not None:
             return loop
@@ -303,7 +303,7 @@ def step_traces(
         order = jnp.argsort(weight == 0)
         present, weight = present[order], weight[order]
         inside = of_release(view, present, (weight != 0).sum()).scaled(weight)
-        spread = lambda a: jnp.zeros(n, a.dtype).at[present].add(a)[rows]  # noqa: E731
+        spread = lambda a: jnp.zeros(n, a.dtype).at[present].add(a)[rows]
         return jax.tree.map(spread, inside)
 
     return read

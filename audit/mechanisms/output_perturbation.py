@@ -136,5 +136,5 @@ def _movable(data: TrainingSet, row: Any) -> tuple[Any, Callable]:
     if target is not None:
         return target.x, lambda x: data._replace(target=target._replace(x=x))
     every = jnp.asarray(fixed.x)
-    at = lambda x: fixed._replace(x=every.at[row].set(x))  # noqa: E731
+    at = lambda x: fixed._replace(x=every.at[row].set(x))
     return every[row], lambda x: data._replace(fixed=at(x))

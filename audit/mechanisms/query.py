@@ -113,7 +113,7 @@ def gradient(
 def _closed_forms(task: Task, clip: Clip) -> ClosedForms:
     """Return those of affine logits or of layers: no per-example gradients."""
     model: Any = dense if task.linear is None else affine
-    same = lambda tree: tree  # noqa: E731
+    same = lambda tree: tree
     view, back = task.linear or (same, same)
     first = (task.dense,) if model is dense else ()
 

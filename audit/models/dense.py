@@ -420,7 +420,7 @@ def clipped_motion(
     gradient of twice as many positions: neither its norm nor c needs a gradient.
     """
     offset = masked(to.mask, to.offset)
-    both = lambda x: _both_ways(stack, params, x, y, to)[0]  # noqa: E731
+    both = lambda x: _both_ways(stack, params, x, y, to)[0]
     passes, moved = jax.jvp(both, (x,), (u,))
     c = jnp.zeros(x.shape[:1], x.dtype)
     square = c
@@ -457,7 +457,7 @@ def _motion(at: tuple, moved: tuple, m: Head | None) -> tuple:
         inner = (flip * ee).sum((-1, -2)) + (aa * ef).sum((-1, -2))
         square = dd * ee + 2 * flip * ef + aa * ff
         return (inner, square.sum((-1, -2))), bias
-    outer = lambda a, e: jnp.einsum("itd,itp->idp", a, e)  # noqa: E731
+    outer = lambda a, e: jnp.einsum("itd,itp->idp", a, e)
     kernel, change = outer(a, e), outer(da, e) + outer(a, de)
     pair = kernel * change, change**2
     if m is not None:
@@ -483,7 +483,7 @@ def _raw(stack: Stack, params: Any, x: Any, y: Any, to: Treatment) -> Any:
     """
     first = _heads(stack, params)[0]
     w, z = first.kernel, affine.affine(first, x)
-    later = lambda z, y: _after(stack, params, z, y, to.classes)  # noqa: E731
+    later = lambda z, y: _after(stack, params, z, y, to.classes)
     by_z = jax.vmap(jax.jacfwd(later))(z, y)
     passes = factors(stack, params, x, y, to.classes)
     one = _units(passes, to)

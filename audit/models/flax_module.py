@@ -108,10 +108,10 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
         loss = cross_entropy
         if shape[0] == 1:
             loss = _half_squared
-    fit = lambda params, x, y: loss(network.apply(params, x, None), y)  # noqa: E731
+    fit = lambda params, x, y: loss(network.apply(params, x, None), y)
     stack, why = stack_of(network.name, network.apply, params, x, loss)
     label = jnp.zeros((), int if shape[0] > 1 else float)
-    moved = lambda key: jax.tree.map(jnp.add, network.init(key), _drawn(params))  # noqa: E731
+    moved = lambda key: jax.tree.map(jnp.add, network.init(key), _drawn(params))
     if stack and not is_the_gradient(stack, moved, fit, x, label):
         stack, why = None, "its layers are transformed"
     start = jax.tree.map(_zeros, params)

@@ -248,7 +248,7 @@ def regression(features: tuple[int, ...], classes: int) -> Task:
     """One linear output, a number as label and no classes, half the squared error."""
     if classes:
         raise ValueError(f"regression has numbers for labels, not {classes} classes")
-    loss = lambda outputs, label: (outputs[0] - label) ** 2 / 2  # noqa: E731
+    loss = lambda outputs, label: (outputs[0] - label) ** 2 / 2
     return _task("regression", _Linear(1), features, classes, loss=loss)
 
 

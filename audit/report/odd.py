@@ -52,7 +52,7 @@ def shown(
     kept, odd = showable(rows if len(rows) <= MOST_ROWS else [], of_rows)
     if not kept:
         raise UserError(f"this card cannot be shown: {why}")
-    name = lambda r: r if isinstance(r, str) else f"{r.attack} on {r.defense}"  # noqa: E731
+    name = lambda r: r if isinstance(r, str) else f"{r.attack} on {r.defense}"
     return of_rows(kept), {name(row): reason for row, reason in odd}
 
 

@@ -99,7 +99,7 @@ def of_steps(line: Line) -> TrialRow | None:
         if t.defense == line.label and t.result is not None and t.result.shown
         if not is_void(t.flags)
     ]
-    strength = lambda t: t.result.headline.strength if t.result else -math.inf  # noqa: E731
+    strength = lambda t: t.result.headline.strength if t.result else -math.inf
     return max(shown, key=strength, default=None)
 
 

@@ -109,7 +109,7 @@ def _largest(
         return 0.0
     if rejects(most):
         return most
-    sign = lambda e: 1.0 if rejects(e) else -1.0  # noqa: E731
+    sign = lambda e: 1.0 if rejects(e) else -1.0
     return float(optimize.bisect(sign, 0, most, xtol=1e-11))
 
 

@@ -53,7 +53,7 @@ class AttackCase:
     @functools.cached_property
     def shown(self) -> fixtures.Shown:
         """Everything the games could show, declared or not."""
-        model = lambda task: self.factory(task, **self.settings).threat_model  # noqa: E731
+        model = lambda task: self.factory(task, **self.settings).threat_model
         return fixtures.shown(model, self.task)
 
     @property

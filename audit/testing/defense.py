@@ -127,7 +127,7 @@ class DefenseCase:
     def contributions(self) -> Callable:
         """(params, side, records) -> what the query makes of each, flat [m, D]."""
         fn = self.parts.query.fn
-        flat = lambda params, side, z: ravel_pytree(fn(params, side, z))[0]  # noqa: E731
+        flat = lambda params, side, z: ravel_pytree(fn(params, side, z))[0]
         return jax.jit(jax.vmap(flat, (None, None, 0)))
 
     @functools.cached_property

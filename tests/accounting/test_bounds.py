@@ -260,9 +260,7 @@ def test_two_point_of_pure_privacy(epsilon, want):
 def composed_two_point(q, shift, steps, grid=1e-4, size=2**20):
     """E 1 / (2 (1 + e^L)) by FFT of the loss, masses split so that means are kept."""
     x = np.linspace(-12, 12, 200_001)
-    mixture = lambda s: np.logaddexp(  # noqa: E731
-        np.log1p(-q), np.log(q) + s * x - s**2 / 2
-    )
+    mixture = lambda s: np.logaddexp(np.log1p(-q), np.log(q) + s * x - s**2 / 2)
     mass = np.exp(mixture(shift)) * scipy.stats.norm.pdf(x) * (x[1] - x[0])
     place = (mixture(shift) - mixture(-shift)) / grid
     low = np.floor(place).astype(int)

@@ -114,8 +114,8 @@ def test_mixture_moments_are_the_fisher_information_of_the_mixture(x64):
     phi = scipy.stats.norm.pdf
 
     def integral(slope):
-        density = lambda z: q * phi(z - nu) + (1 - q) * phi(z)  # noqa: E731
-        height = lambda z: (q * phi(z - nu) * slope(z)) ** 2 / density(z)  # noqa: E731
+        density = lambda z: q * phi(z - nu) + (1 - q) * phi(z)
+        height = lambda z: (q * phi(z - nu) * slope(z)) ** 2 / density(z)
         return scipy.integrate.quad(height, -12, 14, epsabs=1e-13)[0]
 
     a, b = mixture_moments(q, nu)

@@ -142,14 +142,14 @@ def test_errors_under_a_uniform_prior(mu, absolute, squared):
     ],
 )
 def test_errors_under_a_gaussian_prior(d, variance, mu, want):
-    kappa = lambda eta: scipy.stats.chi2.cdf(d * eta / variance, d)  # noqa: E731
+    kappa = lambda eta: scipy.stats.chi2.cdf(d * eta / variance, d)
     got = of_curve(kappa, 3 * variance, rdp.GaussianPrivacy(mu))
     assert got == pytest.approx(want, rel=1e-3)
 
 
 def test_a_loss_without_closed_form_gives_nearly_the_same():
     exact = rdp.GaussianPrivacy(1.0)
-    curve = lambda eta: 2 * eta  # noqa: E731
+    curve = lambda eta: 2 * eta
     got = of_curve(curve, 0.5, Delta(exact.get_delta_for_epsilon), nodes=501)
     assert got == pytest.approx(of_curve(curve, 0.5, exact, nodes=501), rel=1e-4)
 

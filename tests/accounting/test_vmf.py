@@ -84,7 +84,7 @@ def test_the_mode_has_its_digits_where_the_dimension_hides_kappa(k, kappa):
 @functools.cache
 def sampler(k):
     """Compile once a dimension: the concentration is traced."""
-    draw = lambda key, kappa: vmf.sample_cosine(key, k, kappa, jnp.float32)  # noqa: E731
+    draw = lambda key, kappa: vmf.sample_cosine(key, k, kappa, jnp.float32)
     return jax.jit(jax.vmap(draw, (0, None)))
 
 

@@ -263,7 +263,7 @@ def test_a_folder_in_hydras_words_is_what_it_was(typed, means, again):
 
 def test_folders_are_swept_by_commas():
     points = []
-    job = lambda scenario, replay: points.append((scenario.spec.out, replay))  # noqa: E731
+    job = lambda scenario, replay: points.append((scenario.spec.out, replay))
     hydra_app.launch(["scenario=own", "-m", "out=a,'ü (1)'"], job)
     assert points == [
         ("a", "scenario=own out=a"),
@@ -286,7 +286,7 @@ def test_files_are_swept_by_commas(tmp_path, monkeypatch):
     saved(tmp_path, x=X, y=Y).rename("a.npz")
     saved(tmp_path, x=1 - X, y=Y).rename("ü.npz")
     points = []
-    job = lambda scenario, replay: points.append(replay)  # noqa: E731
+    job = lambda scenario, replay: points.append(replay)
     hydra_app.launch(["scenario=own", "-m", "data=file:a.npz,'file:ü.npz'"], job)
     assert points == ["scenario=own data=file:a.npz", "scenario=own data=file:ü.npz"]
     hydra_app.launch(["scenario=own", "-m", "data=file:ü.npz", "seed=0,1"], job)

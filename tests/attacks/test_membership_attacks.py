@@ -59,7 +59,7 @@ class Fixed:
 
     def __init__(self, queries):
         rng = np.random.default_rng(queries)
-        draw = lambda *shape: 2 * rng.normal(size=(*shape, queries, CLASSES))  # noqa: E731
+        draw = lambda *shape: 2 * rng.normal(size=(*shape, queries, CLASSES))
         self.queries = queries
         self.label = rng.integers(0, CLASSES, RECORDS)
         self.pool_label = rng.integers(0, CLASSES, POOL)

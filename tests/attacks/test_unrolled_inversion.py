@@ -101,7 +101,7 @@ def test_a_replay_has_the_derivatives_of_the_run():
         return learner.defense.train(KEY, learner.side, data).params
 
     def tangent(run):
-        at = lambda x: run(target._replace(x=x))  # noqa: E731
+        at = lambda x: run(target._replace(x=x))
         along = jax.jit(lambda x, v: jax.jvp(at, (x,), (v,))[1])
         return flat(along(target.x, take(TARGETS, 1).x))
 

@@ -91,7 +91,7 @@ def measured(model, batch, records, probes):
     how = Probing("rademacher", probes)
 
     def plain(params, z):
-        loss = lambda p: jax.vmap(task.loss, (None, 0))(p, z).mean()  # noqa: E731
+        loss = lambda p: jax.vmap(task.loss, (None, 0))(p, z).mean()
         return jax.grad(loss)(params)
 
     def step(state, data):

@@ -39,10 +39,10 @@ def test_cosine_search(benchmark, monkeypatch, task, images, steps, how):
 
     run, shared = jax.jit(jax.vmap(one, (None, None, 0, 0, 0))), (state, params)
     every = jax.random.split(jax.random.key(2), images), z, updates
-    by_core = lambda: base.guesses(  # noqa: E731
+    by_core = lambda: base.guesses(
         run, shared, lambda rows: base.take(every, rows), images
     )
-    whole = lambda: np.asarray(run(*shared, *every))  # noqa: E731
+    whole = lambda: np.asarray(run(*shared, *every))
     if how == "one per core":
         monkeypatch.setattr(base, "LARGE", sys.maxsize)
     way = whole if how == "all in one program" else by_core

@@ -39,7 +39,7 @@ def test_exact_logistic_fits(benchmark, problem):
     """Minimisers in float64, one record of 1,001 differing between them."""
     _, data = problem
     learner = subjects.make("glm", LINEAR)
-    run = lambda: shadow.sweep(  # noqa: E731
+    run = lambda: shadow.sweep(
         "train", learner, jax.random.key(1), data, engine=ENGINE, precise=True
     )
     out = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
@@ -60,7 +60,7 @@ def test_glm_attack_on_every_record(benchmark, problem):
     table = Table(Problem(task, splits, dataset), ENGINE, releases, "none")
     weights = np.random.default_rng(0).normal(size=(releases, 785)) / 100
     attack = registry.find("attack", "glm_attack")(task)
-    run = lambda: leave_one_out.play(  # noqa: E731
+    run = lambda: leave_one_out.play(
         key, attack, Runs(learner, Release(weights), None), Guarantees(), table
     )
     result = benchmark.pedantic(run, rounds=2, warmup_rounds=1)
@@ -71,7 +71,7 @@ def test_glm_attack_on_every_record(benchmark, problem):
 def test_lpips(benchmark):
     weights = lpips.load_weights()
     a, b = np.random.default_rng(0).uniform(size=(2, 100, 28, 28, 1))
-    run = lambda: lpips.lpips_images(weights, a, b)  # noqa: E731
+    run = lambda: lpips.lpips_images(weights, a, b)
     values = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     benchmark.extra_info["mean lpips"] = float(values.mean())
 
@@ -104,7 +104,7 @@ def test_half_in_shadow_networks(benchmark, name):
     member = half_in.in_out.member(key, 256, 4000)
     data = TrainingSet(fixed, None, half_in.in_out.rows(member))
     rows, engine = (fixed, pool, np.zeros(1, np.int32)), shadow.Engine(Lanes(64))
-    run = lambda: shadow.sweep(  # noqa: E731
+    run = lambda: shadow.sweep(
         "train", learner, key, data, *rows, engine=engine, then=of_release
     )
     signals = benchmark.pedantic(run, rounds=1, warmup_rounds=0)

@@ -35,7 +35,7 @@ def test_draws(benchmark, draw):
     """The second line at no more than 1 / .6 of the first, the third far below both."""
     means = jnp.full((DRAWS, DIMENSION), DIMENSION**-0.5)
     run = jax.jit(draw)
-    made = lambda: run(jax.random.key(0), means).block_until_ready()  # noqa: E731
+    made = lambda: run(jax.random.key(0), means).block_until_ready()
     out = benchmark.pedantic(made, rounds=20, warmup_rounds=2)
     benchmark.extra_info["mean square"] = float((out**2).mean())
     assert bool(jnp.isfinite(out).all())
@@ -55,6 +55,6 @@ def test_steps_of_a_large_network(benchmark, monkeypatch, defense, noise):
     data = TrainingSet(Examples(x, jnp.arange(BATCH) % task.classes), None)
     learner = worlds.learner(task, defense, start=public(task), steps=2)
     run = jax.jit(lambda key: learner.build().train(key, learner.side, data))
-    made = lambda: jax.block_until_ready(run(jax.random.key(0)))  # noqa: E731
+    made = lambda: jax.block_until_ready(run(jax.random.key(0)))
     release = benchmark.pedantic(made, rounds=5, warmup_rounds=1)
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(release))

@@ -99,7 +99,7 @@ def test_the_compiler_counts_about_as_many_operations():
     task = networks.mlp((28, 28, 1), 10)
     params = task.init(jax.random.key(0))
     z = subjects.draw(64, np.random.default_rng(0), 10)
-    total = lambda p: jax.vmap(task.loss, (None, 0))(p, z).sum()  # noqa: E731
+    total = lambda p: jax.vmap(task.loss, (None, 0))(p, z).sum()
     counted = jax.jit(jax.grad(total)).lower(params).cost_analysis()["flops"]
     assert subjects.operations(task, 64) == pytest.approx(counted, rel=0.1)
 

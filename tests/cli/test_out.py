@@ -52,7 +52,7 @@ def test_a_full_disk_is_told_before_a_run(tmp_path, monkeypatch, capsys):
 
 def test_a_card_that_finds_no_room_is_kept_elsewhere(tmp_path, monkeypatch, capsys):
     real, out, spare = Path.replace, tmp_path / "out", tmp_path / "spare"
-    replace = lambda path, to: full() if out in to.parents else real(path, to)  # noqa: E731
+    replace = lambda path, to: full() if out in to.parents else real(path, to)
     monkeypatch.setattr(Path, "replace", replace)
     spare.mkdir()
     monkeypatch.setattr(cli.tempfile, "mkdtemp", lambda **_: str(spare))

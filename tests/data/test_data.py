@@ -116,7 +116,7 @@ def test_a_cached_file_must_be_the_official_one(name, tmp_path, monkeypatch):
 
 def downloading(monkeypatch, folder):
     """Let pooch fetch from a local folder."""
-    line = lambda *a, **k: io.BytesIO()  # noqa: E731
+    line = lambda *a, **k: io.BytesIO()
     monkeypatch.setattr(files.socket, "create_connection", line)
 
     def fetch(url, output_file, pooch):

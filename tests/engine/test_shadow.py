@@ -109,7 +109,7 @@ def test_a_killed_run_resumes_bit_identical(tmp_path):
     with pytest.raises(Killed):
         run(store=store, report=die, memory_gib=1e-9)
     again = []
-    report = lambda what, done, total: again.append((done, total))  # noqa: E731
+    report = lambda what, done, total: again.append((done, total))
     np.testing.assert_array_equal(run(store=store, report=report), run())
     assert again[0][0] == 12  # the shards finished before the kill
     assert again[-1] == (M, M)
@@ -122,7 +122,7 @@ def test_the_store_is_used_and_damage_is_rebuilt(tmp_path):
     assert len(shards(tmp_path)) == -(-M // 4)  # neither word is part of the key
     damaged, done = shards(tmp_path)[2], []
     damaged.write_bytes(damaged.read_bytes()[:-7])
-    report = lambda what, count, total: done.append(count)  # noqa: E731
+    report = lambda what, count, total: done.append(count)
     np.testing.assert_array_equal(run(store=store, report=report), want)
     assert done[0] == 20  # 5 of 6 tiles, one was made again
 

@@ -63,7 +63,7 @@ def test_what_does_not_apply_is_skipped_with_a_reason(sgd):
 def test_guesses_are_scored_as_they_are():
     """Target i, run j gets the guess made from release i * runs + j."""
 
-    guess = lambda shown: jnp.full(SHAPE, 100 * shown.params["head"]["bias"][0])  # noqa: E731
+    guess = lambda shown: jnp.full(SHAPE, 100 * shown.params["head"]["bias"][0])
     noised = worlds.learner(TASK, "dpsgd", steps=2)
     _, played = play(noised, guess, runs=3, sees=["params"])
     bias = 100 * played.runs.releases.params["head"]["bias"][:, 0].reshape(5, 3)
@@ -109,7 +109,7 @@ def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
     seen = []
 
     def on(number, program):
-        arguments = lambda rows: (seen.append(len(rows)) or x[rows],)  # noqa: E731
+        arguments = lambda rows: (seen.append(len(rows)) or x[rows],)
         monkeypatch.setattr(cores, "threads", lambda: number)
         return base.guesses(jax.jit(jax.vmap(program, (None, 0))), (2.0,), arguments, 7)
 

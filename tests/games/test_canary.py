@@ -88,7 +88,7 @@ def test_networks_keep_their_closed_forms(network, pruned):
     side = Side(params)
     if pruned:
         bits = jax.random.bernoulli
-        keep = lambda a: bits(jax.random.key(a.size), 0.5, a.shape).astype(float)  # noqa: E731
+        keep = lambda a: bits(jax.random.key(a.size), 0.5, a.shape).astype(float)
         kept = {"model": jax.tree.map(keep, params["model"])}
         ones = jax.tree.map(jnp.ones_like, params["canaries"])
         side = side._replace(mask=kept | {"canaries": ones})

@@ -241,6 +241,6 @@ def test_ten_likeliest_classes_are_looked_at_where_there_are_many():
     """Scores of class k are x_k: ranks are known."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(200, 106)), rng.integers(0, 106, 200)
-    identity = lambda side, release, x: x  # noqa: E731
+    identity = lambda side, release, x: x
     want = ((x > x[np.arange(200), y][:, None]).sum(1) < 10).mean()
     assert float(rows.top10(identity, None, None, x, y)) == pytest.approx(want)

@@ -64,7 +64,7 @@ def slopes(w):
 )
 def test_the_referee_hands_out_what_the_others_leave(intercept):
     """Through an attack whose guess is a part of `rest`."""
-    guess = lambda observation: observation.rest[:16].reshape(SHAPE)  # noqa: E731
+    guess = lambda observation: observation.rest[:16].reshape(SHAPE)
     spy = worlds.spy("reconstruction", guess, ["params"], ["objective"])
     played = play(defense(intercept=intercept, noise_stddev=0.1), spy.attack)
     mse = np.zeros((N, RUNS))
@@ -282,7 +282,7 @@ def test_closed_forms_are_the_derivative_of_what_is_released():
     with jax.enable_x64(True):
         joined = double(TrainingSet(FIXED, take(FIXED, 3)))
         target, solve = joined.target, jax.jit(glm.mechanism.solve)
-        moved = lambda x: joined._replace(target=target._replace(x=x))  # noqa: E731
+        moved = lambda x: joined._replace(target=target._replace(x=x))
         dense = jacobian(lambda x: solve(None, moved(x)), target.x) / 0.5
         trace, norm = glm.mechanism.fil(KEY, None, joined, np.array([N]))
         np.testing.assert_allclose(trace[0], (dense**2).sum(), rtol=1e-6)

@@ -43,7 +43,7 @@ def test_standardised_images_are_judged_as_pixels(channels):
         public_records=Examples(images, np.zeros(5)),
     )
     low, high = pixel_domain(cut.splits, channels)
-    scale = lambda x: (low + x.reshape(5, -1) * (high - low)).reshape(x.shape)  # noqa: E731
+    scale = lambda x: (low + x.reshape(5, -1) * (high - low)).reshape(x.shape)
     plain, standardised = (
         Table(cut._replace(ends=ends), worlds.ENGINE, 1, lpips="not here")
         for ends in (None, (low, high))

@@ -101,7 +101,7 @@ def test_noise_that_is_right_at_the_first_step_alone_is_noticed():
             after, view = mechanism.step(key, state, data)
             exact = sum_all(mechanism.query, state, data, view.batch)
             share = jax.numpy.where(is_quiet(state, data), 0.1, 1.0)
-            mix = lambda u, e: share * u + (1 - share) * e  # noqa: E731
+            mix = lambda u, e: share * u + (1 - share) * e
             update = jax.tree.map(mix, view.update, exact)
             return after, view._replace(update=update)
 

@@ -35,7 +35,7 @@ def bent(task):
     """A defense whose perturbation depends on the record."""
 
     def perturb(params, side, z, base):
-        bend = lambda a: 0.5 * a + 0.1 * jax.numpy.cos(7 * z.x.sum())  # noqa: E731
+        bend = lambda a: 0.5 * a + 0.1 * jax.numpy.cos(7 * z.x.sum())
         return jax.tree.map(bend, base)
 
     clip, stddev = COMMON["clip_norm"], COMMON["noise_multiplier"]
@@ -114,7 +114,7 @@ def test_parts_equal_a_plain_loop(x64, dissected, label):
     np.testing.assert_allclose(flat(ends), flat(params), rtol=1e-4)
     for t, (base, added, final, mean) in enumerate(steps):
         arrays = {k: v[t] for k, v in limits.arrays.items()}
-        norm = lambda a: np.linalg.norm(a, axis=-1)  # noqa: E731
+        norm = lambda a: np.linalg.norm(a, axis=-1)
         np.testing.assert_allclose(arrays["base_norm"], norm(base), rtol=1e-4)
         np.testing.assert_allclose(arrays["final_norm"], norm(final), rtol=1e-4)
         if label != "fim":

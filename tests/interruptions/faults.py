@@ -109,7 +109,7 @@ def little_memory(top, expected):
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(400 * 2**20))
-        joins = lambda: (group / "tasks").write_text(str(os.getpid()))  # noqa: E731
+        joins = lambda: (group / "tasks").write_text(str(os.getpid()))
         code, text = run(top / "run", before=joins)
         assert code == -signal.SIGKILL, (code, text[-3000:])
     finally:

@@ -116,7 +116,7 @@ def test_the_closed_form_reads_the_units_inside_a_mask():
     """Those outside it say nothing, of the image as of the noise."""
     features, hidden, kept = 12, 8, 5
     keys = iter(jax.random.split(jax.random.key(0), 6))
-    draw = lambda *shape: jax.random.normal(next(keys), shape)  # noqa: E731
+    draw = lambda *shape: jax.random.normal(next(keys), shape)
     x, slope, mean = jax.random.uniform(next(keys), (features,)), draw(hidden), 0.5
     layer = {"kernel": x[:, None] * slope, "bias": slope}
     update = {"hidden_0": jax.tree.map(lambda a: a + 0.1 * draw(*a.shape), layer)}

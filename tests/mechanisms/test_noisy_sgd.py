@@ -170,7 +170,7 @@ def test_fisher_is_the_trace_along_the_trained_run(x64, sampler):
 
     @jax.jit
     def leak(params):
-        fn = lambda x: query.fn(params, side, Examples(x, data.target.y))  # noqa: E731
+        fn = lambda x: query.fn(params, side, Examples(x, data.target.y))
         return fisher.exact_trace(fn, data.target.x)
 
     for _ in range(3):
@@ -249,7 +249,7 @@ def test_pretraining_learns_and_needs_data():
     z, task, key = records(200, SHAPE, 2), TASKS["binary_linear"], jax.random.key(0)
     z = z._replace(y=(z.x.mean((1, 2, 3)) > 0.5).astype(np.int32))
     cold, warm = (pretrain.start(task, key, z, epochs=e).params for e in (0, 200))
-    mean = lambda p: jax.vmap(task.loss, (None, 0))(p, z).mean()  # noqa: E731
+    mean = lambda p: jax.vmap(task.loss, (None, 0))(p, z).mean()
     assert mean(warm) < 0.9 * mean(cold)
     plain = {"optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.01}
     step = jax.tree.map(

@@ -38,7 +38,7 @@ def problem(shape, biased=True, masked=False, offset=False, d=6, m=5, seed=0):
         return Head(rng.normal(size=(d, trainable)), bias if biased else None)
 
     head, constant, update = make(), make(), make()
-    coin = lambda a: (rng.uniform(size=a.shape) < 0.6).astype(float)  # noqa: E731
+    coin = lambda a: (rng.uniform(size=a.shape) < 0.6).astype(float)
     mask = jax.tree.map(coin, head) if masked else None
     x, y = rng.uniform(size=(m, d)), rng.integers(0, classes, m)
     constant = constant if offset else None
@@ -133,7 +133,7 @@ def test_printed_traces(x64, y):
 
     @jax.jit
     def computed(c):
-        run = lambda c: clipped_trace(head, x, y, Treatment(soft_clip(c), 3))[0]  # noqa: E731
+        run = lambda c: clipped_trace(head, x, y, Treatment(soft_clip(c), 3))[0]
         plain = Treatment(no_clip(), 3)
         square = clipped_score(head, x, y, head, plain)[1][0]
         phi, slope = soft_clip(c).scale(norm), soft_clip(c).slope(norm)

@@ -42,7 +42,7 @@ def moves(query, side, z, directions):
     """Return ||J u||^2 of every record by one Jacobian-vector product [m]."""
 
     def one(x, y, u):
-        contribution = lambda x: query.fn(side.params, side, Examples(x, y))  # noqa: E731
+        contribution = lambda x: query.fn(side.params, side, Examples(x, y))
         return (ravel_pytree(jax.jvp(contribution, (x,), (u,))[1])[0] ** 2).sum()
 
     return jax.jit(jax.vmap(one))(z.x, z.y, directions.reshape(z.x.shape))

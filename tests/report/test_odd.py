@@ -188,8 +188,8 @@ def survives(seed, folder):
     card = in_one_line(lambda: schema.load(place / "scorecard.json"))
     if card is None:
         return
-    page = lambda card: html.render(card, NOWHERE)  # noqa: E731
-    text = lambda card: terminal.table(card) + terminal.notes(card)  # noqa: E731
+    page = lambda card: html.render(card, NOWHERE)
+    text = lambda card: terminal.table(card) + terminal.notes(card)
     in_one_line(lambda: leaderboard.write(folder))
     in_one_line(lambda: odd.shown(card, page))
     in_one_line(lambda: odd.shown(card, text))

@@ -29,7 +29,7 @@ def reference():
     import torch
 
     net = lpips.LPIPS(net="alex", verbose=False)
-    planes = lambda image: torch.from_numpy(image).permute(2, 0, 1)[None]  # noqa: E731
+    planes = lambda image: torch.from_numpy(image).permute(2, 0, 1)[None]
     return lambda a, b: float(net(planes(a), planes(b)).detach())
 
 

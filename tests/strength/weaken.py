@@ -132,14 +132,14 @@ def right_or_wrong(observation: Any) -> Any:
 
 def other_attack(factory: Callable, name: str) -> Callable:
     """Put another attack's method behind the name."""
-    plain = lambda task, **settings: factory(task)  # noqa: E731
+    plain = lambda task, **settings: factory(task)
     return lambda monkeypatch: monkeypatch.setattr(module_of(name), name, plain)
 
 
 def longer_root(monkeypatch: Any) -> None:
     """Always take the root of the record that is fitted better."""
     both = stationarity.slope_roots
-    one = lambda *given: (both(*given)[0],) * 2  # noqa: E731
+    one = lambda *given: (both(*given)[0],) * 2
     monkeypatch.setattr(stationarity, "slope_roots", one)
 
 
@@ -159,7 +159,7 @@ def wrong_smoothness(sign: float) -> Callable:
 
 def wrong_label(monkeypatch: Any) -> None:
     """Read the label off the largest entry of the last bias, not the smallest."""
-    largest = lambda update: jnp.argmax(update["head"]["bias"])  # noqa: E731
+    largest = lambda update: jnp.argmax(update["head"]["bias"])
     monkeypatch.setattr(gradient_search, "label_of", largest)
 
 

@@ -68,7 +68,7 @@ def test_a_value_that_is_no_number_is_no_strength():
 
 
 def test_an_error_and_a_rate_point_opposite_ways():
-    judge = lambda cell, mean: strength.judge(cell, Band(1.0, 0.1), mean)  # noqa: E731
+    judge = lambda cell, mean: strength.judge(cell, Band(1.0, 0.1), mean)
     assert judge(MSE, 1.05) == judge(MSE, 0.95) == "holds"
     assert judge(MSE, 1.2) == judge(AUC, 0.8) == "weaker"
     assert judge(MSE, 0.8) == judge(AUC, 1.2) == "stronger"

@@ -191,7 +191,7 @@ def inversion(group: str, activity: Activity) -> Iterator[Row]:
 
     run, keys = jax.jit(jax.vmap(one)), jax.random.split(jax.random.key(2), IMAGES)
     with activity(f"{group}: gradient_inversion"):
-        arguments = lambda rows: (keys[rows], base.take(z, rows))  # noqa: E731
+        arguments = lambda rows: (keys[rows], base.take(z, rows))
         seconds = fastest(lambda: base.guesses(run, (), arguments, IMAGES), 1)
     # a gradient of a gradient takes twice as much again as the gradient
     each = 3 * operations(task)

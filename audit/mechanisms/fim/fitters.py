@@ -89,8 +89,8 @@ def constant(
             return dict(make(on.places.size).init(key))
         return {"params": {"constant": gather(on.places, look(key, on).mean)}}
 
-    settle = lambda on, shifted, phi: (perturbation(on, phi), None)  # noqa: E731
-    replaced = lambda params, side, z, base: jax.tree.map(jnp.negative, base)  # noqa: E731
+    settle = lambda on, shifted, phi: (perturbation(on, phi), None)
+    replaced = lambda params, side, z, base: jax.tree.map(jnp.negative, base)
     perturb = replaced if objective == "replacement" else None
     return Fitter(look, loss, init, settle, perturb)
 
@@ -159,7 +159,7 @@ def network(
     ) -> Any:
         z = on.public if rows is None else jax.tree.map(lambda a: a[rows], on.public)
         keys = jax.random.split(key, len(z.y))
-        each = lambda z, key: one(on, scaling, phi, weight, z, key)  # noqa: E731
+        each = lambda z, key: one(on, scaling, phi, weight, z, key)
         return jax.vmap(each)(z, keys).mean()
 
     def init(key: Any, on: Ground) -> Any:
@@ -171,5 +171,5 @@ def network(
         on = Ground(params, side.mask, side.learnt.places, None)
         return added(on, side.learnt.aside, side.learnt.phi, z, base)
 
-    settle = lambda on, scaling, phi: (None, scaling)  # noqa: E731
+    settle = lambda on, scaling, phi: (None, scaling)
     return Fitter(look, loss, init, settle, perturb)

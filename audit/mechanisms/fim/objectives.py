@@ -110,7 +110,7 @@ def fit(
             return update(carry, None, key_e)
         batches = permuted(key_e, n, size)
         keys = jax.random.split(key_e, len(batches))
-        step = lambda c, part: (update(c, *part), None)  # noqa: E731
+        step = lambda c, part: (update(c, *part), None)
         return jax.lax.scan(step, carry, (batches, keys))[0]
 
     return jax.lax.fori_loop(*span, epoch, (phi, optimizer))

@@ -62,7 +62,7 @@ def refresher(fitter: Fitter, schedule: Schedule) -> SideOfStep:
             fitted = _fitted(fitter, schedule, params, side, t)
             return jax.tree.map(lambda a, b: a.astype(b.dtype), fitted, side)
 
-        keep = lambda params, side, t: side  # noqa: E731
+        keep = lambda params, side, t: side
         return jax.lax.cond(t == 0, keep, again, params, side, t)
 
     return refresh
@@ -99,12 +99,12 @@ def _fitted_to_all(
         (bundle, side.mask, learnt.public, learnt.phi, learnt.optimizer)
     )
     ground = Ground(None, mask, learnt.places, public)
-    look = lambda p: fitter.look(stream(key, "look"), ground._replace(params=p))  # noqa: E731
+    look = lambda p: fitter.look(stream(key, "look"), ground._replace(params=p))
     views = jax.vmap(look)(bundle)
     params, first = jax.tree.map(lambda a: a[0], (bundle, views))
 
     def loss(phi: Any, rows: Any, weight: Any, key: Any) -> jax.Array:
-        one = lambda p, view: fitter.loss(  # noqa: E731
+        one = lambda p, view: fitter.loss(
             ground._replace(params=p), view, phi, rows, weight, key
         )
         return jax.vmap(one)(bundle, views).mean()

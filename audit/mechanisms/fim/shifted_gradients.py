@@ -163,7 +163,7 @@ def _probed(task: Task) -> tuple[Callable, Callable]:
                 return ravel_pytree(affine.masked(mask, slope))[0]
 
             probes = jax.random.normal(key, (PROBES, *example.x.shape), example.x.dtype)
-            push = lambda u: jax.jvp(gradient, (example.x,), (u,))[1]  # noqa: E731
+            push = lambda u: jax.jvp(gradient, (example.x,), (u,))[1]
             return gradient(example.x), jax.vmap(push)(probes)
 
         keys = jax.random.split(key, len(z.y))

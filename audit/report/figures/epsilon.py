@@ -17,7 +17,7 @@ def _audits(card: Scorecard) -> list[TrialRow]:
 
 def _curves(card: Scorecard) -> list[TrialRow]:
     """Return those of them whose ROC the card keeps."""
-    here = lambda t: f"{t.defense}/{t.attack}/fpr" in card.arrays  # noqa: E731
+    here = lambda t: f"{t.defense}/{t.attack}/fpr" in card.arrays
     return [t for t in _audits(card) if here(t)]
 
 

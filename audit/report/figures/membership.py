@@ -41,7 +41,7 @@ def by_epsilon(card: Scorecard) -> dict[str, list[str]]:
             alike[0].append(label)
         else:
             groups.append((epsilon, [label]))
-    words = lambda e: "no ε" if np.isinf(e) else f"ε {number(e, 1)}"  # noqa: E731
+    words = lambda e: "no ε" if np.isinf(e) else f"ε {number(e, 1)}"
     return {f"{words(e)}: {', '.join(group)}": group for e, group in groups}
 
 

@@ -426,7 +426,7 @@ def test_what_buys_most_numbers_comes_first(monkeypatch, tmp_path):
         return Job(types.SimpleNamespace(name=name, spec=spec), "")
 
     jobs = {name: {"full": [job(name)]} for name in ("slow", "many", "none")}
-    of = lambda run: types.SimpleNamespace(run=run)  # noqa: E731
+    of = lambda run: types.SimpleNamespace(run=run)
     numbers = [of("slow"), *[of("many")] * 4, of("none")]
     plan = Plan("mine", None, numbers, "full", jobs)
     hours = {"slow": 1.0, "many": 2.0, "none": math.inf}

@@ -128,7 +128,7 @@ def fitted(loss, start, t=0, n=7, **given):
 @pytest.mark.parametrize(("t", "epochs"), [(0, 20), (1, 15), (3, 5), (9, 2)])
 def test_epochs_decay(t, epochs):
     """Adam moves by its rate a step where the slope is constant."""
-    loss = lambda phi, rows, weight, key: phi["params"].sum()  # noqa: E731
+    loss = lambda phi, rows, weight, key: phi["params"].sum()
     got = fitted(loss, jnp.zeros(2), t)
     np.testing.assert_allclose(got, -0.01 * epochs, rtol=1e-4)
 
@@ -136,7 +136,7 @@ def test_epochs_decay(t, epochs):
 @pytest.mark.parametrize(("t", "weight"), [(0, 50), (1, 30), (2, 10), (3, 3)])
 def test_the_penalty_decays(t, weight):
     """The optimum of (phi - lambda)^2 is lambda."""
-    loss = lambda phi, rows, weight, key: ((phi["params"] - weight) ** 2).sum()  # noqa: E731
+    loss = lambda phi, rows, weight, key: ((phi["params"] - weight) ** 2).sum()
     how = {"epochs": 400, "epochs_decay": 0, "learning_rate": 1.0}
     got = fitted(loss, jnp.full(1, float(weight)), t, **how)
     np.testing.assert_allclose(got, weight, rtol=1e-4)
@@ -188,7 +188,7 @@ def test_the_fit_lowers_its_objective():
     schedule = objectives.Schedule(**SCHEDULE | how)
     fit = refit.first_fit(fitter, schedule, Side(START.params), START, KEY)
     side = fit.last(fit.part(fit.first, 0, 200))
-    value = lambda phi: float(fitter.loss(on, signal, phi, None, 1e3, KEY))  # noqa: E731
+    value = lambda phi: float(fitter.loss(on, signal, phi, None, 1e3, KEY))
     nothing = {"params": {"constant": jnp.zeros(places.size)}}
     assert value(side.learnt.phi) < 0.7 * value(nothing)
 
@@ -269,7 +269,7 @@ def test_accounting_is_of_the_side_of_the_step(x64):
 
     @jax.jit
     def leak(params, side):
-        fn = lambda x: query.fn(params, side, z._replace(x=x))  # noqa: E731
+        fn = lambda x: query.fn(params, side, z._replace(x=x))
         return fisher.exact_trace(fn, z.x) / 0.1**2
 
     for _ in range(3):
@@ -326,7 +326,7 @@ def test_public_mean_points_along_the_public_gradient():
     defense = public_mean(TASK, shift=2.0, clip_norm=3.0, density=1.0, steps=2)
     side = jax.tree.map(jnp.asarray, defense.prepare(KEY, START))
     state, step = defense.mechanism.init(KEY, side), jax.jit(defense.mechanism.step)
-    loss = lambda p: jax.vmap(TASK.loss, (None, 0))(p, PUBLIC).mean()  # noqa: E731
+    loss = lambda p: jax.vmap(TASK.loss, (None, 0))(p, PUBLIC).mean()
     slope = jax.jit(jax.grad(loss))
     for _ in range(2):
         state, view = step(KEY, state, DATA)

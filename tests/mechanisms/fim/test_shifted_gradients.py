@@ -85,7 +85,7 @@ def test_clipped_trace_equals_autodiff(x64):
     prepare, measure = reader(task)
     at = measure(params, prepare(params, mask, z, None), z, c)
     trace, signal = shifted_gradients.clipped_trace(clip, at)
-    clipped = lambda tree: clip_tree(clip, tree)  # noqa: E731
+    clipped = lambda tree: clip_tree(clip, tree)
     square, slow, _ = by_autodiff(task, params, mask, c, z, clipped)
     np.testing.assert_allclose(trace, slow, rtol=1e-10)
     np.testing.assert_allclose(signal, square, rtol=1e-10)

@@ -35,7 +35,7 @@ def test_derivatives_of_the_losses(name):
     loss = losses.LOSSES[name]
     u = jnp.linspace(-30, 30, 41)
     for y in (0.0, 1.0) if name == "logistic" else (-1.0, 0.3):
-        value = lambda u, y=y: loss.value(u, y)  # noqa: E731
+        value = lambda u, y=y: loss.value(u, y)
         slope = jax.vmap(jax.grad(value))(u)
         np.testing.assert_allclose(loss.slope(u, y), slope, rtol=1e-12, atol=1e-300)
         curved = jax.vmap(jax.grad(jax.grad(value)))(u)
@@ -105,7 +105,7 @@ def test_a_refit_is_the_fit_of_those_records(name, out):
 def test_refits_under_vmap_are_those_one_by_one():
     loss, (x, y) = losses.LOSSES["logistic"], problem()
     shared = losses.known(loss, x, y, np.ones(len(y)), 0.3)
-    refit = lambda x, y: losses.refit(loss, shared, x, y, 1.0, None)  # noqa: E731
+    refit = lambda x, y: losses.refit(loss, shared, x, y, 1.0, None)
     one_by_one = [refit(x[i], y[i]) for i in range(6)]
     np.testing.assert_allclose(jax.vmap(refit)(x[:6], y[:6]), one_by_one, rtol=1e-10)
 
