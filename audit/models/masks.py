@@ -11,8 +11,10 @@ from jax.flatten_util import ravel_pytree
 
 def _largest(scores: jax.Array, density: float) -> jax.Array:
     # Python rounds halves to even: 785 parameters at .5 keep 392, as in the thesis
-    kept = jnp.argsort(-scores)[: round(density * scores.size)]
-    return jnp.zeros(scores.shape).at[kept].set(1)
+    count = round(density * scores.size)
+    if not count:
+        raise ValueError(f"density={density:g} trains none of {scores.size} parameters")
+    return jnp.zeros(scores.shape).at[jnp.argsort(-scores)[:count]].set(1)
 
 
 def magnitude(key: jax.Array, params: Any, density: float) -> Any:

@@ -233,6 +233,8 @@ def test_prune_freezes_what_it_says():
     params = {"w": jnp.arange(785.0)}
     for keep in MASKS.values():
         assert flat(keep(jax.random.key(0), params, 0.5)).sum() == 392
+        with pytest.raises(ValueError, match="trains none of 785 parameters"):
+            keep(jax.random.key(0), params, 1e-5)
     task = TASKS["binary_linear"]
     defense = prune(task, density=0.5, steps=4, noise_multiplier=0.1)
     data = one_lane("binary_linear")
