@@ -28,9 +28,9 @@ def from_train(task: Task, train: Callable) -> Defense:
       task: what is learnt; its `loss` and `logits` are there for `train` to use.
       train: (key, params, records) -> params, in JAX. It begins at `params`, draws all
         randomness from `key`, and is a pure function: the same key and records give the
-        same result. `records` are x [n, *features] and y [n]. With a fourth argument it
-        is given weights [n] too, 0 for a record that is not there, and games can be
-        played in which the number of records differs.
+        same result. `records` are x [n, *features] and y [n]. With a fourth argument,
+        which has no default, it is given weights [n] too, 0 for a record that is not
+        there, and games can be played in which the number of records differs.
 
     Raises:
       UserError: if `task` is no task, or `train` no function.
@@ -39,7 +39,9 @@ def from_train(task: Task, train: Callable) -> Defense:
     if not isinstance(task, Task) or not callable(train):
         given = f"from_train({brief(task)}, {brief(train)})"
         raise UserError(f"{given}: a task and a function to train it are wanted")
-    weighted = len(inspect.signature(train).parameters) > 3
+    arguments = inspect.signature(train).parameters.values()
+    # one that has a default is a setting of the function's own, not the weights
+    weighted = sum(each.default is each.empty for each in arguments) > 3
     name = getattr(train, "__name__", "train")
 
     def run(key: jax.Array, side: Side, data: TrainingSet) -> Release:

@@ -86,6 +86,16 @@ def test_an_empty_slot_takes_no_part():
     )
 
 
+def test_an_argument_with_a_default_is_not_given_the_weights():
+    def train(key, params, records, rate=0.5):
+        return jax.tree.map(lambda a: a + rate, params)
+
+    mine = from_train(TASK, train)
+    assert "rows" not in mine.traits
+    start = mine.prepare(jax.random.key(1), public(TASK)).params
+    np.testing.assert_allclose(release(mine, SETS["fixed"]), flat(start) + 0.5)
+
+
 def learner(train):
     def mine(task):
         return from_train(task, train)
