@@ -49,23 +49,18 @@ def loop(task, *, learning_rate: Positive = 0.1) -> Defense:
     return audit.from_train(task, train)
 
 
-QUICK = """
-import sys, time
-began = time.perf_counter()
+LIGHT = """
+import sys
+before = set(sys.modules)
 import audit
-seconds = time.perf_counter() - began
-assert not {"jax", "numpy", "flax"} & set(sys.modules), sys.modules.keys()
+loaded = {name.split(".")[0] for name in set(sys.modules) - before}
+assert loaded <= {"audit", *sys.stdlib_module_names}, loaded
 assert {"run", "scenario", "load", "compare", "from_flax"} <= set(dir(audit))
-print(seconds)
 """
 
 
-def test_import_is_quick_and_without_jax():
-    seconds = min(
-        float(subprocess.check_output([sys.executable, "-c", QUICK], cwd=ROOT))
-        for _ in range(3)
-    )
-    assert seconds < 0.3
+def test_an_import_loads_nothing_that_takes_time():
+    subprocess.run([sys.executable, "-c", LIGHT], cwd=ROOT, check=True)
     with pytest.raises(AttributeError, match="no attribute 'rum'"):
         _ = audit.rum
 
