@@ -45,7 +45,6 @@ def log_odds(logits: Any, label: Any) -> Any:
     return jnp.where(is_label, logits, 0).sum(-1) - others
 
 
-@jax.jit  # one by one its operations may be rounded otherwise than in a program
 def loss(signal: Any) -> Any:
     """Return the cross-entropy of the label from its log-odds."""
     return jax.nn.softplus(-jnp.asarray(signal, float))
