@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-Made = TypeVar("Made")
+Wanted = TypeVar("Wanted")
 
 
 class UserError(Exception):
@@ -30,7 +30,7 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
     return f"{hint}; there is {', '.join(words) or 'nothing'}"
 
 
-def made(value: Any, wanted: type[Made], where: str) -> Made:
+def expect(value: Any, wanted: type[Wanted], where: str) -> Wanted:
     """Return what a plug-in's function returned.
 
     Raises:

@@ -26,7 +26,7 @@ from audit.config.compose import Entry, Scenario
 from audit.engine import shadow, store
 from audit.engine.ahead import Ahead
 from audit.engine.shadow import Engine, Learner
-from audit.errors import UserError, made
+from audit.errors import UserError, expect
 from audit.games import base, rows, self_checks
 from audit.games.base import Game, Problem, Result, Runs, Table, Trial, take
 from audit.games.guarantees import Guarantees, calibrated, check_smooth, reads
@@ -197,7 +197,7 @@ def _task(
     """Build what is learnt once, so that other seeds find their programs compiled."""
     try:
         built = model(features, classes, **dict(settings))
-        task = made(built, Task, f"model {model.__name__}")
+        task = expect(built, Task, f"model {model.__name__}")
     except ValueError as error:
         raise UserError(f"task: {error}") from None
     if task.features == features and task.classes and not classes:
@@ -223,7 +223,7 @@ def make_bound(entry: Entry) -> Callable:
         value = bound(readings, **entry.settings)
         if value is None:
             return None
-        return made(value, Bound, f"bound {entry.name}")._replace(name=entry.label)
+        return expect(value, Bound, f"bound {entry.name}")._replace(name=entry.label)
 
     return named
 
@@ -280,7 +280,7 @@ def make_attack(entry: Entry, task: Task) -> Attack:
 @functools.lru_cache(maxsize=64)
 def _attack(factory: Callable, task: Task, settings: tuple) -> Attack:
     built = factory(task, **dict(settings))
-    return made(built, Attack, f"attack {factory.__name__}")
+    return expect(built, Attack, f"attack {factory.__name__}")
 
 
 def workload(

@@ -37,7 +37,7 @@ from audit.data.dataset import cache_folder
 from audit.engine.cores import Cores
 from audit.engine.program import threads
 from audit.engine.shadow import Engine
-from audit.errors import UserError, made
+from audit.errors import UserError, expect
 from audit.games.base import Table, mismatch, take
 from audit.games.guarantees import calibrated
 from audit.mechanisms import batch, gradient, shadow_models
@@ -229,7 +229,7 @@ def _built(entry: Entry, task: Task) -> Defense:
     """Build a defense for its mechanism; its public side state is not prepared."""
     try:
         built = registry.find("defense", entry.name)(task, **entry.settings)
-        return made(built, Defense, f"defense {entry.name}")
+        return expect(built, Defense, f"defense {entry.name}")
     except ValueError as error:
         raise UserError(f"defense.{entry.label}: {error}") from None
 

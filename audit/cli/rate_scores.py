@@ -231,10 +231,10 @@ def _halved(models: Models) -> Shadows:
     """
     keep = models.keep
     trained = keep.sum(0)
-    equally = np.minimum(trained, len(keep) - trained)
-    half = int(equally.min())
+    smaller_side = np.minimum(trained, len(keep) - trained)
+    half = int(smaller_side.min())
     if half < LEAST:
-        record = int(equally.argmin())
+        record = int(smaller_side.argmin())
         raise UserError(
             f"{trained[record]} of the attacker's {len(keep)} models were trained with "
             f"record {record} of keep, and {len(keep) - trained[record]} without it; "

@@ -196,12 +196,13 @@ def _with_classes(spec: ScenarioSpec, data: str, here: Dataset | None) -> Scenar
     if every.y_train.dtype.kind != "f":
         classes = np.unique(every.y_train).tolist()
         # records of other classes would be left out of the accuracy without a word
-        alone = np.setdiff1d([] if every.y_test is None else every.y_test, classes)
-        if len(alone):
+        test_only = np.setdiff1d([] if every.y_test is None else every.y_test, classes)
+        if len(test_only):
+            names = ", ".join(map(str, test_only))
             raise UserError(
-                f"data {every.name}: class {', '.join(map(str, alone))} is in the test "
-                f"part alone, so that no model can learn it: drop its records, or name "
-                f"the classes, as task.classes=[{','.join(map(str, classes))}]"
+                f"data {every.name}: class {names} is in the test part alone, so that "
+                f"no model can learn it: drop its records, or name the classes, as "
+                f"task.classes=[{','.join(map(str, classes))}]"
             )
     task = spec.task.model_copy(update={"classes": classes})
     return spec.model_copy(update={"task": task})

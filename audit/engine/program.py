@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from audit.errors import UserError, did_you_mean, made
+from audit.errors import UserError, did_you_mean, expect
 from audit.mechanisms.batch import gathered
 from audit.mechanisms.noisy_sgd import alignment, information_matrix, transcript
 from audit.mechanisms.stepwise import Loop, Stepwise
@@ -33,7 +33,7 @@ class Recipe(NamedTuple):
           UserError: if it is no defense, or has a trait that does not exist.
         """
         built = self.factory(self.task, **dict(self.static), **floats)
-        defense = made(built, Defense, f"defense {self.factory.__name__}")
+        defense = expect(built, Defense, f"defense {self.factory.__name__}")
         for word in sorted(defense.traits - TRAITS):
             raise UserError(
                 f"defense {self.factory.__name__}: unknown trait {word!r}"
