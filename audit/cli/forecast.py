@@ -35,9 +35,9 @@ from audit.config.compose import Entry, Scenario
 from audit.config.schema import FisherReading
 from audit.data.dataset import cache_folder
 from audit.engine.cores import Cores
-from audit.engine.program import threads
+from audit.engine.program import Recipe, threads
 from audit.engine.shadow import Engine
-from audit.errors import UserError, expect
+from audit.errors import UserError
 from audit.games.base import Table, mismatch, take
 from audit.games.guarantees import calibrated
 from audit.mechanisms import batch, gradient, shadow_models
@@ -228,8 +228,8 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
 def _built(entry: Entry, task: Task) -> Defense:
     """Build a defense for its mechanism; its public side state is not prepared."""
     try:
-        built = registry.find("defense", entry.name)(task, **entry.settings)
-        return expect(built, Defense, f"defense {entry.name}")
+        recipe = Recipe(registry.find("defense", entry.name), task, ())
+        return recipe.build(entry.settings)
     except ValueError as error:
         raise UserError(f"defense.{entry.label}: {error}") from None
 

@@ -230,14 +230,14 @@ def _halved(models: Models) -> Shadows:
       UserError: if a half has fewer than `LEAST` models.
     """
     keep = models.keep
-    trained = keep.sum(0)
-    smaller_side = np.minimum(trained, len(keep) - trained)
-    half = int(smaller_side.min())
+    members = keep.sum(0)
+    fewest = np.minimum(members, len(keep) - members)
+    half = int(fewest.min())
     if half < LEAST:
-        record = int(smaller_side.argmin())
+        record = int(fewest.argmin())
         raise UserError(
-            f"{trained[record]} of the attacker's {len(keep)} models were trained with "
-            f"record {record} of keep, and {len(keep) - trained[record]} without it; "
+            f"{members[record]} of the attacker's {len(keep)} models were trained with "
+            f"record {record} of keep, and {len(keep) - members[record]} without it; "
             f"at least {LEAST} of each are needed: give more models"
         )
     order = np.argsort(~keep, 0, kind="stable")  # models with the record first

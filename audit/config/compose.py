@@ -191,16 +191,18 @@ def _with_classes(spec: ScenarioSpec, data: str, here: Dataset | None) -> Scenar
     """Return the scenario with its classes listed where it asks for all there are."""
     if spec.task.classes != "all":
         return spec
-    every = here or data_sets.load(data)
+    uncut = here or data_sets.load(data)
     classes: list[int] = []
-    if every.y_train.dtype.kind != "f":
-        classes = np.unique(every.y_train).tolist()
+    if uncut.y_train.dtype.kind != "f":
+        classes = np.unique(uncut.y_train).tolist()
         # records of other classes would be left out of the accuracy without a word
-        test_only = np.setdiff1d([] if every.y_test is None else every.y_test, classes)
-        if len(test_only):
-            names = ", ".join(map(str, test_only))
+        test_classes = np.setdiff1d(
+            [] if uncut.y_test is None else uncut.y_test, classes
+        )
+        if len(test_classes):
+            names = ", ".join(map(str, test_classes))
             raise UserError(
-                f"data {every.name}: class {names} is in the test part alone, so that "
+                f"data {uncut.name}: class {names} is in the test part alone, so that "
                 f"no model can learn it: drop its records, or name the classes, as "
                 f"task.classes=[{','.join(map(str, classes))}]"
             )

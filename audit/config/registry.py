@@ -164,10 +164,10 @@ def settings(kind: str, name: str) -> dict[str, Setting]:
         by_place = _given_by_place(functions(at.path)[name].args)
     where = f"{at.path} ({at.origin})"
     _check_declared(declared, by_place, name, where)
-    several = {w for w, s in declared.items() if _holds_several(s.annotation)}
-    if kind in COMPILED and several:
+    lists = [w for w, s in declared.items() if _holds_several(s.annotation)]
+    if kind in COMPILED and lists:
         raise UserError(
-            f"{where}: the setting {min(several)!r} of {name} holds several values; a "
+            f"{where}: the setting {min(lists)!r} of {name} holds several values; a "
             f"setting is one number, word or truth value: take one for each"
         )
     return declared
@@ -227,9 +227,10 @@ def _check_declared(
 
 def _holds_several(annotation: Any) -> bool:
     """Return whether a value of an annotation may be a list or the like."""
-    parts = [typing.get_origin(annotation), *typing.get_args(annotation)]
-    alone = any(annotation is kind for kind in (list, tuple, dict, set, frozenset))
-    return alone or any(_holds_several(part) for part in parts if part is not None)
+    kind = typing.get_origin(annotation) or annotation
+    if kind in (list, tuple, dict, set, frozenset):
+        return True
+    return any(map(_holds_several, typing.get_args(annotation)))
 
 
 def read_settings(path: Path, name: str) -> dict[str, Setting]:

@@ -233,8 +233,8 @@ def sentence(model: ThreatModel, game: Game) -> str:
         ", ".join(words(game).get(word, word) for word in sorted(declared))
         for declared in (model.sees, model.knows)
     )
-    known = f"; knows {knows}" if knows else ""
-    return f"sees {sees or 'nothing'}; has a pool of similar records{known}"
+    knowledge = f"; knows {knows}" if knows else ""
+    return f"sees {sees or 'nothing'}; has a pool of similar records{knowledge}"
 
 
 def is_oracle(model: ThreatModel) -> bool:

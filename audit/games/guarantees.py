@@ -21,6 +21,7 @@ from audit.config.compose import NOISE, Entry
 from audit.config.schema import FisherReading
 from audit.data.pool import originals
 from audit.engine.precision import double
+from audit.engine.program import Recipe
 from audit.engine.shadow import Engine, Learner, sweep
 from audit.errors import UserError
 from audit.games.base import Problem, Table, repeated, take
@@ -606,11 +607,12 @@ def calibrated(entry: Entry, task: Task, n: int, delta: float) -> Entry:
     target = entry.target_epsilon
     if target is None:
         return entry
-    factory, where = registry.find("defense", entry.name), f"defense.{entry.label}"
+    recipe = Recipe(registry.find("defense", entry.name), task, ())
+    where = f"defense.{entry.label}"
 
     def excess(log_noise: float) -> float:
         settings = entry.settings | {NOISE: math.exp(log_noise)}
-        readings = epsilon(factory(task, **settings), n, delta)
+        readings = epsilon(recipe.build(settings), n, delta)
         values = readings["replace_one"] if readings else {}
         finite = [v for k, v in values.items() if v is not None]
         if not finite:

@@ -111,8 +111,9 @@ def from_flax(module: Any, example_x: Any, *, loss: Callable | None = None) -> T
     fit = lambda params, x, y: loss(network.apply(params, x, None), y)
     stack, why = stack_of(network.name, network.apply, params, x, loss)
     label = jnp.zeros((), int if shape[0] > 1 else float)
-    moved = lambda key: jax.tree.map(jnp.add, network.init(key), _drawn(params))
-    if stack and not is_the_gradient(stack, moved, fit, x, label):
+    noise = _random_parameters(params)
+    noised = lambda key: jax.tree.map(jnp.add, network.init(key), noise)
+    if stack and not is_the_gradient(stack, noised, fit, x, label):
         stack, why = None, "its layers are transformed"
     start = jax.tree.map(_zeros, params)
     jumps = smoothness.jumps(lambda x: network.apply(start, x, None), x)
@@ -190,7 +191,7 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
     # 0 and 1 are in the domain of images, and are two tokens
     bits = rng.integers(0, 2, x.shape).astype(x.dtype)
     try:
-        both = outputs(_drawn(shapes), np.stack([bits, 1 - bits]))
+        both = outputs(_random_parameters(shapes), np.stack([bits, 1 - bits]))
     except Exception:  # it takes batches of one record alone
         return False
     together, apart = (np.asarray(a, float) for a in both)
@@ -200,11 +201,8 @@ def _mixes_records(network: _Network, shapes: Any, x: Any) -> bool:
     return not np.allclose(together, apart, 0, ROUNDING * size, equal_nan=True)
 
 
-def _drawn(shapes: Any) -> Any:
-    """Return random parameters.
-
-    A layer that starts at 0 would hide what the layers before it do.
-    """
+def _random_parameters(shapes: Any) -> Any:
+    """Return what hides nothing: a layer that starts at 0 hides those before it."""
     rng = np.random.default_rng(0)
 
     def one(leaf: Any) -> np.ndarray:
