@@ -7,9 +7,11 @@ machine: compare lines of one run. What was computed rides along in `extra_info`
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from audit import rng
 from audit.cli.bench import subjects
 from audit.clipping import soft_clip
 from audit.config import registry
@@ -166,3 +168,12 @@ def test_clipped_sum(benchmark, name, lanes, part):
     params = jax.vmap(task.init)(jax.random.split(jax.random.key(0), lanes))
     run = jax.jit(jax.vmap(lambda p: total(p, Side(p), z, np.ones(RECORDS))))
     benchmark(lambda: jax.block_until_ready(run(params)))
+
+
+@pytest.mark.parametrize(("lanes", "size"), [(512, 785), (1, 1_900_000)])
+@pytest.mark.parametrize("draw", [jax.random.normal, rng.normal])
+def test_normals(benchmark, draw, lanes, size):
+    """Normals of the lanes of a tile, as a step adds them: JAX's own and ours."""
+    keys, total = jax.random.split(jax.random.key(0), lanes), jnp.zeros((lanes, size))
+    add = jax.jit(jax.vmap(lambda key, row: row + 0.1 * draw(key, (size,))))
+    benchmark(lambda: jax.block_until_ready(add(keys, total)))
