@@ -97,7 +97,7 @@ def of_steps(line: Line) -> TrialRow | None:
         t
         for t in line.card.trials
         if t.defense == line.label and t.result is not None and t.result.shown
-        if not is_void(t.flags)
+        if not is_void(t.flags) and not math.isnan(t.result.headline.strength)
     ]
     strength = lambda t: t.result.headline.strength if t.result else -math.inf
     return max(shown, key=strength, default=None)
@@ -162,14 +162,17 @@ def _reading(trial: TrialRow | None) -> Mark | None:
         return None
     headline = trial.result.headline
     text = with_error(headline.value, headline.standard_error)
-    if place(headline) is None:
+    where = place(headline)
+    if where is None:
         return Mark(trial.attack, text)
     reach = STANDARD_ERRORS * float(headline.standard_error or 0)
     ends = [
         place(headline.model_copy(update={"value": float(headline.value) + step}))
         for step in (-reach, 0, reach)
     ]
-    places = sorted(min(max(end, 0.0), 1.0) for end in ends if end is not None)
+    # beside an infinite number, or at an unknown distance, there is no place
+    known = (where if end is None else end for end in ends)
+    places = sorted(min(max(end, 0.0), 1.0) for end in known)
     return Mark(trial.attack, text, *places)
 
 

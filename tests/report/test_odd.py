@@ -34,6 +34,17 @@ def nan(card):
         trial["result"]["mse"] = "nan"
 
 
+def infinite(card):
+    headline(card, value="inf", standard_error="inf")
+
+
+def steps_are_nan(card):
+    """Attacks on what is released have a place on the scale, those on steps none."""
+    for trial in card["trials"]:
+        if trial["result"].get("shown"):
+            trial["result"]["headline"]["value"] = "nan"
+
+
 def no_models(card):
     for defense in card["defenses"].values():
         defense["utility"] |= {"models": 0, "test": 0, "accuracy": 2.0}
@@ -86,6 +97,13 @@ def test_an_odd_card_costs_its_own_row(how, results, capsys):
     listed = "Left out, as they cannot be shown: odd."
     for page in (text, (folder / "leaderboard.html").read_text()):
         assert (listed in page) == (how in LEFT_OUT)
+
+
+@pytest.mark.parametrize("how", [infinite, steps_are_nan])
+def test_a_report_lacks_no_row_that_has_no_place_on_its_scale(how, results, capsys):
+    folder = results(how) / "odd"
+    assert call("report", str(folder)) == 0
+    assert "left out" not in capsys.readouterr().err
 
 
 def test_a_report_lacks_the_row_that_cannot_be_shown(results, capsys):

@@ -1,5 +1,7 @@
 """Where attacks stand between all there is to get and the floor, and what that says."""
 
+import copy
+
 import pytest
 
 from audit.games import scoring
@@ -58,6 +60,17 @@ def test_a_strip_has_both_attacks_and_the_verdict_of_the_stronger():
             t["result"]["mse"] = t["result"]["headline"]["value"] = 0.001
     stronger = {s.defense: s for s in strips.strips(pages.card(data))}["dpsgd"]
     assert (stronger.word, stronger.level) == ("records are rebuilt closely", "error")
+
+
+def test_an_attack_without_a_number_hides_no_other_on_the_steps():
+    data = pages.plain()
+    rows = [t for t in data["trials"] if t["result"].get("shown")]
+    [first] = [t for t in rows if t["defense"] == "dpsgd"]
+    blank = copy.deepcopy(first) | {"attack": "blank"}
+    blank["result"]["headline"]["value"] = "nan"
+    data["trials"].insert(0, blank)
+    [line] = [v for v in columns.lines(pages.card(data)) if v.label == "dpsgd"]
+    assert strips.of_steps(line).attack == first["attack"]
 
 
 def test_pictures_show_all_steps_only_where_no_release_tells_anything():

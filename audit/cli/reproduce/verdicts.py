@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from rich import box
 from rich.table import Table
 
@@ -59,6 +59,16 @@ class Page(BaseModel):
     source: str
     numbers: list[ComparedNumber]
     runs: list[RunRecord]  # one per seed that a run is to have
+
+    @model_validator(mode="after")
+    def _of_seeds(self) -> Self:
+        """Refuse a number of a run that has not one value for each of its seeds."""
+        for n in self.numbers:
+            if n.run is not None and len(n.seeds) != len(n.values):
+                raise ValueError(
+                    f"{n.name}: {len(n.values)} values of {len(n.seeds)} seeds"
+                )
+        return self
 
 
 # Judging ------------------------------------------------------------------------------
