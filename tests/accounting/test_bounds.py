@@ -62,6 +62,15 @@ def test_hcr_of_records_of_a_largest_norm(low, d, longest):
     np.testing.assert_array_equal(at[short], free[short])
 
 
+def test_hcr_of_a_record_on_the_sphere_leaves_neither_ball_nor_domain():
+    """(.6, .8) moves by 1.2 and 1.6 in the unit disc; a mirror changes nothing."""
+    disc = (-1.0, 1.0), 1.0
+    got = bounds.hammersley_chapman_robbins_at(0.5, [[0.6, 0.8]], *disc).value
+    np.testing.assert_allclose(got, (1.2**2 + 1.6**2) / 2 / np.expm1(0.5))
+    ends = bounds.room_in_ball((-2.0, 1.0), 3, 1.1)
+    assert ends == tuple(-e for e in bounds.room_in_ball((-1.0, 2.0), 3, 1.1)[::-1])
+
+
 def test_hcr_knows_nothing_of_a_ball_that_is_not_around_the_domain():
     assert bounds.room_in_ball((0.5, 1.0), 3, 1.0) is None
     assert bounds.room_in_ball((0.5, 1.0), 3, np.inf) == (0.5, 1.0)

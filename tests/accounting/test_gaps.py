@@ -36,6 +36,19 @@ def test_an_attacker_at_half_of_the_risk_is_flagged_on_as_many_targets_as_needed
     assert flagged(drawn(2, 1) / 2) < gaps.POWER
 
 
+def test_no_fewer_targets_than_needed_have_the_power():
+    """By the normal law of the mean gap, half of the risk away."""
+    targets = gaps.needed(RISK, VARIANCE)
+    away = RISK / 2 / np.sqrt(VARIANCE / np.array([targets - 1, targets]))
+    power = special.ndtr(special.ndtri(gaps.LEVEL) + away)
+    assert power[0] < gaps.POWER <= power[1]
+
+
+def test_gaps_that_vary_more_than_they_should_have_their_own_error():
+    """Of -1, 1 and 3: a mean of 1, and a standard error of 2 / sqrt(3)."""
+    assert gaps.excess(np.array([-1.0, 1, 3]), 0.1) == pytest.approx(np.sqrt(3) / 2)
+
+
 def test_an_error_that_all_targets_share_does_not_average_out():
     """With a thousand targets the shared error alone is left."""
     far = gaps.excess(np.full(1000, -0.01), 0.0, shared_error=0.005)

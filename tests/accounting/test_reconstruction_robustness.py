@@ -168,3 +168,9 @@ def test_no_ball_holds_more_records_than_its_radius_says():
         assert (each >= radii * (1 - 1e-9)).all()
     # a quarter of the widest distance alone would be half of that
     assert radii[-1] > 0.75 * x.var(0).mean()
+
+
+def test_the_radius_of_records_that_are_all_equally_far_apart_is_exact():
+    """k unit vectors lie on a sphere of squared radius 1 - 1 / k, and in no less."""
+    radii = blind_radii(np.eye(9)) * 9
+    np.testing.assert_allclose(radii, 1 - 1 / np.arange(1, 10), atol=1e-12)

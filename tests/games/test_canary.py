@@ -185,6 +185,17 @@ def test_both_sides_stand_in_order(two_worlds):
     assert numbers["above_upper"] == {"gdp": 0, "clopper_pearson": 0}
 
 
+def test_the_advantage_is_the_largest_gap_of_both_rates():
+    members, nonmembers = np.random.default_rng(5).normal(
+        [[[1.0], [0.0]]], 1, (1, 2, 80)
+    )[0]
+    numbers = canary.proved_by_worlds(
+        np.stack([members, nonmembers])[None], claim(rdp.GaussianPrivacy(1.0))
+    ).numbers
+    gaps = [(members > c).mean() - (nonmembers > c).mean() for c in nonmembers]
+    assert numbers["advantage"] == pytest.approx(max(gaps))
+
+
 def test_too_little_noise_is_found_out():
     """A claim of half the leak: the lower end exceeds the upper one, an error."""
     rng = np.random.default_rng(1)

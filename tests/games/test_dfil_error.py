@@ -64,3 +64,6 @@ def test_one_trajectory_tells_the_error_that_many_have(game, monkeypatch):
     assert abs(np.log(ratio)) < 4 * 0.23
     row = rows._dfil(one)
     assert row["relative_se"] == one.dfil_error > 0
+    for word, summed in (("mean", np.mean), ("max", np.max)):
+        assert row[word] == pytest.approx(summed(one.dfil))
+        assert row[f"sqrt_{word}"] == pytest.approx(summed(np.sqrt(one.dfil)))

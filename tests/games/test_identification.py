@@ -158,6 +158,15 @@ def test_another_law_of_the_steps_is_noticed():
     assert [flag.name for flag in raised] == ["success-above-bound", "optimum-off"]
 
 
+def test_a_sound_law_is_rarely_two_standard_errors_off():
+    """In .046 of all draws, where misses are not rare; 4 s.e. of 200 draws."""
+    rng, runs = np.random.default_rng(2), 50
+    truth = np.eye(M)[identification.place(M, M, runs)] * 2.0
+    draws = truth + rng.normal(size=(200, *truth.shape))
+    off = [identification._off(2.0 * x - 2.0, M, runs) for x in draws]
+    assert np.mean(np.array(off) > 2) < 0.046 + 4 * np.sqrt(0.046 / 200)
+
+
 @pytest.mark.parametrize("odds", [100.0, 12.0])  # in float64 the first are certainties
 def test_one_miss_of_the_likeliest_is_chance_and_many_are_not(odds):
     runs = 200

@@ -75,6 +75,8 @@ def test_the_referee_hands_out_what_the_others_leave(intercept):
     arrays = played.arrays
     np.testing.assert_allclose(arrays["mse"], mse.mean(1), rtol=1e-6)
     np.testing.assert_allclose(arrays["mse_median"], np.median(mse, 1), rtol=1e-6)
+    typical = np.median(np.median(mse, 1))
+    np.testing.assert_allclose(played.numbers["mse_typical"], typical, rtol=1e-6)
     assert spy.shown() == {"params", "rest"}
     assert played.numbers["runs"] == RUNS
 
@@ -267,6 +269,24 @@ def test_a_class_with_one_pool_record_has_no_gaussian_prior(alone):
     want = (floor.mean(1) * (fixed.y == 0)).mean() * 5 / 6  # v (1 + 1 / n) is the floor
     assert (pool.y == 0).sum() == 5
     np.testing.assert_allclose(limits["van_trees"], want, rtol=1e-4)
+
+
+def test_eta_of_the_set_and_of_each_class_is_that_of_their_records_together():
+    """The largest singular value of d w / d x of all of them, over the noise."""
+    learner = defense(intercept=True, noise_stddev=0.5)
+    etas = account(learner).arrays["eta_of_groups"]
+    with jax.enable_x64(True):
+        solve, z = jax.jit(learner.defense.mechanism.solve), double(FIXED)
+
+        def released(x, i):
+            rows = np.arange(N)[:, None, None, None] == i
+            moved = z._replace(x=np.where(rows, x, z.x))
+            return solve(None, TrainingSet(moved, None))
+
+        each = [jacobian(functools.partial(released, i=i), z.x[i]) for i in range(N)]
+    groups = [range(N), *(np.flatnonzero(FIXED.y == c) for c in (0, 1))]
+    exact = [np.linalg.norm(np.concatenate([each[i] for i in g], 1), 2) for g in groups]
+    np.testing.assert_allclose(etas, np.array(exact) / 0.5, rtol=1e-5)
 
 
 def jacobian(release, x):

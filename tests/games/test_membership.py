@@ -22,7 +22,7 @@ from audit.games.canary import Canaries, canary
 from audit.games.membership import Membership
 from audit.models import networks
 from audit.scorecard import card as cards
-from audit.statistics import roc
+from audit.statistics import intervals, roc
 from audit.types import Release, ThreatModel
 from tests.commands import refused
 from tests.conftest import records
@@ -162,6 +162,40 @@ def test_rates_use_thresholds_of_the_shadows_and_of_the_targets():
     assert tpr == pytest.approx(0.8413, abs=0.05)  # Phi(0 + 1)
 
 
+def rated(gain):
+    """Rate eight models by each record's ease, and a gain for members."""
+    member, rng = half_in.in_out.member(worlds.KEY, 8, 600), np.random.default_rng(3)
+    scores = np.tile(rng.normal(size=600), (8, 1)) + gain * member
+    models, nobody = (Shadows(m, None, None) for m in (member, member[:0]))
+    result, arrays = membership_rates.rates(scores, models, scores[:0], nobody)
+    return result, arrays, scores[member], scores[~member]
+
+
+def test_the_roc_that_is_kept_has_the_best_threshold_at_each_rate():
+    """The eight scores of a record tie: a threshold accuses all of them, or none."""
+    _, arrays, inside, outside = rated(0)
+    curve = roc.roc(inside, outside)
+    best = [curve.tpr[curve.fpr <= rate].max() for rate in membership_rates.CURVE]
+    np.testing.assert_array_equal(arrays["tpr"], best)
+
+
+def test_intervals_take_records_to_be_independent_and_not_their_scores():
+    """Without a gain every record is among the members as often as not."""
+    result = rated(0)[0]
+    for auc in (result["auc"], result["controls"]["null"]):
+        assert auc["value"] == pytest.approx(0.5)
+        assert auc["high"] - auc["low"] < 1e-6
+
+
+def test_strong_scores_tell_nothing_of_the_next_records():
+    """The null control is one half within four standard errors, over eight models."""
+    result = rated(3)[0]
+    assert result["auc"]["value"] > 0.9
+    null = result["controls"]["null"]
+    assert abs(null["value"] - 0.5) < 4 * intervals.standard_error(**null)
+    assert membership_rates.null_flags(result) == []
+
+
 def test_without_calibration_models_the_auc_is_the_same_and_no_threshold_theirs():
     attack = attack_r(TASK)
     with_four, with_none = (
@@ -189,6 +223,21 @@ def test_more_than_the_accounting_allows_is_flagged():
         assert [flag.name for flag in flags] == names
 
 
+@pytest.mark.parametrize(
+    ("hits", "is_above"), [(150, False), (190, False), (260, True)]
+)
+def test_rates_above_the_bound_by_chance_raise_no_flag(hits, is_above):
+    """At 10 of 1,000 the limit is .09, and .17 at the upper end .026 of the FPR.
+
+    The lower ends of the TPR are .12, .15 and .22: the limits of both rates count.
+    """
+    fpr = membership_rates.CURVE
+    most = np.stack([fpr, rdp.GaussianPrivacy(1.0).tpr(fpr)])
+    point = {"tpr": {"k": hits, "n": 1000}, "fpr": {"k": 10, "n": 1000}}
+    flags = membership_rates.above_bound({"operating": {"shadows": [point]}}, most)
+    assert bool(flags) == is_above
+
+
 def test_losses_in_the_place_of_scores_are_flagged():
     """They are low for members: the attack is a strong one turned round."""
     learner = SGD(learning_rate=1.0, steps=300)
@@ -205,6 +254,9 @@ def test_losses_in_the_place_of_scores_are_flagged():
 def test_a_sign_is_wrong_beyond_chance_alone():
     assert not membership_rates.wrong_sign(0.49, 0.005, 4000)  # 2 standard errors
     assert membership_rates.wrong_sign(0.49, 0.0025, 4000)
+    # two-sided: 3.29 standard errors
+    assert not membership_rates.wrong_sign(0.49, 0.01 / 3.2, 4000)
+    assert membership_rates.wrong_sign(0.49, 0.01 / 3.4, 4000)
     assert not membership_rates.wrong_sign(0.1, 0.0, 4)
 
 

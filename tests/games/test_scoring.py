@@ -68,6 +68,18 @@ def test_errors_are_ranked_against_the_bounds_of_their_records():
     assert "rank_correlation" not in even["cramer_rao"]
 
 
+def test_a_target_is_below_its_bound_by_more_than_two_standard_errors():
+    """Four runs of a spread of .01, bounds 1.5, 2.5 and -1 standard errors away."""
+    mse = np.array([0.1, 0.3, 0.8])
+    errors = mse[:, None] + 0.01 * np.array([-1, 1, -1, 1])
+    bound = mse + np.array([1.5, 2.5, -1]) * errors[0].std(ddof=1) / 2
+    (row,) = scoring.against([cramer_rao(1 / bound)], mse, errors).values()
+    assert row["share_below"] == pytest.approx(1 / 3)
+    assert row["tightness"] == pytest.approx(mse.sum() / bound.sum())
+    (row,) = scoring.against([cramer_rao(1 / bound)], mse, errors[:, :1]).values()
+    assert row["share_below"] is None
+
+
 def test_the_card_says_whether_dfil_says_whose_records_are_rebuilt():
     ranks = {"rank_correlation": {"value": 0.5, "low": 0.1, "high": 0.8}}
     result = {"mse": 0.1, "mse_se": 0.01, "against": {"cramer_rao": ranks}}

@@ -177,6 +177,16 @@ def test_the_null_control_of_right_guesses_is_the_distance_of_targets():
     np.testing.assert_allclose(each, ((z.x[other] - z.x) ** 2).mean(1), rtol=1e-6)
 
 
+def test_who_is_alone_in_a_class_has_no_part_in_the_null_control():
+    z, pool = targets(5), targets(80, seed=1)
+    z = z._replace(y=np.array([0, 1, 1, 1, 2]))
+    summary, arrays = controls.of_guesses(z.x[:, None] + 0.1, z, pool)
+    assert np.isnan(arrays["null"]).tolist() == [True, False, False, False, True]
+    paired = arrays["null"][1:4]
+    assert summary["null"]["error"] == pytest.approx(paired.mean())
+    assert summary["null"]["error_se"] == pytest.approx(paired.std(ddof=1) / 3**0.5)
+
+
 def test_matching_finds_guesses_in_any_order():
     z, pool = targets(), targets(80, seed=1)
     order = np.random.default_rng(2).permutation(len(z.y))

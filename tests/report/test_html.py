@@ -62,6 +62,109 @@ def test_a_small_epsilon_is_a_guarantee(data):
     assert any("62.2%" in text and "whether" in text for text in words)
 
 
+def test_what_an_epsilon_does_not_promise_is_said_of_the_worse_adjacency():
+    """At most (1 + (e^eps - 1) / (e^eps + 1)) / 2 at delta 0: 99.988% and 99.3%."""
+    pairs = {"replace_one": 9.0, "add_remove": 5.0}
+    epsilon = {"delta": 0.0} | {k: {"rdp": None, "tight": v} for k, v in pairs.items()}
+    card = pages.typed(defenses={"dpsgd": {"epsilon": epsilon}})
+    (words,) = map(summary.verdict, columns.lines(card))
+    assert words.guaranteed == []
+    assert "ε = 9.00 (replace-one) and ε = 5.00 (add-remove)" in words.not_guaranteed[0]
+    assert "be right 100.0% of the time" in words.not_guaranteed[0]
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "answer"),
+    [
+        (0.0004, None, "not_guaranteed"),  # below 1% of the floor's error
+        (0.0006, None, "guaranteed"),
+        (0.0006, 0.0001, "estimated"),
+    ],
+)
+def test_a_bound_is_promised_estimated_or_next_to_nothing(mean, error, answer):
+    bound = {"name": "finite_prior", "mean": mean, "standard_error": error}
+    defenses = {"dpsgd": {"bounds": [bound]}}
+    card = pages.typed(floor={"mse": 0.05}, defenses=defenses)
+    (words,) = map(summary.verdict, columns.lines(card))
+    of_bounds = "guaranteed", "estimated", "not_guaranteed"
+    said = {k: any("average error" in t for t in getattr(words, k)) for k in of_bounds}
+    assert said == {k: k == answer for k in of_bounds}
+
+
+def got(game, result, settings=None, **parts):
+    """Return the verdict of one attack on one defense in a game."""
+    labels = {"defense": "dpsgd", "attack": "mine", "use": "mine", "status": "ok"}
+    defenses, trials = {"dpsgd": {}}, [labels | {"result": result}]
+    scenario = {"game": game} | (settings or {})
+    parts |= {"scenario": scenario, "defenses": defenses, "trials": trials}
+    (line,) = columns.lines(pages.typed(**parts))
+    return summary.verdict(line)
+
+
+@pytest.mark.parametrize(
+    ("beaten", "headline"),
+    [(0.59, NOT_TOLD_APART), (0.61, "records are rebuilt in part")],
+)
+def test_most_targets_are_two_standard_errors_of_a_share_above_half(beaten, headline):
+    """Of 100 targets .6; the means alone differ by half a standard error."""
+    result = {"mse": 0.04, "mse_se": 0.02, "targets": 100, "beats_floor": beaten}
+    assert got("reconstruction", result, floor={"mse": 0.05}).headline == headline
+
+
+@pytest.mark.parametrize(
+    ("spread", "headline"),
+    [(0.06, NOT_TOLD_APART), (0.04, "records are rebuilt in part")],
+)
+def test_paired_errors_are_told_apart_by_the_error_of_their_mean(spread, headline):
+    """A mean gap of .01 over 100 targets: two standard errors where they vary by .05.
+
+    Fewer targets than half are rebuilt better, so that their number says nothing.
+    """
+    gap = spread * np.tile([-1.0, 1.0], 50)
+    arrays = {"floor": np.full(100, 0.05), "dpsgd/mine/mse": 0.04 + gap}
+    result = {"mse": 0.04, "mse_se": 0.02, "targets": 100, "beats_floor": 0.5}
+    words = got("reconstruction", result, floor={"mse": 0.05}, arrays=arrays)
+    assert words.headline == headline
+
+
+@pytest.mark.parametrize(
+    ("auc", "error", "headline"),
+    [
+        (0.55, 0.03, NOT_TOLD_APART),  # within two standard errors
+        (0.55, 0.02, "who took part is told, sometimes"),
+        (0.9, 0.02, "who took part is told"),
+    ],
+)
+def test_an_auc_is_told_from_a_coins_by_two_standard_errors(auc, error, headline):
+    headline_number = {
+        "metric": "auc", "value": auc, "standard_error": error, "better": "higher",
+        "floor": 0.5,
+    }  # fmt: skip
+    words = got("membership", {"headline": headline_number})
+    assert words.headline == headline
+    assert f"{auc:.1%} of the time (AUC, ± {2 * error:.1%})" in words.got
+
+
+@pytest.mark.parametrize(
+    ("low", "headline"), [(0.24, NOT_TOLD_APART), (0.26, "named in 30%")]
+)
+def test_a_namer_is_told_from_a_blind_one_by_its_interval(low, headline):
+    one = {
+        "candidates": 4, "success": 0.3, "low": low, "high": 0.36, "blind": 0.25,
+        "optimum": {"value": 0.31, "standard_error": 0.01}, "bound": 0.5,
+    }  # fmt: skip
+    words = got(
+        "identification",
+        {"success": 0.3, "priors": [one]},
+        settings={"candidates": {"priors": [4]}},
+    )
+    assert words.headline == headline
+    assert (
+        "is 31.0%, a blind guess is right in 25.0%, and accounting allows 50.0%"
+        in words.got
+    )
+
+
 def test_with_arrays_the_comparison_is_paired(data):
     stronger = "matched_filter", "ridge"
     data["trials"] = [t for t in data["trials"] if t["attack"] not in stronger]

@@ -70,6 +70,29 @@ def test_rejecting_a_gaussian_claim_is_monotone_in_mu():
     assert (np.diff(np.array(rejected, int)) <= 0).all()
 
 
+@pytest.mark.parametrize(("mu", "rejected"), [(0.0, True), (0.5, False)])
+def test_one_guess_of_two_canaries_rejects_by_hand(mu, rejected):
+    """It is right: .3 + Phi(Phi^-1(.3) - mu) against one half, .6 and .453."""
+    assert one.fdp_rejects(mu, 2, 1, 1, 0.6) == rejected
+
+
+def test_tied_scores_prove_nothing_in_whatever_order_the_canaries_are():
+    member = np.arange(200) >= 100
+    assert one.lower(np.zeros(200), member, delta=DELTA).epsilon == 0
+    assert one.lower(np.zeros(200), ~member, delta=DELTA).epsilon == 0
+
+
+def test_the_numbers_of_guesses_share_the_level():
+    """The best of five, each with a fifth of it."""
+    rng = np.random.default_rng(2)
+    member = rng.random(300) < 0.5
+    canaries = rng.normal(size=300) + 2 * member, member
+    confidence = 1 - 0.05 / len(one.SHARES)
+    how = {"delta": DELTA, "selection": "fixed", "confidence": confidence}
+    each = [one.lower(*canaries, share=s, **how).epsilon for s in one.SHARES]
+    assert one.lower(*canaries, delta=DELTA).epsilon == pytest.approx(max(each))
+
+
 @pytest.mark.parametrize("selection", epsilon_lower.SELECTIONS)
 @pytest.mark.parametrize("method", one.METHODS)
 def test_null_scores_prove_nothing(method, selection):

@@ -63,6 +63,7 @@ def test_a_threshold_never_exceeds_its_rate_under_ties():
         if lower.size:  # the next lower threshold would exceed it
             assert (nonmembers > lower.max()).mean() > rate
     assert roc.threshold_at(nonmembers, 1.0) == -np.inf
+    assert roc.threshold_at(np.arange(150.0), 0.01) == 148  # one and a half are one
 
 
 def test_operating_says_where_the_threshold_comes_from_and_counts():
@@ -92,7 +93,11 @@ def test_rates_of_several_models_add_up_their_counts():
 
 @pytest.mark.parametrize(
     ("nonmembers", "shadows", "answer"),
-    [(999, None, "unavailable (999)"), (5000, 400, "unavailable (400)")],
+    [
+        (999, None, "unavailable (999)"),
+        (5000, 400, "unavailable (400)"),
+        (400, 5000, "unavailable (400)"),
+    ],
 )
 def test_a_rate_needs_ten_over_fpr_nonmembers(nonmembers, shadows, answer):
     chosen = None if shadows is None else np.arange(shadows)
@@ -241,6 +246,10 @@ def test_perfect_separation_is_not_certainty():
     assert (got.low, got.value, got.high) == (pytest.approx(edge), 1.0, 1.0)
     assert (mirrored.low, mirrored.value) == (0.0, 0.0)
     assert mirrored.high == pytest.approx(1 - edge)
+    # two units of members and four of others are two pairs
+    units = np.arange(10) // 5, np.arange(20) // 5
+    got = roc.auc(few + 100, many, clusters=units)
+    assert got.low == pytest.approx(0.025 ** (1 / 2))
 
 
 def test_rank_correlation_covers_and_knows_when_there_is_none():
@@ -260,6 +269,11 @@ def test_rank_correlation_covers_and_knows_when_there_is_none():
         assert same.value == sign
         assert same.low < 0 < same.high
     assert intervals.rank_correlation([1, 2, 3], [1, 2, 3]) is None
+    # by hand: of five, 1 counts as .95, and one swap of neighbours is .9
+    for order, r in (([0, 1, 2, 3, 4], 0.95), ([0, 1, 2, 4, 3], 0.9)):
+        got = intervals.rank_correlation(np.arange(5), order)
+        low = np.tanh(np.arctanh(r) - 1.959964 * np.sqrt((1 + r**2 / 2) / 2))
+        assert got.low == pytest.approx(low, rel=1e-6)
 
 
 def test_summary_has_both_kinds_of_threshold():
@@ -271,6 +285,9 @@ def test_summary_has_both_kinds_of_threshold():
     none = ["unavailable (1500)"] * 2
     assert kinds == ["shadows", *none, "targets", *none]
     assert got.accuracy[0].value == got.accuracy[1].value
+    # what the shadows choose accuses nobody where they score much higher
+    higher = roc.summarise(*data, shadows=tuple(scores + 9 for scores in data))
+    assert higher.accuracy[0].value == 0.5
 
 
 @pytest.mark.parametrize(
