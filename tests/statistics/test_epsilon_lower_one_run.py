@@ -93,6 +93,17 @@ def test_the_numbers_of_guesses_share_the_level():
     assert one.lower(*canaries, delta=DELTA).epsilon == pytest.approx(max(each))
 
 
+@pytest.mark.parametrize("rule", [one.lower, epsilon_lower.lower])
+def test_each_of_several_splits_has_half_of_the_level(rule, monkeypatch):
+    monkeypatch.setattr(epsilon_lower, "SPLITS", 1)
+    scores = np.random.default_rng(4).normal(size=400) + np.repeat([3, 0], 200)
+    data = (scores, np.arange(400) < 200) if rule is one.lower else np.split(scores, 2)
+    got = rule(*data, delta=DELTA, selection="multi_split").epsilon
+    half = rule(*data, delta=DELTA, selection="split", confidence=0.975).epsilon
+    assert 0 < got == pytest.approx(half)
+    assert got < rule(*data, delta=DELTA, selection="split").epsilon
+
+
 @pytest.mark.parametrize("selection", epsilon_lower.SELECTIONS)
 @pytest.mark.parametrize("method", one.METHODS)
 def test_null_scores_prove_nothing(method, selection):

@@ -240,6 +240,13 @@ def test_one_cluster_tells_nothing_of_its_own_spread():
     assert (got.low, got.high) == (0.0, 1.0)
 
 
+def test_the_variance_over_records_that_are_on_both_sides_is_that_of_their_sums():
+    few, more = np.random.default_rng(6).normal(size=(2, 5))
+    records = np.arange(5), np.arange(5)
+    got = roc._variance(few, more, records)
+    assert got == pytest.approx(np.var(few + more, ddof=1) / 5)
+
+
 def test_perfect_separation_is_not_certainty():
     few, many, edge = np.arange(10.0), np.arange(20.0), 0.025 ** (1 / 10)
     got, mirrored = roc.auc(few + 100, many), roc.auc(few, many + 100)
