@@ -301,6 +301,9 @@ def test_augmentation_moves_pool_images_only():
     assert 0 < gap.mean() < 0.8 * stranger.mean()
     again = data.split(binary(), **SIZES, order="shuffled", augment=200)
     assert data.splits_digest(more) == data.splits_digest(again)
+    first, other = (parts(augment=200, seed=seed).pool.x for seed in (0, 1))
+    np.testing.assert_array_equal(first[:60], other[:60])
+    assert (first[60:] != other[60:]).any((1, 2, 3)).all()
     with pytest.raises(DataError, match="pool is empty"):
         data.check(parts(pool=0, augment=10))
 
