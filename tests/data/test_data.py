@@ -245,6 +245,11 @@ def test_splits_are_disjoint_and_complete(order):
     assert same == (order == "file")
 
 
+def test_a_share_of_the_records_is_rounded():
+    """Of 365 records .03 are 10.95."""
+    assert len(parts(public=0.03).public.y) == 11
+
+
 def test_more_than_the_data_hold():
     message = r"targets=2000 .*records asked, digits holds 365"
     with pytest.raises(DataError, match=message):
