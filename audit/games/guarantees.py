@@ -89,7 +89,7 @@ def joined(key: Array, learner: Learner, table: Table) -> Guarantees:
 
     def read(method: str, *rows: Any) -> Any:
         """Return readings of every target's record: [targets, trajectories, ...]."""
-        readings = reading(method, key, records, *rows, engine=engine)
+        readings = reading(method, key, records, *rows, lanes=each, engine=engine)
         return jax.tree.map(lambda a: a.reshape(-1, each, *a.shape[1:]), readings)
 
     def again(some: np.ndarray) -> np.ndarray:
@@ -294,11 +294,18 @@ class TraceReading:
         return TraceReading(learner, wanted, max(2, math.ceil(needed)), released)
 
     def __call__(
-        self, method: str, key: Array, data: TrainingSet, *rows: Any, **more: Any
+        self,
+        method: str,
+        key: Array,
+        data: TrainingSet,
+        *rows: Any,
+        lanes: int = 1,
+        **more: Any,
     ) -> Any:
         """Return what `fisher` does, by this reading's settings.
 
-        Of the method `fisher`: Tr I, and the sum of each step's ||I||_2, or None.
+        Of the method `fisher`: Tr I, and the sum of each step's ||I||_2, or None. Where
+        each lane has a record, so many lanes in a row are trajectories of one.
         """
         if method != "fisher":
             return fisher(method, key, self.learner, data, *rows, **more)
@@ -311,7 +318,8 @@ class TraceReading:
         trace, variance = read.trace.mean(0), read.variance.sum(0)
         error = np.sqrt(variance) / len(read.trace)
         if read.trace.shape[-1] == 1:  # a record per lane
-            trace, error = read.trace[:, 0], np.sqrt(read.variance[:, 0])
+            trace = read.trace.reshape(-1, lanes).mean(1)
+            error = np.sqrt(read.variance.reshape(-1, lanes).sum(1)) / lanes
         relative = error[trace > 0] / trace[trace > 0]
         self.probed["probe_se"] = float(np.median(relative)) if len(relative) else 0.0
         return read.trace, read.norm

@@ -144,6 +144,21 @@ def test_sums_over_parts_regress_like_all_at_once():
         np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-9)
 
 
+def test_the_ridge_is_that_which_is_asked_for():
+    """A ridge of one doubles each variance: it halves what releases say, within 10%."""
+    pool, told = images(600, 1), []
+
+    def train(key, data):
+        return Release(release(data.target, 1.0, 1))
+
+    knowledge = Knowledge(TASK, pool, np.arange(600), fixed=pool, train=train)
+    for ridge in (0.0, 1.0):
+        settings = {"repeats": 1, "width": 8, "denoiser_steps": 1, "ridge": ridge}
+        state, _ = matched_filter(TASK, **settings).fit(KEY, knowledge)
+        told.append(np.asarray(state.read.values).sum())
+    assert told[1] / told[0] == pytest.approx(1 / 2, rel=0.1)
+
+
 def test_no_noise_is_left_where_releases_are_linear():
     """What sums are rounded by must not pass for a law of the noise."""
     rng = np.random.default_rng(4)

@@ -146,10 +146,9 @@ def test_lira(fixed, mode, variance, location):
     np.testing.assert_allclose(ours, want, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("gamma", [1.0, 2.0])
+@pytest.mark.parametrize(("gamma", "a"), [(1.0, 0.3), (2.0, 0.8)])
 @pytest.mark.parametrize("mode", ["online", "offline"])
-def test_rmia(fixed, mode, gamma):
-    a = 0.3
+def test_rmia(fixed, mode, gamma, a):
     want = []
     for i in range(RECORDS):
         shares = []

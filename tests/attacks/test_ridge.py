@@ -8,8 +8,8 @@ from sklearn.linear_model import Ridge
 from attacks.ridge import ridge
 from audit.mechanisms import hold_out
 from audit.mechanisms import linear_map as module
-from audit.models import networks
-from audit.types import Examples, Knowledge, Observation, Release
+from audit.models import networks, regressor
+from audit.types import Examples, Knowledge, Observation, Release, TrainingSet
 from tests.conftest import records
 
 SHAPE, KEY = (4, 4, 1), jax.random.key(0)
@@ -86,6 +86,24 @@ def test_copies_that_are_darker_than_their_originals_mislead_nobody():
     pool = jax.tree.map(lambda *a: np.concatenate(a), POOL, *dark)
     gap = errors(1e6, pool, np.tile(np.arange(300), 4))[0] - errors(1e6)[0]
     assert abs(gap.mean()) < 0.02 * errors(1e6)[0].mean()
+
+
+def test_shadows_and_scales_are_those_that_are_asked_for():
+    """A weight that moves by a hundredth of others counts for a fiftieth of one."""
+
+    def train(key, data):
+        mixed = releases(data.target, 1.0, 1)
+        return Release(np.column_stack([mixed, 0.01 * mixed[:, :1]]))
+
+    settings = {"repeats": 2, "clip_features": 3.0, "least_scale": 0.5}
+    knowledge = Knowledge(TASK, POOL, np.arange(300), fixed=POOL, train=train)
+    state, info = ridge(TASK, **settings).fit(KEY, knowledge)
+    assert info["shadows"] == 600
+    shown = np.asarray(train(KEY, TrainingSet(None, TARGETS)).params)
+    scaled = np.asarray(regressor.scale(state.scaler, shown))
+    assert 0.01 < scaled[:, -1].std() < 0.04 < 0.5 < scaled[:, :-1].std(0).min()
+    far = np.asarray(regressor.scale(state.scaler, shown + 1e6))
+    assert far.max() == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(("m", "p"), [(40, 12), (12, 40)])

@@ -1,5 +1,7 @@
 """Attacks on transcripts where the best guess is known: linear steps."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from attacks.maximum_likelihood import maximum_likelihood
 from attacks.mixture_posterior import mixture_posterior
 from attacks.transcript_bayes import transcript_bayes
 from audit.games import reconstruction
+from audit.mechanisms.kernel_prior import KernelPrior
 from audit.models import networks
 from audit.types import Examples, Knowledge, Observation, StepLaw, Steps
 from tests.conftest import public, records
@@ -76,6 +79,31 @@ def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
     assert errors.mean() > risk - 4 * errors.std() / np.sqrt(len(errors))
 
 
+def test_held_out_images_are_shown_as_steps_would_show_them(monkeypatch):
+    """Scores of mean c F s and variance c F at each scale c, within 4 s.e."""
+    shown, module = [], sys.modules[transcript_bayes.__module__]
+
+    def seen(network, prior, scores, information):
+        shown.append((np.asarray(scores, float), np.asarray(information, float)))
+        return jnp.zeros((len(scores), 1, 2))
+
+    monkeypatch.setattr(module, "_guesses", seen)
+    parts = (
+        jnp.zeros(2),
+        jnp.zeros(2),
+        jnp.eye(2),
+        jnp.ones(2),
+        jnp.eye(2),
+        jnp.zeros(2),
+    )
+    told, s = np.array([[4.0, 1.0], [1.0, 2.0]]), RNG.normal(size=(4000, 2))
+    module._choose(KEY, (KernelPrior(*parts), None, jnp.asarray(told)), s)
+    for scale, (scores, information) in zip(module.SCALES, shown, strict=True):
+        np.testing.assert_allclose(information, scale * told, rtol=1e-6)
+        noise = (scores - scale * s @ told) / np.sqrt(scale * np.diag(told))
+        assert (abs((noise**2).mean(0) - 1) < 4 * np.sqrt(2 / 4000)).all()
+
+
 def test_it_falls_back_to_the_floor_where_nothing_leaks():
     pool, targets = images(600, 4), images(400, 5)
     errors = error(pool, targets, 1e5)
@@ -108,15 +136,21 @@ def test_the_mixture_posterior_holds_what_next_to_no_noise_leaves_open(noise):
     assert abs(errors.mean() - risk) < 4 * errors.std() / len(errors) ** 0.5
 
 
-@pytest.mark.parametrize("noise", [1.0, 10.0])
-def test_candidate_bayes_is_the_mean_of_the_exact_posterior(noise):
-    """The guess is what numpy computes from the density of every step."""
+@pytest.mark.parametrize(
+    ("noise", "most", "counts"),
+    [(1.0, 15, [15, 15]), (10.0, 15, [15, 15]), (10.0, 50, [21, 20])],
+)
+def test_candidate_bayes_is_the_mean_of_the_exact_posterior(noise, most, counts):
+    """The guess is what numpy computes from the density of every step.
+
+    No image of the smaller class counts twice.
+    """
     pool, targets = images(41, 3), images(20, 4)
-    attack = candidate_bayes(TASK, candidates=15)
+    attack = candidate_bayes(TASK, candidates=most)
     guesses, parts, info = played(attack, pool, targets, noise, EFFECT)
-    assert info["candidates"] == [15, 15]
+    assert info["candidates"] == counts
     for label, guess, part in zip(targets.y, guesses, parts, strict=True):
-        mine = pool.x[pool.y == label][:15].reshape(-1, 1, D)
+        mine = pool.x[pool.y == label][:most].reshape(-1, 1, D)
         gap = part - mine @ EFFECT * (1 + np.arange(T))[:, None]
         log = -(gap**2).sum((1, 2)) / (2 * noise**2)
         weight = np.exp(log - log.max())

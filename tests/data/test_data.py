@@ -245,6 +245,11 @@ def test_splits_are_disjoint_and_complete(order):
     assert same == (order == "file")
 
 
+def test_a_share_of_the_records_is_rounded():
+    """Of 365 records .03 are 10.95."""
+    assert len(parts(public=0.03).public.y) == 11
+
+
 def test_more_than_the_data_hold():
     message = r"targets=2000 .*records asked, digits holds 365"
     with pytest.raises(DataError, match=message):
@@ -301,6 +306,9 @@ def test_augmentation_moves_pool_images_only():
     assert 0 < gap.mean() < 0.8 * stranger.mean()
     again = data.split(binary(), **SIZES, order="shuffled", augment=200)
     assert data.splits_digest(more) == data.splits_digest(again)
+    first, other = (parts(augment=200, seed=seed).pool.x for seed in (0, 1))
+    np.testing.assert_array_equal(first[:60], other[:60])
+    assert (first[60:] != other[60:]).any((1, 2, 3)).all()
     with pytest.raises(DataError, match="pool is empty"):
         data.check(parts(pool=0, augment=10))
 

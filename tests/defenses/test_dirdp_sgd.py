@@ -94,9 +94,11 @@ def test_a_step_is_the_mean_of_draws_written_out(x64):
     np.testing.assert_allclose(flat(got), flat(params), rtol=1e-9, atol=1e-12)
 
 
-def test_the_target_draws_as_a_record_of_the_same_row(x64):
+@pytest.mark.parametrize("variant", ["joint", "batch"])
+def test_the_target_draws_as_a_record_of_the_same_row(x64, variant):
     """Fixed + target is the same run as all of them fixed."""
-    defense = build(concentration=3.0, steps=3, sampling="shuffled", batch_size=4)
+    given = {"concentration": 3.0, "steps": 3, "variant": variant}
+    defense = build(**given, sampling="shuffled", batch_size=4)
     side, whole, key = start_of(defense), data(10), jax.random.key(1)
     fixed, target = (take(whole.fixed, at) for at in (slice(9), 9))
     train = jax.jit(defense.train)
@@ -229,6 +231,14 @@ def test_fisher_of_a_run_is_precision_times_jacobian(x64, task, variant):
         np.testing.assert_allclose(ours, want, rtol=1e-8)
     # 8 Rademacher probes of 6 coordinates: an s.d. of at most .5 a record and step
     assert abs(ours / want - 1).mean() < 0.5
+
+
+def test_a_margin_shortens_contributions(x64):
+    defense = build(variant="regularised", margin=2.0)
+    side, z = start_of(defense), take(data().fixed, 0)
+    length = np.linalg.norm(flat(jax.grad(LINEAR.loss)(side.params, z)))
+    got = np.linalg.norm(flat(defense.mechanism.query.fn(side.params, side, z)))
+    assert got == pytest.approx(length / (length + 2), rel=1e-9)
 
 
 def test_regularised_information_is_bounded_by_its_value_at_zero():

@@ -10,7 +10,7 @@ import pytest
 from audit.config import registry
 from audit.config.schema import Features
 from audit.data import DataError
-from audit.games import attribute, base, guarantees
+from audit.games import attribute, base, controls, guarantees
 from audit.mechanisms.glm import information_loss, losses
 from audit.models import networks
 from audit.types import Bound, Examples, ThreatModel, TrainingSet
@@ -181,6 +181,24 @@ def test_fredriksons_scores_by_hand():
     np.testing.assert_array_equal(wrong, guesses != FIXED.x[:, 2])
 
 
+def test_fredriksons_scores_of_classes_by_hand():
+    """Of the labels that a prediction stands for, which of them it goes with."""
+    pool, fixed = problem(2).splits.pool, problem(2).splits.fixed
+    learner = defense("glm", 2, loss="logistic")
+    wrong = play("fredrikson", learner, 2).arrays["wrong"]
+    with jax.enable_x64(True):
+        w = np.asarray(learner.defense.mechanism.solve(None, TrainingSet(fixed, None)))
+    counts = np.full((2, 2), 0.5)  # [predicted, label]
+    np.add.at(counts, ((pool.x @ w > 0).astype(int), pool.y), 1)
+    prior = np.log([(pool.x[:, 2] == v).sum() for v in (0, 1)])
+    candidates = np.stack([np.float64(fixed.x)] * 2)
+    candidates[:, :, 2] = [[0], [1]]
+    predicted = (candidates @ w > 0).astype(int)
+    shares = counts / counts.sum(1, keepdims=True)
+    scores = prior[:, None] + np.log(shares[predicted, fixed.y])
+    np.testing.assert_array_equal(wrong, scores.argmax(0) != fixed.x[:, 2])
+
+
 def test_the_ideal_is_an_oracle_and_no_other_attack_may_see_the_answers(floor):
     ideal = registry.find("attack", "ideal_imputation")(PROBLEM.task)
     assert play(ideal).numbers["success"] > floor.numbers["success"]
@@ -201,4 +219,19 @@ def test_eta_is_about_the_attribute_alone():
         fit = information_loss.fitted(loss, w, curved, x, y, ones, D)
         exact = np.sqrt(np.asarray(information_loss.attribute(fit, [2]))) / 0.5
     np.testing.assert_allclose(played.limits.eta, exact, rtol=1e-9)
-    assert played.numbers["success_high_eta"] is not None
+    numbers, right = played.numbers, 1 - played.arrays["wrong"]
+    most, least = (right[np.argsort(sign * exact)[:6]].mean() for sign in (-1, 1))
+    assert numbers["success_high_eta"] == pytest.approx(most) != least
+    assert numbers["success_low_eta"] == pytest.approx(least)
+
+
+def test_success_stands_beside_the_floor_and_the_null_control(floor):
+    """The floor's errors are shares of wrong guesses; the control has another's."""
+    table = worlds.table(PROBLEM, RUNS)._replace(floor=floor.result.error)
+    attack = registry.find("attack", "whitebox_inverter")(PROBLEM.task)
+    played = worlds.play(GAME, attack, defense(noise_stddev=1e-9), table)
+    success = floor.numbers["success"]
+    assert played.result.headline.floor == pytest.approx(success) != 0.5
+    sex, other = FIXED.x[:, 2], FIXED.x[controls.partner(np.zeros(N, int)), 2]
+    null = played.numbers["controls"]["null"]["error"]
+    assert null == pytest.approx((other != sex).mean()) != 0

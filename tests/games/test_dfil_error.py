@@ -24,6 +24,15 @@ def test_the_error_is_that_of_normal_readings(trajectories, runs):
     assert error == pytest.approx(0.05 / np.sqrt(runs), rel=4 * 0.02)
 
 
+def test_of_one_trajectory_and_a_spare_it_is_that_of_one(monkeypatch):
+    """Of 4,000 records as above; the spare only tells how far readings are apart."""
+    monkeypatch.setattr(guarantees, "SAMPLE", 4000)
+    learner = worlds.learner(TASK, "dpsgd", **SETTINGS)
+    traces, spare = np.random.default_rng(0).normal(1, 0.05, (2, 4000, 1))
+    error = guarantees._error(learner, traces, lambda rows: spare[rows])
+    assert error == pytest.approx(0.05, rel=4 * 0.02)
+
+
 def test_readings_that_are_all_equal_have_none():
     assert guarantees.relative_error(np.zeros((3, 2)), 1) == 0
     assert guarantees.relative_error(np.ones((3, 2)), 1) == 0

@@ -13,6 +13,7 @@ from audit.config.schema import FisherReading
 from audit.engine import shadow
 from audit.errors import UserError
 from audit.games import guarantees, rows
+from audit.games.base import repeated
 from audit.games.leave_one_out import leave_one_out
 from audit.mechanisms.noisy_sgd import _drawn
 from audit.mechanisms.query import Side
@@ -130,6 +131,46 @@ def test_auto_meets_its_error(closed):
     spread = np.median(np.abs(got.dfil / closed - 1)) / 0.6745
     assert abs(np.log(spread / probed["probe_se"])) < 4 * 0.2
     assert rows._dfil(got)["relative_se"] > 0
+
+
+@pytest.mark.parametrize("game", ["in_turn", "joined"])
+def test_the_error_of_probes_falls_with_trajectories(game, monkeypatch):
+    """Four that are alike but for their probes; medians of 40 records, 4 s.e. of 5%."""
+    monkeypatch.setattr(guarantees, "_finite_prior", lambda *_: ([], ""))  # slow
+    fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
+    targets = None if game == "in_turn" else records(N, SHAPE, 2, seed=3)
+    problem = worlds.problem(PROBED, fixed, pool, targets=targets)
+    table = worlds.table(problem)._replace(fisher=FisherReading(probes=4))
+    defense = worlds.learner(PROBED, "dpsgd", **SETTINGS)
+    errors = []
+    for trajectories in (2, 8):
+        asked = table._replace(trajectories=trajectories)
+        limits = getattr(guarantees, game)(KEY, defense, asked)
+        errors.append(limits.probed["probe_se"])
+    assert errors[1] / errors[0] == pytest.approx(1 / 2, rel=4 * 0.05)
+
+
+def test_the_matrix_is_the_mean_of_those_of_all_trajectories():
+    """Tr I^-1 / d of two runs, whose parameters are apart, by matrices written out."""
+    settings = SETTINGS | {"steps": 3, "learning_rate": 5.0, "noise_multiplier": 1.0}
+    defense = worlds.learner(EXACT, "dpsgd", **settings)
+    fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
+    targets = jax.tree.map(lambda a: a[:3], pool)
+    problem = worlds.problem(EXACT, fixed, pool, targets=targets)
+    table = worlds.table(problem)._replace(trajectories=2)
+    limits = {b.name: b for b in guarantees.joined(KEY, defense, table).bounds}
+    data = TrainingSet(fixed, repeated(targets, 2))
+    matrix = guarantees.fisher(
+        "information_matrix", KEY, defense, data, engine=worlds.ENGINE
+    )
+    each = matrix.factor @ matrix.core @ matrix.factor.transpose(0, 1, 3, 2)
+    each = each.sum(1) + matrix.diagonal[:, :, None] * np.eye(16)
+    np.testing.assert_allclose(each.trace(axis1=1, axis2=2), matrix.trace, rtol=1e-6)
+    first, second = each[::2], each[1::2]
+    assert (abs(first / second - 1).max((1, 2)) > 1e-2).all()
+    inverse = np.linalg.inv((first + second) / 2)
+    want = inverse.trace(axis1=1, axis2=2) / 16
+    np.testing.assert_allclose(limits["cramer_rao_matrix"].value, want, rtol=1e-5)
 
 
 def play_released(**words):

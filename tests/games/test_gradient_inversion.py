@@ -14,6 +14,7 @@ from audit.errors import UserError
 from audit.games import base, rows
 from audit.games.base import Result, Trial
 from audit.games.gradient_inversion import Exposure, account, exposed
+from audit.mechanisms.noisy_sgd import information
 from audit.models import networks
 from audit.report.figures import common, gradient_inversion
 from audit.scorecard import card as scorecard
@@ -49,6 +50,23 @@ def test_an_undefended_gradient_gives_the_image_away_and_a_noised_one_does_not(c
     noised = trial(card, "vmf_500", "analytic")["result"]["mse"]
     assert noised > 1e3 * result["mse"]
     assert noised < 3 * card.floor["mse"]
+
+
+def test_an_update_is_accounted_for_at_the_end_of_every_run():
+    """dFIL is the mean of what the updates at both ends say, which differ."""
+    fixed, pool, targets = (around_means(n, 2, i) for i, n in enumerate((6, 20, 5)))
+    loud = {"steps": 3, "learning_rate": 5.0, "noise_multiplier": 2.0}
+    learner = worlds.learner(LOGIT, "dpsgd", **loud)
+    table = worlds.table(worlds.problem(LOGIT, fixed, pool, targets=targets), runs=2)
+    runs = exposed().release(worlds.KEY, learner, table)
+    limits = account(worlds.KEY, runs, table._replace(trajectories=2))
+    query, _, noise, *_ = learner.defense.mechanism
+    each = [
+        np.asarray(information(query, noise, None, learner.side, end, targets)) / 16
+        for end in runs.evidence.params
+    ]
+    np.testing.assert_allclose(limits.dfil, np.mean(each, 0), rtol=1e-4)
+    assert (abs(each[0] / each[1] - 1) > 1e-2).any()
 
 
 def test_accounting_alone_needs_no_attack(tmp_path):

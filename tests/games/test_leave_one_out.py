@@ -10,6 +10,8 @@ import pytest
 from attacks.class_mean import class_mean
 from attacks.glm_attack import glm_attack
 from attacks.glm_attack_clamped import glm_attack_clamped
+from audit.accounting import bounds, rdp
+from audit.accounting.reconstruction_robustness import as_bound, blind_radii
 from audit.config import registry
 from audit.engine import shadow
 from audit.games import base, guarantees, rows
@@ -132,6 +134,21 @@ def test_clamped_guesses_stay_in_the_domain_and_are_split_into_bias_and_variance
     assert numbers["bias2"] is not None
     # guesses leave the domain: they need not have a mean
     assert play(noised).numbers["bias2"] is None
+
+
+def test_the_clamped_guess_by_hand():
+    """The slope has its label's sign and is not too small, pixels are in the domain."""
+    noised = defense(intercept=True, noise_stddev=0.1)
+    played, x = play(noised, glm_attack_clamped(TASK, least_slope=0.2)), design()
+    sign, errors, moved = 1 - 2 * FIXED.y, [], 0
+    for w in played.runs.releases.params:
+        rest = x.T @ slopes(w) + N * 1e-2 * w - slopes(w)[:, None] * x
+        slope = sign * np.clip(-sign * rest[:, -1], 0.2, 1)
+        moved += (slope != -rest[:, -1]).sum()
+        guess = np.clip(-rest[:, :-1] / slope[:, None], 0, 1)
+        errors.append(((guess - x[:, :-1]) ** 2).mean(1))
+    assert 0.1 < moved / (N * RUNS) < 0.9
+    np.testing.assert_allclose(played.arrays["mse"], np.mean(errors, 0), rtol=1e-6)
 
 
 def test_no_variance_is_negative_where_guesses_differ_by_rounding():
@@ -269,6 +286,35 @@ def test_a_class_with_one_pool_record_has_no_gaussian_prior(alone):
     want = (floor.mean(1) * (fixed.y == 0)).mean() * 5 / 6  # v (1 + 1 / n) is the floor
     assert (pool.y == 0).sum() == 5
     np.testing.assert_allclose(limits["van_trees"], want, rtol=1e-4)
+
+
+def test_a_class_has_the_bound_of_its_own_records_and_its_share_of_the_whole():
+    """Van Trees and reconstruction robustness, class by class, of nine records."""
+    zeros, ones = (np.flatnonzero(FIXED.y == c) for c in (0, 1))
+    z = take(FIXED, np.append(zeros[:7], ones[:2]))
+    traces, splits = np.where(z.y == 0, 1.0, 300.0), PROBLEM.splits
+    loss, shares = rdp.GaussianPrivacy(1.0), {0: 7 / 9, 1: 2 / 9}
+    bound = floor = expected = robust = 0.0
+    for label, share in shares.items():
+        x = POOL.x[POOL.y == label].reshape(-1, 16).astype(float)
+        spread = np.maximum(np.linalg.eigvalsh(np.cov(x.T)), 0)
+        trace = traces[z.y == label].mean()
+        bound += share * bounds.van_trees(trace, spread).value
+        gaps = z.x[z.y == label].reshape(-1, 16) - x.mean(0)
+        floor += share * (gaps**2).mean()
+        expected += share * spread.mean() * (1 + 1 / len(x))
+        radii, blind = blind_radii(x), np.arange(1, len(x)) / len(x)
+        robust += share * as_bound(radii, blind, loss).value
+    (got,) = guarantees._gaussian_prior(traces, z, splits)
+    np.testing.assert_allclose(got.value, bound * floor / expected, rtol=1e-6)
+    got = guarantees._reconstruction_robustness(loss, splits, z)
+    np.testing.assert_allclose(got.value, robust, rtol=1e-5)
+    # whoever may be left out needs less of a shift than whoever is replaced
+    both = {"replace_one": rdp.GaussianPrivacy(2.0), "add_remove": loss}
+    dpsgd = defense("dpsgd", steps=2).defense
+    made = guarantees._of_losses(both.get, dpsgd, PROBLEM, z)
+    named = {b.name: b.value for b in made}
+    np.testing.assert_allclose(named["reconstruction_robustness"], got.value)
 
 
 def test_eta_of_the_set_and_of_each_class_is_that_of_their_records_together():

@@ -5,11 +5,11 @@ import pytest
 
 from audit.accounting.bounds import cramer_rao
 from audit.data import pixel_domain
-from audit.games import scoring
-from audit.games.base import Table
+from audit.games import rows, scoring
+from audit.games.base import Result, Table, Trial
 from audit.games.guarantees import Guarantees
 from audit.models import networks
-from audit.types import Examples
+from audit.types import Examples, ThreatModel
 from tests import pages
 from tests.conftest import records
 from tests.games import worlds
@@ -78,6 +78,26 @@ def test_a_target_is_below_its_bound_by_more_than_two_standard_errors():
     assert row["tightness"] == pytest.approx(mse.sum() / bound.sum())
     (row,) = scoring.against([cramer_rao(1 / bound)], mse, errors[:, :1]).values()
     assert row["share_below"] is None
+
+
+def test_shares_of_targets_beside_the_floor_and_the_oracle():
+    """The typical run counts beside the floor, the mean of runs beside the oracle."""
+    floor, mean = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.05, 0.25, 0.35, 0.5])
+    typical, best = np.array([0.05, 0.15, 0.25, 0.5]), np.array([0.06, 0.1, 0.3, 0.6])
+
+    def trial(label, sees, error, arrays):
+        model = ThreatModel("reconstruction", sees=frozenset(sees))
+        result = Result(None, {"mse": 0.1}, arrays, error)
+        return Trial("dpsgd", label, model, "", "ok", result=result)
+
+    attack = trial("ridge", {"params"}, mean, {"mse_median": typical})
+    oracle = trial("nearest_neighbour", {"target"}, best, {})
+    rows_of = rows.with_shares([attack, oracle], floor)
+    numbers, of_oracle = (row.result.numbers for row in rows_of)
+    assert numbers == {"mse": 0.1, "beats_floor": 3 / 4, "win_rate": 2 / 4}
+    assert of_oracle == {"mse": 0.1, "beats_floor": 2 / 4}
+    (alone,) = rows.with_shares([attack], floor)
+    assert alone.result.numbers["win_rate"] is None
 
 
 def test_the_card_says_whether_dfil_says_whose_records_are_rebuilt():

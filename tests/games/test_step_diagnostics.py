@@ -154,6 +154,18 @@ def test_the_contribution_is_the_query_s(x64, dissected):
     assert noise.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * len(noise)))
 
 
+def test_the_mean_gradient_of_a_batch_is_of_the_records_in_it(x64):
+    given = {**COMMON, "sampling": "uniform", "batch_size": 4}
+    learner = worlds.learner(TASK, "public_mean", start=public(TASK, KNOWN), **given)
+    mechanism = learner.defense.mechanism
+    dissect = step_diagnostics.dissector(learner.defense)
+    first = mechanism.init(KEY, double(learner.side))
+    train = TrainingSet(double(FIXED), None)
+    parts = jax.jit(dissect)(KEY, first, train, double(KNOWN))[1]
+    batch = mechanism.sampler.draw(KEY, 0, N).rows
+    np.testing.assert_allclose(parts.private, parts.base[batch].mean(0), rtol=1e-9)
+
+
 @pytest.mark.parametrize("label", ["dpsgd", "fim"])
 def test_leakage_so_far_ends_at_the_accounting_s(dissected, label):
     """Steps add up to `Defense.fisher` of the same key, and to the card's dFIL."""

@@ -36,6 +36,17 @@ def test_a_class_without_kept_images_has_the_prior_of_all():
     assert (np.asarray(prior.variances) > 0).all()
 
 
+def test_what_is_right_in_a_blend_has_all_weight_and_no_error():
+    """Held-out images are moved like the prior's own: `blur` is part of them."""
+    prior = jax.tree.map(lambda a: a[0], PRIOR._replace(blur=PRIOR.blur + 0.3))
+    prior = prior._replace(mean=prior.mean + 0.5)
+    s = np.random.default_rng(0).normal(size=(40, K))
+    other = np.random.default_rng(1).normal(size=(40, K))
+    weights, error = kernel_prior.blend(prior, np.stack([other, s], 1), 0.8 + s)
+    np.testing.assert_allclose(weights, [0, 1], atol=1e-6)
+    assert abs(error) < 1e-9
+
+
 def fitted(told):
     """Return the networks, at scores that tell so much of the first direction."""
     information = jnp.tile(told * jnp.eye(K), (CLASSES, 1, 1))

@@ -1,5 +1,6 @@
 """Laws of the parts, and of the defenses made of them."""
 
+from functools import partial
 from itertools import product
 
 import jax
@@ -10,14 +11,15 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from audit.accounting import fisher
-from audit.clipping import clip_tree, hard_clip, no_clip, soft_clip
+from audit.clipping import clip_tree, hard_clip, no_clip, normalise, soft_clip
+from audit.config import registry
 from audit.games.base import take
 from audit.mechanisms.noise import gaussian, none, von_mises_fisher
-from audit.mechanisms.noisy_sgd import noisy_sgd
+from audit.mechanisms.noisy_sgd import information_matrix, noisy_sgd
 from audit.mechanisms.output_perturbation import output_perturbation
-from audit.mechanisms.query import Side, gradient
+from audit.mechanisms.query import Side, gradient, modules
 from audit.mechanisms.sampler import SAMPLERS
-from audit.models import networks, pretrain
+from audit.models import networks, optimizers, pretrain
 from audit.models.masks import MASKS
 from audit.rng import stream
 from audit.types import (
@@ -190,6 +192,10 @@ def test_fisher_is_the_trace_along_the_trained_run(x64, sampler):
     alone = defense.fisher(key, side, data, np.array([9]))
     np.testing.assert_allclose(alone, each[9:], rtol=1e-9)
     assert sampler == "shuffled" or (np.asarray(each) > 0).all()
+    whole = jax.jit(partial(information_matrix, defense.mechanism))(key, side, data)
+    np.testing.assert_allclose(whole.trace, want, rtol=1e-6)
+    blocks = np.einsum("tdr,trs,tds->", whole.factor, whole.core, whole.factor)
+    np.testing.assert_allclose(whole.diagonal.sum() + blocks, want, rtol=1e-6)
 
 
 def test_probes_agree_with_the_closed_form(x64):
@@ -203,21 +209,31 @@ def test_probes_agree_with_the_closed_form(x64):
     assert abs(got.mean() - want) < 4 * got.std() / np.sqrt(400)
 
 
-def test_log_likelihood_ratio_is_the_gaussians(x64):
-    """Replay the run with a candidate in the slot and compare log densities."""
-    data, defense = one_lane(), build()
+@pytest.mark.parametrize("sampler", ["full", "uniform"])
+def test_log_likelihood_ratio_is_the_gaussians(x64, sampler):
+    """Replay the run with a candidate in the slot and compare log densities.
+
+    A step whose batch is without the target tells nothing of it.
+    """
+    data, defense = one_lane(), build(sampler, steps=6)
     key, side = jax.random.key(5), start_of(defense)
     candidates = jax.tree.map(jnp.asarray, records(4, SHAPE, 3, seed=9))
     got = np.asarray(defense.log_likelihood(key, side, data, candidates))
     query = gradient(TASKS["linear"], soft_clip(1.0))
     both = together(TrainingSet(candidates, data.target))
-    state, want = defense.mechanism.init(key, side), np.zeros(5)
+    state, want, visits = defense.mechanism.init(key, side), np.zeros(5), []
     step = jax.jit(defense.mechanism.step)
-    for _ in range(3):
+    for _ in range(6):
         state, view = step(key, state, data)
         at = side._replace(params=view.params)
-        means = per_record(query, at, data.fixed).sum(0) + per_record(query, at, both)
+        weight = np.ones(10)
+        if view.batch.rows is not None:
+            weight = np.isin(np.arange(10), view.batch.rows).astype(float)
+        visits.append(weight[9])
+        means = weight[:9] @ per_record(query, at, data.fixed)
+        means = means + weight[9] * per_record(query, at, both)
         want -= ((flat(view.update) - means) ** 2).sum(1) / 2 / 0.7**2
+    assert (set(visits) == {0.0, 1.0}) == (sampler == "uniform")
     np.testing.assert_allclose(got - got[4], want - want[4], rtol=1e-6)
 
 
@@ -245,6 +261,64 @@ def test_prune_freezes_what_it_says():
     assert kept >= np.abs(flat(side.params))[mask == 0].max()
     end = flat(jax.jit(defense.train)(jax.random.key(1), side, data).params)
     np.testing.assert_array_equal(end != flat(side.params), mask == 1)
+
+
+COMMON = {
+    "learning_rate": 0.05, "optimizer": "adam", "weight_decay": 0.2, "steps": 3,
+    "sampling": "poisson", "batch_size": 4,
+}  # fmt: skip
+LOUD = COMMON | {"clip_norm": 3.0, "noise_multiplier": 0.5}
+FROZEN = LOUD | {"density": 0.3, "keep": "random"}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "clip", "noise"),
+    [
+        ("sgd", COMMON, no_clip(), none()),
+        ("dpsgd", LOUD | {"clip": "hard"}, hard_clip(3.0), gaussian(1.5)),
+        ("prune", FROZEN | {"clip": "hard"}, hard_clip(3.0), gaussian(1.5)),
+        ("public_mean", FROZEN, soft_clip(3.0), gaussian(1.5)),
+        (
+            "fim",
+            FROZEN | {"perturbation": "constant_direct", "epochs": 2},
+            soft_clip(3.0),
+            gaussian(1.5),
+        ),
+        ("dirdp_sgd", COMMON | {"concentration": 9.0}, normalise(), None),
+    ],
+)
+def test_a_defense_is_made_of_the_parts_that_its_settings_name(
+    name, settings, clip, noise
+):
+    """No setting is at its default, and each has a say in what is released.
+
+    What is frozen stays, though weights decay.
+    """
+    task = TASKS["linear"]
+    defense = registry.find("defense", name)(task, **settings)
+    if noise is None:
+        noise = von_mises_fisher(9.0, sum(modules(task).values()))
+    by_hand = noisy_sgd(
+        task,
+        gradient(task, clip),
+        SAMPLERS["poisson"](4),
+        noise,
+        optimizer=optimizers.named("adam", 0.05, 0.2),
+        steps=3,
+        refresh=defense.mechanism.refresh,
+    )
+    data = TrainingSet(jax.tree.map(jnp.asarray, records(9, SHAPE, 3)), None)
+    start = public(task, records(20, SHAPE, 3, seed=3))
+    side = jax.tree.map(jnp.asarray, defense.prepare(jax.random.key(0), start))
+    key = jax.random.key(7)
+    got, want = (
+        flat(jax.jit(d.train)(key, side, data).params) for d in (defense, by_hand)
+    )
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    if "keep" in settings:
+        mask = MASKS["random"](stream(jax.random.key(0), "mask"), start.params, 0.3)
+        np.testing.assert_array_equal(flat(side.mask), flat(mask))
+        np.testing.assert_array_equal(got != flat(start.params), flat(mask) == 1)
 
 
 def test_pretraining_learns_and_needs_data():
@@ -275,6 +349,24 @@ def test_a_noisy_sums_release_and_trace(x64):
     got = defense.fisher(jax.random.key(0), None, data, np.array([9]))
     want = fisher.exact_trace(lambda x: clip_tree(clip, x), data.target.x) / 0.1**2
     np.testing.assert_allclose(got[0], want, rtol=1e-9)
+
+
+def test_a_noisy_sum_moves_by_two_clipped_records_at_most_and_is_told_apart_so(x64):
+    """D_2 is the squared shift; the likelihood is the Gaussian's of the release."""
+    defense = noisy_sum(TASKS["binary_linear"], clip_norm=2.0, noise_stddev=0.5)
+    for adjacency, moved in (("replace_one", 2), ("add_remove", 1)):
+        got = defense.rdp(10, np.array([2.0]), adjacency)
+        np.testing.assert_allclose(got, (moved * 1.1153 * 2.0 / 0.5) ** 2)
+        assert defense.pld(10, adjacency).mu == pytest.approx(moved * 1.1153 * 4)
+    data, key = one_lane("binary_linear"), jax.random.key(3)
+    candidates = wide(4, SHAPE, 2, seed=9)
+    got = np.asarray(defense.log_likelihood(key, None, data, candidates))
+    release = np.asarray(defense.train(key, None, data).params)
+    solve = defense.mechanism.solve
+    at = [data._replace(target=take(candidates, i)) for i in range(4)] + [data]
+    gaps = [((release - np.asarray(solve(None, z))) ** 2).sum() for z in at]
+    want = -np.array(gaps) / (2 * 0.5**2)
+    np.testing.assert_allclose(got - got[4], want - want[4], rtol=1e-9)
 
 
 def test_a_release_is_read_about_every_record(x64):

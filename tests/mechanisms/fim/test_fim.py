@@ -9,13 +9,14 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from audit.accounting import fisher
-from audit.clipping import no_clip, soft_clip
+from audit.clipping import hard_clip, no_clip, soft_clip
 from audit.config import registry
 from audit.games.base import take
 from audit.mechanisms.fim import networks as phi
 from audit.mechanisms.fim import objectives, refit
 from audit.mechanisms.fim.fitters import Ground, constant, network
 from audit.mechanisms.fim.networks import Inputs
+from audit.mechanisms.fim.shifted_gradients import ShiftedNorms
 from audit.mechanisms.query import Side, gradient
 from audit.models import networks, pretrain
 from audit.types import TrainingSet
@@ -153,6 +154,38 @@ def test_an_epoch_visits_records_at_most_once():
     fitted(loss, jnp.zeros(1), n=10, epochs=1, least_epochs=1, batch_size=3)
     jax.effects_barrier()
     assert len(visited) == len(set(visited)) == 9
+
+
+@pytest.mark.parametrize(
+    ("objective", "value"),
+    [
+        ("perturbation", 3.0),
+        ("clipped", 1.6171875),
+        ("snr", 1.6171875 / 9),
+        ("snr_gradient", 1.6171875 / 9),
+    ],
+)
+def test_what_is_penalised_by_hand(objective, value):
+    """At s = 4 under the hard clip at 3: phi = 3/4, phi' = -3/16, ||v|| = 3."""
+    norms = ShiftedNorms(*map(jnp.float32, (16.0, 3.0, 2.0)))
+    got = objectives.penalty(objective, hard_clip(3.0), norms)
+    np.testing.assert_allclose(got, value, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_network_that_adds_nothing_is_penalised_like_the_gradient():
+    """Its trace by 10 x 30 x 2 probes per squared signal, within 4 / sqrt(300)."""
+    places, public = phi.places(None, START.params), jax.tree.map(jnp.asarray, PUBLIC)
+    on, clip = Ground(START.params, None, places, public), soft_clip(0.1)
+    make = partial(phi.Network, "mlp", norm="none")
+    fitter = network(TASK, clip, "snr_gradient", make, static=True)
+    nothing = jax.tree.map(jnp.zeros_like, fitter.init(KEY, on))
+    one = lambda key: fitter.loss(on, fitter.look(KEY, on), nothing, None, 1.0, key)
+    got = jax.jit(jax.vmap(one))(jax.random.split(KEY, 10)).mean()
+    forms, at = gradient(TASK, clip).closed_forms, (START.params, Side(START.params))
+    signal = forms.score(*at, public, START.params)[1]
+    want = (forms.trace(*at, public) / signal).mean()
+    np.testing.assert_allclose(got, want, rtol=4 / np.sqrt(300))
 
 
 # The defense --------------------------------------------------------------------------
