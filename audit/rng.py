@@ -31,8 +31,8 @@ def stream(key: Array, name: str) -> Array:
 # Normals, faster ----------------------------------------------------------------------
 # JAX compiles Threefry for processors as a loop over its rounds, which passes over the
 # whole array in memory in each of them. Here the same rounds are written out, in one
-# pass, and normals are made of the bits in a second one. One core takes 3.0 ns for each
-# of 785 normals of 512 lanes in place of 4.0, and 3.2 in place of 6.3 for each of 1.9
+# pass, and normals are made of the bits in a second one. One core takes 2.9 ns for each
+# of 785 normals of 512 lanes in place of 4.0, and 3.0 in place of 4.7 for each of 1.9
 # million of one lane, bit for bit (tests/benchmarks/test_speed.py, `normals`).
 
 LARGE = 2**16  # numbers of a pytree, from which on its leaves are drawn one by one,
