@@ -315,11 +315,11 @@ class TraceReading:
         read = fisher(method, key, self.learner, data, *rows, self.how, **more)
         if self.how.released:
             read, self.releases = read
-        trace, variance = read.trace.mean(0), read.variance.sum(0)
-        error = np.sqrt(variance) / len(read.trace)
-        if read.trace.shape[-1] == 1:  # a record per lane
-            trace = read.trace.reshape(-1, lanes).mean(1)
-            error = np.sqrt(read.variance.reshape(-1, lanes).sum(1)) / lanes
+        traces, variances = (  # [records, trajectories]
+            a.reshape(-1, lanes) if a.shape[-1] == 1 else a.T
+            for a in (read.trace, read.variance)
+        )
+        trace, error = traces.mean(1), np.sqrt(variances.sum(1)) / traces.shape[1]
         relative = error[trace > 0] / trace[trace > 0]
         self.probed["probe_se"] = float(np.median(relative)) if len(relative) else 0.0
         return read.trace, read.norm

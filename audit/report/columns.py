@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,20 +85,26 @@ def strongest(card: Scorecard, defense: str) -> TrialRow | None:
     nothing is no substitute.
     """
     tried = [
-        (trial.result.headline.strength, trial)
+        trial
         for trial in card.trials
         if trial.defense == defense and trial.result is not None
         if not trial.result.oracle and trial.result.shown is None
     ]
-    seeing = [trial for _, trial in tried if not trial.blind]
+    seeing = [trial for trial in tried if not trial.blind]
     if seeing and all(is_void(trial.flags) for trial in seeing):
         return None
-    sound = [
-        (strength, trial)
-        for strength, trial in tried
-        if not is_void(trial.flags) and not math.isnan(strength)
+    return strongest_of(tried)
+
+
+def strongest_of(trials: Iterable[TrialRow]) -> TrialRow | None:
+    """Return the trial of the largest strength: void ones do not count, nor nan."""
+    strengths = [
+        (trial.result.headline.strength, trial)
+        for trial in trials
+        if trial.result is not None and not is_void(trial.flags)
     ]
-    return max(sound, key=lambda pair: pair[0], default=(0, None))[1]
+    numbers = (pair for pair in strengths if not math.isnan(pair[0]))
+    return max(numbers, key=lambda pair: pair[0], default=(0, None))[1]
 
 
 def shared(card: Scorecard) -> dict[str, dict[str, int]]:

@@ -11,7 +11,6 @@ import math
 from typing import Literal, NamedTuple
 
 from audit.report import columns
-from audit.scorecard.flags import is_void
 from audit.scorecard.schema import DefenseRow, Headline, Scorecard, TrialRow
 from audit.scorecard.view import (
     NOT_TOLD_APART,
@@ -93,14 +92,11 @@ def strip(line: Line) -> Strip:
 
 def of_steps(line: Line) -> TrialRow | None:
     """Return the strongest valid attack that is shown every noised step."""
-    shown = [
+    return columns.strongest_of(
         t
         for t in line.card.trials
         if t.defense == line.label and t.result is not None and t.result.shown
-        if not is_void(t.flags) and not math.isnan(t.result.headline.strength)
-    ]
-    strength = lambda t: t.result.headline.strength if t.result else -math.inf
-    return max(shown, key=strength, default=None)
+    )
 
 
 def drawn(line: Line) -> Line:
@@ -168,11 +164,11 @@ def _reading(trial: TrialRow | None) -> Mark | None:
     reach = STANDARD_ERRORS * float(headline.standard_error or 0)
     ends = [
         place(headline.model_copy(update={"value": float(headline.value) + step}))
-        for step in (-reach, 0, reach)
+        for step in (-reach, reach)
     ]
     # beside an infinite number, or at an unknown distance, there is no place
-    known = (where if end is None else end for end in ends)
-    places = sorted(min(max(end, 0.0), 1.0) for end in known)
+    low, high = (where if end is None else end for end in ends)
+    places = sorted(min(max(at, 0.0), 1.0) for at in (low, where, high))
     return Mark(trial.attack, text, *places)
 
 

@@ -61,16 +61,21 @@ def test_without_leakage_the_bound_is_the_floor_of_the_scored_targets():
     assert float(bound.value) < floor + 2 * bound.standard_error
 
 
+def of_normals(seed, pool, targets):
+    """Return the bound for records of three normals, released with as much noise."""
+    rng = np.random.default_rng(seed)
+    pool, x = rng.normal(size=(pool, 3)), rng.normal(size=(targets, 3))
+    release = x + rng.normal(size=x.shape)
+    under = -((release[:, None] - pool) ** 2).sum(2) / 2
+    truth = -((release - x) ** 2).sum(1) / 2
+    return finite_prior(under, truth, pool, x, np.ones(under.shape, bool))
+
+
 def test_bound_and_genie_have_one_expectation():
     """Over 300 draws of pool and targets; tolerance four standard errors."""
     gaps = []
     for seed in range(300):
-        rng = np.random.default_rng(seed)
-        pool, x = rng.normal(size=(30, 3)), rng.normal(size=(20, 3))
-        release = x + rng.normal(size=x.shape)
-        under = -((release[:, None] - pool) ** 2).sum(2) / 2
-        truth = -((release - x) ** 2).sum(1) / 2
-        bound = finite_prior(under, truth, pool, x, np.ones((20, 30), bool))
+        bound = of_normals(seed, pool=30, targets=20)
         gaps.append(float(bound.value) - bound.genie.mean())
     assert abs(np.mean(gaps)) < 4 * np.std(gaps) / np.sqrt(len(gaps))
     assert bound.standard_error > 0
@@ -82,14 +87,9 @@ def test_the_standard_error_has_that_of_the_pool():
     The spread of 100 draws has a standard error of 7%; without the pool the stated
     error would be .36 of it.
     """
-    values, errors, alike = [], [], np.ones((1000, 40), bool)
+    values, errors = [], []
     for seed in range(100):
-        rng = np.random.default_rng(seed)
-        pool, x = rng.normal(size=(40, 3)), rng.normal(size=(1000, 3))
-        release = x + rng.normal(size=x.shape)
-        under = -((release[:, None] - pool) ** 2).sum(2) / 2
-        truth = -((release - x) ** 2).sum(1) / 2
-        bound = finite_prior(under, truth, pool, x, alike)
+        bound = of_normals(seed, pool=40, targets=1000)
         values.append(float(bound.value))
         errors.append(bound.standard_error)
     stated = np.sqrt(np.mean(np.square(errors)))

@@ -171,7 +171,7 @@ def test_clipped_sum(benchmark, name, lanes, part):
 
 
 @pytest.mark.parametrize(("lanes", "size"), [(512, 785), (1, 1_900_000)])
-@pytest.mark.parametrize("draw", [jax.random.normal, rng.normal])
+@pytest.mark.parametrize("draw", [jax.random.normal, rng.normal], ids=["jax", "ours"])
 def test_normals(benchmark, draw, lanes, size):
     """Normals of the lanes of a tile, as a step adds them: JAX's own and ours."""
     keys, total = jax.random.split(jax.random.key(0), lanes), jnp.zeros((lanes, size))

@@ -135,7 +135,7 @@ def test_auto_meets_its_error(closed):
 
 @pytest.mark.parametrize("game", ["in_turn", "joined"])
 def test_the_error_of_probes_falls_with_trajectories(game, monkeypatch):
-    """Four that are alike but for their probes; medians of 40 records, 4 s.e. of 5%."""
+    """Four times as many have half of it; medians of 40 records, 4 s.e. of 5%."""
     monkeypatch.setattr(guarantees, "_finite_prior", lambda *_: ([], ""))  # slow
     fixed, pool = records(N, SHAPE, 2, seed=1), records(20, SHAPE, 2, seed=2)
     targets = None if game == "in_turn" else records(N, SHAPE, 2, seed=3)

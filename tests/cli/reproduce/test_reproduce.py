@@ -23,6 +23,7 @@ from tests import ROOT, commands, pages
 from tests.cli.reproduce.test_published import BUILT_IN, DRAWN, FILE, written
 
 PAGES = ROOT / "results/reproduction"
+COMMITTED = sorted(file.stem for file in PAGES.glob("*.json"))
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_numbers_in_words():
         assert verdicts.mean_and_sd(values) == text
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in PAGES.glob("*.json")))
+@pytest.mark.parametrize("name", COMMITTED)
 def test_committed_pages_follow_from_the_values_they_hold(name):
     page = verdicts.read_pages(PAGES)[name]
     page.numbers = [
@@ -142,7 +143,7 @@ def test_committed_pages_follow_from_the_values_they_hold(name):
     assert verdicts.markdown(page, drawn) == (PAGES / f"{name}.md").read_text()
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in PAGES.glob("*.json")))
+@pytest.mark.parametrize("name", COMMITTED)
 def test_committed_pages_list_what_the_files_say(name):
     numbers = verdicts.read_pages(PAGES)[name].numbers
     for listed, kept in zip(published.load(BUILT_IN[name])[1], numbers, strict=True):
