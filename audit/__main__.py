@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from audit.cli import process
 from audit.cli.words import choice, parse
-from audit.errors import UserError, did_you_mean
+from audit.errors import UserError, counted, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -128,7 +128,7 @@ def _command(words: list[str]) -> int:
         raise UserError(f"{command} takes no --plugins")
     for folder in folders if command != "new" else ():  # which makes it
         plugins.existing(folder)
-    with plugins.using(folders):
+    with plugins.using(folders), plugins.blamed():
         return commands[command](rest)
 
 
@@ -285,7 +285,8 @@ def _reproduce(given: list[str]) -> int:
         for name, file in sources(names, config_dir).items()
     ]
     for p in plans:
-        print(f"{p.expected.title}: {len(p.numbers)} published numbers")
+        numbers = counted(len(p.numbers), "published number")
+        print(f"{p.expected.title}: {numbers}")
     order, until = [(p, run) for p in plans for run in p.jobs], None
     pages = verdicts.read_pages(REPRODUCTION)
     if hours := options.get("hours"):
@@ -530,14 +531,14 @@ def _cache(given: list[str]) -> int:
     every = cache.chosen(entries, names, age)
     if action == "rm":
         free = cache.size(cache.remove(every))
-        print(f"removed {len(every):,} keys of {folder}, {free}")
+        print(f"removed {counted(len(every), 'key')} of {folder}, {free}")
         return 0
     if action == "ls":
         print(cache.table(folder, every))
         return 0
     lines = cache.problems(every)
-    shards = sum(each.shards for each in every)
-    print("\n".join([*lines, f"{shards:,} shards of {len(every):,} keys read"]))
+    shards = counted(sum(each.shards for each in every), "shard")
+    print("\n".join([*lines, f"{shards} of {counted(len(every), 'key')} read"]))
     return int(bool(lines))
 
 

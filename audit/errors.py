@@ -44,6 +44,11 @@ def expect(value: Any, wanted: type[Wanted], where: str) -> Wanted:
     )
 
 
+def counted(number: int, noun: str, ending: str = "s") -> str:
+    """Return "1 record" or "1,000 records"."""
+    return f"{number:,} {noun}{ending * (number != 1)}"
+
+
 def brief(value: Any, most: int = 80) -> str:
     """Return the `repr` of a value, or how it begins and how long it is."""
     text = repr(value)

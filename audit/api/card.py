@@ -70,7 +70,7 @@ class Card(Scorecard):
           UserError: if the card has no such figure; the text lists those it has.
         """
         every = {k.removesuffix(".png"): draw for k, draw in drawings(self).items()}
-        if (wanted := name.removesuffix(".png")) not in every:
+        if (wanted := str(name).removesuffix(".png")) not in every:
             raise UserError(f"no figure {name!r}{did_you_mean(wanted, every)}")
         return shown.in_notebooks(every[wanted](self))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.engine import store as stores
-from audit.errors import UserError, brief, did_you_mean
+from audit.errors import UserError, brief, counted, did_you_mean
 
 ACTIONS = ("ls", "rm", "verify")
 DAY = 24 * 60 * 60  # seconds
@@ -161,8 +161,9 @@ def table(folder: Path, every: list[Kept]) -> str:
             f"{each.key[:LETTERS]}  {age:>5}  {size(each.size):>9}  "
             f"{each.shards:>6}  {each.what}"
         )
-    shards, total = sum(k.shards for k in every), sum(k.size for k in every)
-    return "\n".join([*lines, f"{len(every):,} keys, {shards:,} shards, {size(total)}"])
+    shards = counted(sum(each.shards for each in every), "shard")
+    total = size(sum(each.size for each in every))
+    return "\n".join([*lines, f"{counted(len(every), 'key')}, {shards}, {total}"])
 
 
 def size(count: float) -> str:

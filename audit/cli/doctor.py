@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from audit.engine import store
-from audit.errors import UserError
+from audit.errors import UserError, counted
 
 WIDTH = 120
 FEW = 5  # records of a class
@@ -74,7 +74,8 @@ def examine(word: str) -> list[Finding]:
         findings.append(Finding("duplicates", "note", text))
     for label, count in zip(*np.unique(mine.y_train, return_counts=True), strict=True):
         if mine.y_train.dtype.kind != "f" and count < FEW:
-            text = f"{count} records; the attacker's pool may hold none of them"
+            few = counted(count, "record")
+            text = f"{few}; the attacker's pool may hold none of them"
             findings.append(Finding(f"class {label}", "note", text))
     return findings
 

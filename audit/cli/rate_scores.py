@@ -19,7 +19,7 @@ from audit.cli.score_formats import Models, Scored
 from audit.config import registry
 from audit.data.dataset import digest
 from audit.engine.signals import Shadows, Signals
-from audit.errors import UserError
+from audit.errors import UserError, counted
 from audit.games import membership_rates
 from audit.scorecard.flags import Flag
 from audit.statistics import intervals, roc
@@ -100,8 +100,8 @@ def rate(path: Path, target: str | None = None, calibration: int = 1) -> Rating:
     count = len(content.keep)
     if count - 1 - calibration < 1:
         raise UserError(
-            f"{path}: {count} models; one target and {calibration} for thresholds "
-            f"leave none to the attacker"
+            f"{path}: {counted(count, 'model')}; one target and {calibration} for "
+            f"thresholds leave none to the attacker"
         )
     if target is None:
         chosen = range(count)

@@ -96,8 +96,10 @@ def launch(words: list[str], job: Callable[[compose.Scenario, str], None]) -> No
 
     def point(config: Any) -> None:
         try:
-            scenario = _scenario(name, config)._replace(elsewhere=elsewhere)
-            job(scenario, quoted([f"scenario={name}", *_replay(scenario, config_dir)]))
+            with plugins.blamed():  # or Hydra prints a line of its own first
+                scenario = _scenario(name, config)._replace(elsewhere=elsewhere)
+                replay = _replay(scenario, config_dir)
+                job(scenario, quoted([f"scenario={name}", *replay]))
         except UserError as error:
             raise Refused(str(error)) from None
 

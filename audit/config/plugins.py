@@ -26,6 +26,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -230,14 +231,43 @@ def load(place: Place, name: str) -> Callable:
         else:
             module = _load_file(place.path)
     except Exception as error:  # a plug-in may fail in any way
-        text = str(error).strip().split("\n")[0]
         raise UserError(
-            f"cannot import {name!r} from {place.path}: {type(error).__name__}: {text}"
+            f"cannot import {name!r} from {place.path}: {_in_words(error)}"
         ) from error
     factory = getattr(module, name, None)
     if factory is None:
         raise UserError(f"{place.path} holds no function {name!r}; {NAMED}")
     return factory
+
+
+@contextlib.contextmanager
+def blamed() -> Iterator[None]:
+    """Say of what a plug-in from elsewhere raises where it did, as a UserError.
+
+    It names the last line that ran in a file of a plug-in's; what is raised outside of
+    these files stays as it is.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a plug-in may fail in any way
+        every = [(kind, *named) for kind in KINDS for named in places(kind)]
+        whose = {p.resolve(): (k, n) for k, n, at in every for p in at.sources}
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f for f in frames if Path(f.filename).resolve() in whose]
+        if not lines:
+            raise
+        at = lines[-1]
+        kind, name = whose[Path(at.filename).resolve()]
+        raise UserError(
+            f"{kind} {name!r}: {at.filename}, line {at.lineno}: {_in_words(error)}"
+        ) from error
+
+
+def _in_words(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}"
 
 
 def parse(path: Path) -> ast.Module:

@@ -28,7 +28,7 @@ import numpy as np
 
 from audit.data import untrusted
 from audit.data.dataset import DataError, Dataset, digest, repeats, unit
-from audit.errors import brief
+from audit.errors import brief, counted
 
 PREFIX = "file:"  # of the word that names a file
 NEEDED, OTHERS = ("x", "y"), ("names", "split")  # arrays of a file
@@ -105,7 +105,7 @@ def dataset(
     if len(x) != len(y):
         raise DataError(f"x has {len(x)} records and y {len(y)} labels: give one each")
     parts = None if split is None else _split(_plain("split", split), len(y))
-    label = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:60].strip("_") or "data"
+    label = re.sub(r"[^A-Za-z0-9_-]+", "_", str(name))[:60].strip("_") or "data"
     test = np.zeros(len(y), bool) if parts is None else parts
     checked = Dataset(
         name=label,
@@ -309,7 +309,7 @@ def _note(x: np.ndarray, y: np.ndarray) -> str:
     if y.dtype.kind == "f":
         labels = f"labels are numbers from {y.min():g} to {y.max():g}"
     else:
-        labels = f"{len(np.unique(y))} classes"
+        labels = counted(len(np.unique(y)), "class", "es")
     again = repeats(x)
     twice = f"; {again} records stand there more than once" if again else ""
     return f"{len(y)} {records}, {labels}{twice}"

@@ -50,6 +50,7 @@ def check(cards: list[Scorecard], which: str) -> None:
         )
 
 
+@np.errstate(invalid="ignore")  # the spread of infinite numbers is no number
 def merged(cards: list[Scorecard]) -> Scorecard:
     """Return the mean card of several seeds; one card as it is.
 

@@ -149,6 +149,8 @@ def test_a_card_in_python(card, tmp_path):
     assert html.count("<tr>") == 3
     with pytest.raises(UserError, match="no figure 'roc'"):
         card.plot("roc")
+    with pytest.raises(UserError, match="no figure 3; there is"):
+        card.plot(3)
     folder = card.save(tmp_path / "saved")
     names = {file.name for file in folder.iterdir()}
     assert {"scorecard.json", "scorecard.npz", "scorecard.md", "report.html"} <= names

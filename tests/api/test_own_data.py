@@ -86,6 +86,7 @@ def test_images_say_their_range_and_may_be_rounded():
     assert rounded.x_train.max() == 1
     assert "6x6x1, pixels from " in rounded.note
     assert " to 1, 3 classes" in rounded.note
+    assert " to 1, 1 class" in local.dataset(just_above, 0 * Y).note
     with pytest.raises(DataError, match=r"to 1\.000002, outside \[0, 1\]"):
         local.dataset(X / X.max() * 1.000002, Y)
 

@@ -44,7 +44,7 @@ def test_ls_counts_what_is_there(capsys, folder):
     assert "finished attack" in text
     total = sum(p.stat().st_size for p in files) / 1024
     assert text.endswith(f"3 keys, 6 shards, {total:.1f} KiB\n")
-    assert cache(capsys, folder, "ls", "sgd").endswith("1 keys, 2 shards, " + (
+    assert cache(capsys, folder, "ls", "sgd").endswith("1 key, 2 shards, " + (
         f"{sum(p.stat().st_size for p in files if KEYS['sgd'] in str(p)) / 1024:.1f}"
         " KiB\n"
     ))  # fmt: skip

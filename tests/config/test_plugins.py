@@ -218,6 +218,29 @@ def test_a_broken_plug_in_is_one_line(
     assert message.replace("PATH", str(path)) in line
 
 
+def test_a_plug_in_that_raises_is_named_with_its_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    failing = ATTACK.replace("    return Attack(", '    {}["wid"]\n    return Attack(')
+    path = put(tmp_path / "attacks" / "grey.py", failing)
+    line = failing.strip().split("\n").index('    {}["wid"]') + 1
+    words = ["scenario=calibration", "data=digits", "attacks=[grey]", "out=here"]
+    said = refused(capsys, "run", *words, "--plugins", str(tmp_path))
+    assert said == f"error: attack 'grey': {path}, line {line}: KeyError: 'wid'\n"
+
+
+def test_no_plug_in_is_blamed_for_what_others_raise(tmp_path):
+    path = put(tmp_path / "games" / "odd.py", "def odd(*, n: int):\n    n.no_such\n")
+    wrong = rf"^game 'odd': {path}, line 2: AttributeError: "
+    with plugins.using([str(tmp_path)]):
+        game = registry.find("game", "odd")
+        with pytest.raises(UserError, match=wrong), plugins.blamed():
+            game(n=1)
+        with pytest.raises(ZeroDivisionError), plugins.blamed():
+            1 / 0  # noqa: B018
+        with pytest.raises(UserError, match="as it was"), plugins.blamed():
+            raise UserError("as it was")
+
+
 def test_a_flat_folder_holds_nothing_but_plug_ins(tmp_path, capsys):
     path = put(tmp_path / "notes.py", "def other():\n    return 1\n")
     line = refused(capsys, "list", "--plugins", str(tmp_path))

@@ -21,7 +21,7 @@ from audit.cli.reproduce.verdicts import ComparedNumber, Page, RunRecord
 from audit.config import workspace
 from audit.config.compose import Scenario
 from audit.engine.progress import OutOfTime
-from audit.errors import UserError
+from audit.errors import UserError, counted
 from audit.report import columns
 from audit.scorecard import card as cards
 from audit.scorecard import path
@@ -131,7 +131,7 @@ def on_a_cluster(
             if not finished:
                 pending[job.command] = job
     jobs = [j for j in pending.values() if allowance.no_data(j.scenario) is None]
-    say(f"{len(jobs)} runs on the cluster")
+    say(f"{counted(len(jobs), 'run')} on the cluster")
     work = [trials.remote(j.command, j.scenario.lanes) for j in jobs]
     deadline = None if until is None else time.time() + until - time.monotonic()
     for _ in trials.announce(work, deadline, say):

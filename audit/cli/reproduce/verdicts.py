@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from audit.cli.reproduce.published import PublishedFigure, PublishedNumber, Tolerance
-from audit.errors import UserError
+from audit.errors import UserError, counted
 from audit.report import terminal
 from audit.report.columns import number as decimal
 from audit.report.markdown import grid
@@ -163,8 +163,9 @@ def headline(verdicts: list[ComparedNumber]) -> str:
     """Return how many numbers are listed and which share is reproduced."""
     tally = counts(verdicts)
     return (
-        f"{tally['listed']} published numbers listed: {tally['reproduced']} reproduced "
-        f"({share(tally):.0%}), {tally['differs']} differ, {tally['not run']} not run"
+        f"{counted(tally['listed'], 'published number')} listed: "
+        f"{tally['reproduced']} reproduced ({share(tally):.0%}), "
+        f"{tally['differs']} differ, {tally['not run']} not run"
     )
 
 

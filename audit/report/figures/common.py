@@ -13,17 +13,17 @@ import numpy as np
 from markupsafe import Markup
 
 INK, MUTED, GRID, PAPER = "#222222", "#888888", "#eeeeee", "#fdfdfd"
-# Okabe-Ito and two of Tol's, told apart with any colour vision
+# Okabe-Ito and three of Tol's, told apart with any colour vision
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288",
-    "#882255",
+    "#882255", "#999933",
 )  # fmt: skip
-HATCHES = ("", "////", "....", "----", "xxxx", "++++", "oooo", "||||")
+HATCHES = ("", "////", "....", "----", "xxxx", "++++", "oooo", "||||", "\\\\\\\\")
 LINES = (
     "-", "--", ":", "-.", (0, (5, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)),
-    (0, (3, 1, 1, 3)),
+    (0, (3, 1, 1, 3)), (0, (1, 1)),
 )  # fmt: skip
-MARKERS = "os^Dv*PX"
+MARKERS = "os^Dv*PX<"
 WIDEST = 9.2  # inches that a page shows at full size: a README, a report, a sheet
 PANELS_A_ROW = 4  # as many as a page shows legibly
 SMALL = 8  # points, the least of any text
@@ -72,7 +72,7 @@ class Look(NamedTuple):
 
 
 def looks(names: Iterable[Hashable]) -> dict[Any, Look]:
-    """Return a look for every name: the first 64 differ from each other.
+    """Return a look for every name: the first 81 differ from each other.
 
     Called with `card.defenses`, it gives a defense the same look in every figure.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+import numpy as np
 from markupsafe import Markup
 
 from audit.report.columns import MARKS, Selection, raised
@@ -123,11 +124,15 @@ def _holds_for(column: Column, table: StandingsTable) -> str:
 
 
 def pareto_plot(table: StandingsTable) -> Markup | None:
-    """Return utility against protection; None where fewer than two rows have both."""
+    """Return utility against protection; None where fewer than two rows have both.
+
+    What is infinite has no place in a plot.
+    """
     rows = {
         i: (r.name, float(r.utility), table.sign * float(r.protection))
         for i, r in enumerate(table.rows)
         if r.utility is not None and r.protection is not None
+        if np.isfinite([r.utility, r.protection]).all()
     }
     if len(rows) < 2 or table.measure is None:
         return None

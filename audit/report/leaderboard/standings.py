@@ -245,6 +245,7 @@ MEASURES = {
 }
 
 
+@np.errstate(invalid="ignore")  # of two infinite numbers neither is better
 def pareto(points: list[tuple], errors: list[tuple] | None = None) -> frozenset[int]:
     """Return the points that no other beats: as good in both and better in one.
 

@@ -576,7 +576,7 @@ def test_a_tiny_source_end_to_end(tmp_path, monkeypatch, capsys):
     words = ["reproduce", "mine", "--config-dir", str(tmp_path)]
     assert commands.call(*words) == 0
     output = capsys.readouterr().out
-    assert "1 published numbers listed: 1 reproduced (100%)" in output
+    assert "1 published number listed: 1 reproduced (100%)" in output
     kept = json.loads((tmp_path / "results/reproduction/mine.json").read_text())
     [card] = (tmp_path / "results/runs").glob("*/scorecard.json")
     card = json.loads(card.read_text())

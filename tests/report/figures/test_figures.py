@@ -37,11 +37,13 @@ def test_rows_of_panels_are_labelled_once(count, rows):
     assert len({round(axis.get_position().y0, 3) for axis in axes}) == rows
 
 
-def test_the_first_64_looks_differ_and_a_defense_keeps_its_own():
-    looks = common.looks(range(64))
+def test_the_first_81_looks_differ_and_a_defense_keeps_its_own():
+    looks = common.looks(range(81))
     for shape in ("hatch", "linestyle", "marker"):
         pairs = {(look.color, getattr(look, shape)) for look in looks.values()}
-        assert len(pairs) == 64
+        assert len(pairs) == 81
+    # a line of the membership games has nine attacks, told apart by the names' colours
+    assert len({looks[attack].color for attack in range(9)}) == 9
     assert common.looks("abc")["b"] == common.looks("ab")["b"]
 
 

@@ -311,6 +311,24 @@ def test_what_one_seed_has_no_number_for_has_no_mean(data):
     assert card.trials[0].result.lpips is None
 
 
+def test_errors_that_are_infinite_raise_no_warning(data):
+    """Which would be an error here: of every row under one seed, and of all there is.
+
+    One picture of them has no place for an infinite number.
+    """
+    from audit.report.leaderboard import html
+
+    mine = [pages.seeded(data, seed) for seed in range(3)]
+    for card, attacks in zip(mine, (1, 100, 100), strict=True):
+        for trial in [t for t in card["trials"] if t["status"] == "ok"][:attacks]:
+            trial["result"]["headline"] |= {"value": "inf", "standard_error": "inf"}
+    cards = [CommittedCard(str(i), pages.card(card)) for i, card in enumerate(mine)]
+    for shown in (cards[:2], cards[1:]):
+        tables = standings.tables(shown)
+        assert " inf" in leaderboard.markdown(tables, RESULTS / "nowhere")
+        assert html.render(tables, RESULTS / "nowhere")
+
+
 def test_seeds_that_are_not_averaged(data):
     """The same seed twice is two entries; a trial that failed once has no mean."""
     same = [CommittedCard(folder, pages.card(data)) for folder in "ab"]
