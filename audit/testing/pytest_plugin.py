@@ -21,7 +21,8 @@ def scorecard() -> Callable[..., Any]:
     `scorecard("binary_mnist", "data=digits", "runs=2")` runs a scenario with words as
     after `python -m audit run`, once per session for equal words; nothing is written.
     `"--plugins", "mine"` among them is a folder with defenses or attacks of your own.
-    `scorecard("results/binary_mnist-mnist")` reads what a run wrote.
+    `scorecard("results/binary_mnist-mnist")` reads what a run wrote; a path that holds
+    no card is an error, never the name of a scenario.
     """
     cards: dict[tuple[str, ...], Any] = {}
 
@@ -32,9 +33,10 @@ def scorecard() -> Callable[..., Any]:
         key = (str(what), *words)
         if key not in cards:
             folder = Path(what)
+            there = (folder / "scorecard.json").is_file()
             cards[key] = (
                 html.load(folder)
-                if not words and (folder / "scorecard.json").is_file()
+                if not words and (there or len(folder.parts) > 1)
                 else strength.play([f"scenario={what}", *words])[0]
             )
         return cards[key]

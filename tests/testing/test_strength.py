@@ -255,6 +255,11 @@ def test_a_folder_of_results_is_read(outside):
     result.assert_outcomes(passed=1)
 
 
+def test_a_folder_without_a_card_is_named(scorecard, tmp_path):
+    with pytest.raises(UserError, match=f"cannot read {tmp_path}/gone/scorecard.json"):
+        scorecard(tmp_path / "gone")
+
+
 def test_a_defense_of_ones_own_is_held_to_its_theorem(outside, tmp_path):
     put(tmp_path / "mine" / "quiet.py", DEFENSE)
     words = ["binary_mnist", *SMALL, "defenses=[quiet]", "attacks=[ridge]"]
