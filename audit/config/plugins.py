@@ -249,7 +249,7 @@ def blamed() -> Iterator[None]:
     """
     try:
         yield
-    except UserError:
+    except (UserError, BrokenPipeError):  # the reader of its prints may go away
         raise
     except Exception as error:  # a plug-in may fail in any way
         every = [(kind, *named) for kind in KINDS for named in places(kind)]

@@ -229,12 +229,21 @@ def test_a_plug_in_that_raises_is_named_with_its_line(tmp_path, capsys, monkeypa
 
 
 def test_no_plug_in_is_blamed_for_what_others_raise(tmp_path):
-    path = put(tmp_path / "games" / "odd.py", "def odd(*, n: int):\n    n.no_such\n")
+    text = "def odd(*, n: int):\n    n.no_such\n"
+    path = put(tmp_path / "games" / "odd.py", text)
     wrong = rf"^game 'odd': {path}, line 2: AttributeError: "
+
+    class Printing:
+        @property
+        def no_such(self):
+            raise BrokenPipeError
+
     with plugins.using([str(tmp_path)]):
         game = registry.find("game", "odd")
         with pytest.raises(UserError, match=wrong), plugins.blamed():
             game(n=1)
+        with pytest.raises(BrokenPipeError), plugins.blamed():
+            game(n=Printing())
         with pytest.raises(ZeroDivisionError), plugins.blamed():
             1 / 0  # noqa: B018
         with pytest.raises(UserError, match="as it was"), plugins.blamed():
