@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.accounting.vmf_privacy import VmfPrivacy
@@ -55,6 +55,16 @@ def test_branches_join_and_the_mean_is_the_slope(k):
         assert slope == pytest.approx(vmf.mean_cosine(k, kappa), rel=1e-7)
     assert vmf.log_mean_exp(k, 0.0) == 0
     assert vmf.mean_cosine(k, 0.0) == 0
+
+
+@pytest.mark.parametrize("k", [32, 33, 100])
+def test_the_expansion_in_many_dimensions_is_the_bessel_function(k):
+    """Its values and not its slope alone, from its least order and the series on."""
+    order = k / 2 - 1
+    for kappa in (1.01 * np.sqrt(40 * k), 200.0, 1e4):
+        scaled = np.log(special.ive(order, kappa)) + kappa
+        exact = special.gammaln(order + 1) + order * np.log(2 / kappa) + scaled
+        assert vmf.log_mean_exp(k, kappa) == pytest.approx(exact, rel=2e-10)
 
 
 # The sampler --------------------------------------------------------------------------
@@ -297,6 +307,15 @@ def test_delta_by_monte_carlo(k, kappa):
         assert abs(each.mean() - privacy.get_delta_for_epsilon(epsilon)) < 3 * se
 
 
+@pytest.mark.parametrize(("k", "kappa"), [(1, 0.5), (2, 1.0), (100, 5.0)])
+def test_below_zero_delta_is_that_of_the_neighbours_swapped(k, kappa):
+    """delta(-eps) = 1 - e^-eps + e^-eps delta(eps): a reflection swaps antipodes."""
+    for epsilon in (0.3 * kappa, kappa, 3 * kappa):
+        both = VmfPrivacy(k, kappa).get_delta_for_epsilon([-epsilon, epsilon])
+        swapped = 1 - np.exp(-epsilon) + np.exp(-epsilon) * both[1]
+        assert both[0] == pytest.approx(swapped, rel=1e-9)
+
+
 def test_epsilon_of_one_release():
     for k, kappa, epsilon, conversion in (
         (7850, 25, 2.28099, 2.47630),
@@ -362,6 +381,17 @@ def test_one_release_on_the_grid_is_the_exact_one():
             assert delta / 2 - 1e-12 <= ours <= delta / 2 * 1.001 + 2e-4
 
 
+def test_sampled_coins_are_a_table():
+    """Two steps with half the chance to take part in each: losses are on the grid."""
+    up, losses = 1 / (1 + np.exp(-1.0)), np.arange(-2.0, 3.0)
+    once = np.array([1 - up, 1, up]) / 2  # of -1, of 0 for who is left out, of 1
+    mass = np.convolve(once, once)
+    ours = vmf_privacy.composed([(1, 0.5)], 2, share=0.5)
+    for epsilon in (-1.5, 0.0, 0.5, 1.5):
+        delta = mass @ np.maximum(-np.expm1(epsilon - losses), 0)
+        assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-9)
+
+
 def test_sampled_draws_without_noise_have_an_epsilon():
     """A grid from their losses down to that of a record's absence fits no memory."""
     epsilon = vmf_privacy.composed([(10, 1e8)], 5, 0.2).get_epsilon_for_delta(1e-5)
@@ -379,9 +409,11 @@ def test_pure_epsilon_composes_to_its_sum():
     steps = vmf_privacy.composed([(1, kappa)], 2)
     blocks = vmf_privacy.composed([(1, kappa)] * 2, 1)
     for ours in (steps, blocks):
-        for epsilon in (0.0, 0.5, 1.5):
+        for epsilon in (-3.0, 0.0, 0.5, 1.5):
             losses = np.array([2.0, 0.0, -2.0])
             mass = np.array([up**2, 2 * up * (1 - up), (1 - up) ** 2])
             delta = mass @ np.maximum(-np.expm1(epsilon - losses), 0)
-            assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, abs=2e-3)
+            rounded = ours.get_delta_for_epsilon(epsilon)
+            # losses between two cells are those of the upper one: never below
+            assert delta - 1e-12 <= rounded <= delta + 2e-3
         assert ours.get_epsilon_for_delta(1e-9) <= 2.002
