@@ -145,6 +145,16 @@ def test_draws_are_unit_vectors_around_the_mean(k, kappa):
         assert abs(square.mean() - variance) < 4 * square.std() / np.sqrt(n)
 
 
+def test_a_draws_side_says_nothing_of_its_distance():
+    """Cosine and tangent have keys of their own: else a circle's halves differ."""
+    keys = jax.random.split(jax.random.key(5), 20_000)
+    mean = np.array([0.0, 1.0], np.float32)
+    y = np.asarray(jax.jit(jax.vmap(lambda q: vmf.sample(q, mean, 20.0)))(keys))
+    left, right = (abs(y[side, 0]) for side in (y[:, 0] < 0, y[:, 0] > 0))
+    assert stats.ks_2samp(left, right).pvalue > 1e-3
+    assert abs(len(left) - len(right)) < 4 * np.sqrt(len(y))
+
+
 def test_three_dimensions_against_scipy():
     """And float64 draws stay float64."""
     mean = np.array([0.6, 0.0, 0.8], np.float32)
@@ -217,6 +227,21 @@ def test_the_sum_of_many_draws_has_its_law(alike, kappa):
     pairs = [(s[:, :, None] * s[:, None]).reshape(draws, -1) for s in (one, other)]
     se = np.sqrt(sum(p.var(0) for p in pairs) / draws)
     assert (abs(pairs[0].mean(0) - pairs[1].mean(0)) < 5 * se).all()
+
+
+def test_two_uniform_draws_are_as_long_together_as_their_cosine_says():
+    """|y + y'|^2 = 2 + 2 c, (1 + c) / 2 of a Beta(3/2, 3/2) law in four dimensions.
+
+    Whatever the vectors are that they are drawn around, at a concentration of 0.
+    """
+    rows = jnp.array([[1.0, 0, 0, 0], [np.cos(0.25), np.sin(0.25), 0, 0]])
+    weight, draws = jnp.ones(2), 60_000
+    draw = lambda key: vmf.sample_sum(key, 0.0, weight, *around(rows), rows[0])
+    sums = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), draws))
+    share = (np.asarray(sums, float) ** 2).sum(1) / 4
+    assert stats.kstest(share, stats.beta(1.5, 1.5).cdf).pvalue > 1e-3
+    # of a variance of 1 / 16 and a kurtosis of 2; lengths that share a key have less
+    assert abs(16 * share.var() - 1) < 4 / np.sqrt(draws)
 
 
 def test_a_draw_of_weight_zero_changes_nothing():
