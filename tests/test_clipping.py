@@ -7,7 +7,15 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from audit.clipping import CLIPS, GELU_OVERSHOOT, clip_tree, hard_clip, soft_clip
+from audit.clipping import (
+    CLIPS,
+    GELU_OVERSHOOT,
+    clip_apart,
+    clip_rows,
+    clip_tree,
+    hard_clip,
+    soft_clip,
+)
 
 
 def erf_gelu(v):
@@ -58,3 +66,18 @@ def test_tree_is_clipped_by_its_global_norm():
     np.testing.assert_allclose(
         [clipped["a"][0], clipped["b"][0]], [3.0, 4.0], rtol=1e-6
     )
+
+
+def test_modules_and_rows_are_clipped_by_norms_of_their_own():
+    """A kernel's column leads to one output; the biases of a layer are one row."""
+    wide = jnp.array([[30.0, 0.6], [40.0, 0.8], [0.0, 0.0]])  # columns of 50 and of 1
+    tree = {"a": {"kernel": wide, "bias": jnp.array([0.0, 5.0])}, "b": jnp.ones(4)}
+    apart, rows = clip_apart(hard_clip(5.0), tree), clip_rows(hard_clip(5.0), tree)
+    norm = np.sqrt(2500 + 1 + 25)
+    np.testing.assert_allclose(apart["a"]["kernel"], wide * 5 / norm, rtol=1e-6)
+    np.testing.assert_allclose(apart["a"]["bias"], [0, 25 / norm], rtol=1e-6)
+    short = [[3.0, 0.6], [4.0, 0.8], [0.0, 0.0]]
+    np.testing.assert_allclose(rows["a"]["kernel"], short, rtol=1e-6)
+    for clipped in (apart["b"], rows["b"]):
+        np.testing.assert_array_equal(clipped, np.ones(4))
+    np.testing.assert_array_equal(rows["a"]["bias"], [0, 5])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from audit.accounting import rdp, vmf, vmf_privacy
 from audit.accounting.vmf_privacy import VmfPrivacy
@@ -55,6 +55,16 @@ def test_branches_join_and_the_mean_is_the_slope(k):
         assert slope == pytest.approx(vmf.mean_cosine(k, kappa), rel=1e-7)
     assert vmf.log_mean_exp(k, 0.0) == 0
     assert vmf.mean_cosine(k, 0.0) == 0
+
+
+@pytest.mark.parametrize("k", [32, 33, 100])
+def test_the_expansion_in_many_dimensions_is_the_bessel_function(k):
+    """Its values and not its slope alone, from its least order and the series on."""
+    order = k / 2 - 1
+    for kappa in (1.01 * np.sqrt(40 * k), 200.0, 1e4):
+        scaled = np.log(special.ive(order, kappa)) + kappa
+        exact = special.gammaln(order + 1) + order * np.log(2 / kappa) + scaled
+        assert vmf.log_mean_exp(k, kappa) == pytest.approx(exact, rel=2e-10)
 
 
 # The sampler --------------------------------------------------------------------------
@@ -135,6 +145,16 @@ def test_draws_are_unit_vectors_around_the_mean(k, kappa):
         assert abs(square.mean() - variance) < 4 * square.std() / np.sqrt(n)
 
 
+def test_a_draws_side_says_nothing_of_its_distance():
+    """Cosine and tangent have keys of their own: else a circle's halves differ."""
+    keys = jax.random.split(jax.random.key(5), 20_000)
+    mean = np.array([0.0, 1.0], np.float32)
+    y = np.asarray(jax.jit(jax.vmap(lambda q: vmf.sample(q, mean, 20.0)))(keys))
+    left, right = (abs(y[side, 0]) for side in (y[:, 0] < 0, y[:, 0] > 0))
+    assert stats.ks_2samp(left, right).pvalue > 1e-3
+    assert abs(len(left) - len(right)) < 4 * np.sqrt(len(y))
+
+
 def test_three_dimensions_against_scipy():
     """And float64 draws stay float64."""
     mean = np.array([0.6, 0.0, 0.8], np.float32)
@@ -207,6 +227,21 @@ def test_the_sum_of_many_draws_has_its_law(alike, kappa):
     pairs = [(s[:, :, None] * s[:, None]).reshape(draws, -1) for s in (one, other)]
     se = np.sqrt(sum(p.var(0) for p in pairs) / draws)
     assert (abs(pairs[0].mean(0) - pairs[1].mean(0)) < 5 * se).all()
+
+
+def test_two_uniform_draws_are_as_long_together_as_their_cosine_says():
+    """|y + y'|^2 = 2 + 2 c, (1 + c) / 2 of a Beta(3/2, 3/2) law in four dimensions.
+
+    Whatever the vectors are that they are drawn around, at a concentration of 0.
+    """
+    rows = jnp.array([[1.0, 0, 0, 0], [np.cos(0.25), np.sin(0.25), 0, 0]])
+    weight, draws = jnp.ones(2), 60_000
+    draw = lambda key: vmf.sample_sum(key, 0.0, weight, *around(rows), rows[0])
+    sums = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), draws))
+    share = (np.asarray(sums, float) ** 2).sum(1) / 4
+    assert stats.kstest(share, stats.beta(1.5, 1.5).cdf).pvalue > 1e-3
+    # of a variance of 1 / 16 and a kurtosis of 2; lengths that share a key have less
+    assert abs(16 * share.var() - 1) < 4 / np.sqrt(draws)
 
 
 def test_a_draw_of_weight_zero_changes_nothing():
@@ -297,6 +332,15 @@ def test_delta_by_monte_carlo(k, kappa):
         assert abs(each.mean() - privacy.get_delta_for_epsilon(epsilon)) < 3 * se
 
 
+@pytest.mark.parametrize(("k", "kappa"), [(1, 0.5), (2, 1.0), (100, 5.0)])
+def test_below_zero_delta_is_that_of_the_neighbours_swapped(k, kappa):
+    """delta(-eps) = 1 - e^-eps + e^-eps delta(eps): a reflection swaps antipodes."""
+    for epsilon in (0.3 * kappa, kappa, 3 * kappa):
+        both = VmfPrivacy(k, kappa).get_delta_for_epsilon([-epsilon, epsilon])
+        swapped = 1 - np.exp(-epsilon) + np.exp(-epsilon) * both[1]
+        assert both[0] == pytest.approx(swapped, rel=1e-9)
+
+
 def test_epsilon_of_one_release():
     for k, kappa, epsilon, conversion in (
         (7850, 25, 2.28099, 2.47630),
@@ -362,6 +406,17 @@ def test_one_release_on_the_grid_is_the_exact_one():
             assert delta / 2 - 1e-12 <= ours <= delta / 2 * 1.001 + 2e-4
 
 
+def test_sampled_coins_are_a_table():
+    """Two steps with half the chance to take part in each: losses are on the grid."""
+    up, losses = 1 / (1 + np.exp(-1.0)), np.arange(-2.0, 3.0)
+    once = np.array([1 - up, 1, up]) / 2  # of -1, of 0 for who is left out, of 1
+    mass = np.convolve(once, once)
+    ours = vmf_privacy.composed([(1, 0.5)], 2, share=0.5)
+    for epsilon in (-1.5, 0.0, 0.5, 1.5):
+        delta = mass @ np.maximum(-np.expm1(epsilon - losses), 0)
+        assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-9)
+
+
 def test_sampled_draws_without_noise_have_an_epsilon():
     """A grid from their losses down to that of a record's absence fits no memory."""
     epsilon = vmf_privacy.composed([(10, 1e8)], 5, 0.2).get_epsilon_for_delta(1e-5)
@@ -379,9 +434,11 @@ def test_pure_epsilon_composes_to_its_sum():
     steps = vmf_privacy.composed([(1, kappa)], 2)
     blocks = vmf_privacy.composed([(1, kappa)] * 2, 1)
     for ours in (steps, blocks):
-        for epsilon in (0.0, 0.5, 1.5):
+        for epsilon in (-3.0, 0.0, 0.5, 1.5):
             losses = np.array([2.0, 0.0, -2.0])
             mass = np.array([up**2, 2 * up * (1 - up), (1 - up) ** 2])
             delta = mass @ np.maximum(-np.expm1(epsilon - losses), 0)
-            assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, abs=2e-3)
+            rounded = ours.get_delta_for_epsilon(epsilon)
+            # losses between two cells are those of the upper one: never below
+            assert delta - 1e-12 <= rounded <= delta + 2e-3
         assert ours.get_epsilon_for_delta(1e-9) <= 2.002

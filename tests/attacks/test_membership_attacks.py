@@ -201,6 +201,15 @@ def test_rmia_of_labels_that_all_models_are_sure_are_wrong(moved):
     np.testing.assert_allclose(scores, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("variance", ["record", "fixed"])
+def test_lira_says_nothing_of_records_that_all_models_agree_on(variance):
+    """Their log-odds have no spread, e.g. the largest of float16: both laws are one."""
+    odds = np.float16([-3, 0.5, 65504])[:, None]
+    target = Signals(odds, np.zeros((POOL, 1), np.float16))
+    attack, label = lira(TASK, variance=variance), np.zeros(3, int)
+    assert (play(attack, as_models(target), target, label) == 0).all()
+
+
 @pytest.fixture
 def optimised():
     """Let XLA optimise, as it does for users: else shapes are rounded differently."""
@@ -219,9 +228,20 @@ def test_equal_log_odds_are_tied_losses():
     label = np.zeros(len(odds), int)
     scores = play(attack_r(TASK, smoothing="none"), as_models(target), target, label)
     assert (scores == -1).all()
+    scores = play(attack_r(TASK), as_models(target), target, label)
+    np.testing.assert_allclose(scores, -3 / 4, rtol=1e-6)  # below a dummy alone
     ranks = (odds >= odds.T).mean(0)  # of losses, which fall as log-odds grow
     scores = play(attack_s(TASK), as_models(target), target, label)
     np.testing.assert_allclose(scores, -ranks, rtol=1e-6)
+
+
+def test_attack_r_ranks_records_that_all_models_agree_on_in_the_middle():
+    """Their log-odds have no spread, and the target's are their mean: alpha is 1/2."""
+    odds = np.float16([-3, 0.5, 8])[:, None]
+    target = Signals(odds, np.zeros((POOL, 1), np.float16))
+    attack, label = attack_r(TASK, smoothing="logit"), np.zeros(3, int)
+    scores = play(attack, as_models(target), target, label)
+    np.testing.assert_allclose(scores, math.log(2), rtol=1e-6)
 
 
 def test_the_surest_records_differ_by_normal_laws_of_attack_r():

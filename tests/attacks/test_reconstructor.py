@@ -7,7 +7,7 @@ import pytest
 from attacks.reconstructor import reconstructor
 from audit.mechanisms import hold_out, shadow_models
 from audit.models import networks, regressor
-from audit.types import Knowledge, Observation, Release
+from audit.types import Examples, Knowledge, Observation, Release
 from tests.conftest import records
 
 SHAPE, KEY = (4, 4, 1), jax.random.key(0)
@@ -24,7 +24,7 @@ def releases(images, noise, seed):
     return (flat + noise * drawn).astype(np.float32)
 
 
-def fitted(noise=0.0, pool=POOL, **settings):
+def fitted(noise=0.0, pool=POOL, source=None, **settings):
     """Return the attack, its state, its fit, and the images its shadows learnt."""
     learnt = []
 
@@ -32,7 +32,8 @@ def fitted(noise=0.0, pool=POOL, **settings):
         learnt.append(np.asarray(data.target.x))
         return Release(releases(data.target.x, noise, len(learnt)))
 
-    attack, source = reconstructor(TASK, **SMALL | settings), np.arange(len(pool.y))
+    attack = reconstructor(TASK, **SMALL | settings)
+    source = np.arange(len(pool.y)) if source is None else source
     knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train)
     return attack, *attack.fit(KEY, knowledge), learnt[0]
 
@@ -78,6 +79,45 @@ def test_copies_of_one_image_stay_on_one_side_of_the_split(monkeypatch):
     fitted_on, held_out = sides
     assert len(held_out) == 30
     assert not fitted_on & held_out
+
+
+def test_every_setting_reaches_the_fit(monkeypatch):
+    """No two numbers are equal, so that none can stand for another."""
+    shown = {}
+
+    def spy(key, *data, **settings):
+        shown.update(settings)
+        raise StopIteration
+
+    monkeypatch.setattr(regressor, "fit", spy)
+    given = {"learning_rate": 0.1, "weight_decay": 0.2, "batch_size": 3, "epochs": 4}
+    given |= {"patience": 5, "output": "sigmoid", "schedule": "cosine"}
+    with pytest.raises(StopIteration):
+        fitted(**given, width=6, width_last=7, absolute_loss=8.0)
+    assert shown == given | {"hidden": (6, 7), "absolute": 8.0, "further": []}
+
+
+def test_features_are_standardised_over_the_shadows_learnt_from():
+    """Releases are the images here; one pixel hardly varies, and is scaled by less."""
+    dim = np.ones(SHAPE, np.float32)
+    dim[0, 0] = 0.01
+    settings = {"epochs": 1, "clip_features": 1.5, "least_scale": 0.5}
+    _, state, *_ = fitted(pool=POOL._replace(x=dim * POOL.x), **settings)
+    kept = (dim * POOL.x)[~hold_out(np.arange(300), 0.1)].reshape(-1, 16).astype(float)
+    scale = np.maximum(kept.std(0), 0.5 * np.median(kept.std(0)))
+    want = kept.mean(0), 1 / scale, 1.5 * kept.std(0) / scale
+    for ours, exact in zip(state.scaler, want, strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=1e-5)
+
+
+def test_the_guess_without_a_release_is_the_mean_of_originals():
+    """Copies are learnt from, but no target is one: half as bright, they would show."""
+    pool = Examples(np.concatenate([POOL.x, POOL.x / 2]), np.tile(POOL.y, 2))
+    _, state, *_ = fitted(pool=pool, source=np.tile(np.arange(300), 2), epochs=1)
+    kept = ~hold_out(np.arange(300), 0.1)
+    for c in (0, 1):
+        mean = POOL.x[kept & (POOL.y == c)].mean(0).ravel()
+        np.testing.assert_allclose(state.means[c], mean, rtol=1e-5)
 
 
 def test_repeats_help_where_releases_are_noisy():

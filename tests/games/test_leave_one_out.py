@@ -18,7 +18,7 @@ from audit.games import base, guarantees, rows
 from audit.games.base import Runs, take
 from audit.games.leave_one_out import BlockScores, _decomposed, leave_one_out
 from audit.games.reconstruction import reconstruction
-from audit.mechanisms.glm import information_loss, losses
+from audit.mechanisms.glm import information_loss, losses, reweighting
 from audit.models import dense, networks
 from audit.statistics import metrics
 from audit.types import Examples, Release, ThreatModel, TrainingSet
@@ -356,6 +356,40 @@ def test_closed_forms_are_the_derivative_of_what_is_released():
         np.testing.assert_allclose(glm.fisher(KEY, None, joined, np.array([N])), trace)
 
 
+def test_a_private_label_is_one_number_more_of_a_record():
+    """In its loss, in that of the whole set, and in the weights that even losses out.
+
+    Against central differences of the very solve, features first and the label last.
+    """
+    n = 24  # with fewer records than weights, labels are lost on the set's norm
+    task = networks.regression(SHAPE, 0)._replace(label_private=True)
+    settings = {"loss": "linear", "noise_stddev": 0.5}
+    glm = worlds.learner(task, "output_perturbed_glm", **settings).defense.mechanism
+    other = {"iterations": 1, "min_weight": 1e-3, "max_weight": 1e3}
+    evened = worlds.learner(task, "reweighted_glm", **settings, **other).defense
+    with jax.enable_x64(True):
+        z = double(take(FIXED, slice(n)))._replace(y=np.linspace(-1, 1, n))
+        solve = jax.jit(lambda x, y: glm.solve(None, TrainingSet(Examples(x, y), None)))
+
+        def moves(i):
+            """Return d w / d (x_i, y_i) [16, 17]."""
+            mine = np.arange(n) == i
+            place = mine[:, None, None, None]
+            of_x = jacobian(lambda x: solve(np.where(place, x, z.x), z.y), z.x[i])
+            ends = [np.asarray(solve(z.x, z.y + h * mine)) for h in (1e-5, -1e-5)]
+            return np.column_stack([of_x, (ends[0] - ends[1]) / 2e-5])
+
+        each = [moves(i) for i in range(n)]
+        etas = np.array([np.linalg.norm(jacobian, 2) for jacobian in each])
+        norms = glm.fil(KEY, None, TrainingSet(z, None), np.arange(n))[1]
+        np.testing.assert_allclose(norms, (etas / 0.5) ** 2, rtol=1e-6)
+        whole = glm.anatomy(None, TrainingSet(z, None))["eta_of_groups"][0]
+        exact = np.linalg.norm(np.concatenate(each, 1), 2) / 0.5
+        np.testing.assert_allclose(whole, exact, rtol=1e-6)
+        weights = jax.jit(evened.mechanism.objective.weights)(None, z)
+        np.testing.assert_allclose(weights, 1 / etas / (1 / etas).mean(), rtol=1e-6)
+
+
 def test_the_renyi_reading_knows_how_long_records_are():
     n, orders, one = 12_665, np.array([2.0]), 2.4937309940681924
     settings = {"noise_stddev": 1e-2, "regularization": 1e-2}
@@ -447,6 +481,20 @@ def test_reweighting_evens_out_the_losses():
     np.testing.assert_allclose(limits.eta.mean(), limits.arrays["eta_mean"][-1])
     before = account(defense(noise_stddev=0.5))
     np.testing.assert_allclose(before.eta.std(), spread[0], rtol=1e-9)
+
+
+def test_iterations_go_on_from_each_others_weights():
+    """Losses a sqrt(weight) are even at weights of 1 / a^2, and at no others."""
+    a = np.array([0.5, 1.0, 1.5, 3.0])
+    settings = {"classes": 0, "method": "sample", "least": 0.0, "most": np.inf}
+    with jax.enable_x64(True):
+        eta = lambda weight: a * jnp.sqrt(weight)
+        got = reweighting.reweigh(eta, a, iterations=50, **settings)
+    mean, sd = np.asarray(got.eta_mean), np.asarray(got.eta_sd)
+    weight = a**-2 / (a**-2).mean()
+    np.testing.assert_allclose(got.weight, weight, rtol=1e-12)
+    np.testing.assert_allclose(mean[[0, -1]], [a.mean(), a[0] * weight[0] ** 0.5])
+    np.testing.assert_allclose(sd[[0, -1]], [a.std(), 0], atol=1e-12)
 
 
 def test_one_iteration_is_algorithm_one_by_hand():

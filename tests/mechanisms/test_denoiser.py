@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from audit.mechanisms import denoiser, kernel_prior
 from audit.mechanisms.kernel_prior import KernelPrior
 from audit.models import networks
+from audit.models.regressor import Regressor
 from audit.types import Examples, Knowledge
 
 CLASSES, K = 2, 3
@@ -47,12 +49,16 @@ def test_what_is_right_in_a_blend_has_all_weight_and_no_error():
     assert abs(error) < 1e-9
 
 
-def fitted(told):
+def fitted(told, amounts=(1.0, 1.0)):
     """Return the networks, at scores that tell so much of the first direction."""
     information = jnp.tile(told * jnp.eye(K), (CLASSES, 1, 1))
-    amounts = (1.0, 1.0)
     learnt = denoiser.fit(jax.random.key(0), PRIOR, information, amounts, **SETTINGS)
     return learnt, information
+
+
+@pytest.fixture(scope="module")
+def learnt_at_amounts():
+    return fitted(8.0, (0.25, 1.0))
 
 
 def guesses(learnt, information, c):
@@ -76,6 +82,32 @@ def test_networks_learn_what_a_gaussian_posterior_lacks():
         assert errors[1] < 0.6 * errors[0]
 
 
+@pytest.mark.parametrize("multiple", [0.25, 1.0])
+def test_a_network_knows_how_sure_to_be_at_every_amount(multiple, learnt_at_amounts):
+    """tanh of a quarter of the score and of all of it: one network, told the amount."""
+    learnt, information = learnt_at_amounts
+    gaussian, network, _ = guesses(learnt, multiple * information, 0)
+    # the Gaussian's guess is the score over 1 + D
+    sure = np.tanh(gaussian[:, 0] * (1 + multiple * 8))
+    missed = ((network[:, 0] - sure) ** 2).mean()
+    assert missed < 0.2 * ((gaussian[:, 0] - sure) ** 2).mean()
+
+
+def test_rows_that_only_fill_up_a_class_are_no_images():
+    """They have a weight of 0, and a network is never shown them."""
+    information, small = jnp.tile(4 * jnp.eye(K), (CLASSES, 1, 1)), {"width": 4}
+    small |= {"steps": 3, "batch_size": 8}
+    filled = PRIOR._replace(
+        kernels=jnp.pad(PRIOR.kernels, ((0, 0), (0, 3), (0, 0))),
+        log_weight=jnp.pad(PRIOR.log_weight, ((0, 0), (0, 3)), constant_values=-np.inf),
+    )
+    one, two = (
+        denoiser.fit(jax.random.key(0), prior, information, (1.0, 1.0), **small)
+        for prior in (PRIOR, filled)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), one, two)
+
+
 def test_threads_change_no_bit():
     one, two = (fitted(4.0)[0] for _ in range(2))
     jax.tree.map(np.testing.assert_array_equal, one, two)
@@ -88,3 +120,19 @@ def test_where_next_to_nothing_is_told_nothing_is_added():
     for c in range(CLASSES):
         gaussian, network, _ = guesses(learnt, information, c)
         np.testing.assert_allclose(network, gaussian, atol=1e-6)
+
+
+def test_the_network_is_told_the_amount_within_those_it_was_trained_for():
+    """One whose answer is the log amount: F over the F that it was trained on."""
+    weights = jnp.zeros((K + 1, K)).at[K].set(1.0)
+    prior, told = jax.tree.map(lambda a: a[0], PRIOR), 4.0 * jnp.eye(K)
+    unit = kernel_prior.reading(prior, told).values.sum()
+    echo = denoiser.Denoiser(
+        Regressor([(weights, jnp.zeros(K))], 1.0), unit, jnp.array([0.5, 2.0])
+    )
+    for multiple, amount in ((0.1, 0.5), (0.7, 0.7), (1.0, 1.0), (9.0, 2.0)):
+        read = kernel_prior.reading(prior, multiple * told)
+        score = jnp.arange(1.0, K + 1)
+        added = denoiser.posterior_mean(echo, read, score)
+        added = added - kernel_prior.gaussian_mean(read, score)
+        np.testing.assert_allclose(added, np.log(amount), rtol=1e-4, atol=1e-5)

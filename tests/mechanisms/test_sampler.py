@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 from audit.accounting import fisher, rdp
 from audit.mechanisms.noise import gaussian, von_mises_fisher
@@ -76,6 +77,8 @@ def test_fisher_factors():
         factor = float(make(name).fisher_factor(NOISE, QUERY, N))
         want = q * fisher.subsampling_factor(q, nu)
         np.testing.assert_allclose(factor, want, rtol=1e-6)
+        # of a noise that is not Gaussian convexity alone says something
+        assert make(name).fisher_factor(von_mises_fisher(4.0, 10), QUERY, N) == q
 
 
 def curve(name, adjacency, orders=(2.0, 3.0), steps=STEPS):
@@ -117,6 +120,24 @@ def test_privacy_loss_is_tighter_than_the_renyi_conversion(name, adjacency):
     tight = pld.get_epsilon_for_delta(1e-6)
     loose = rdp.epsilon(rdp.ORDERS, curve(name, adjacency, rdp.ORDERS), 1e-6)
     assert 0 < tight < loose < 2 * tight
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "shift"), [("replace_one", 1.5), ("add_remove", 0.75)]
+)
+def test_privacy_losses_are_of_the_adjacency_asked_for(adjacency, shift):
+    """Without amplification that of one Gaussian, farther away by sqrt(releases)."""
+    epsilon = 2.0
+    for name, releases in (("full", STEPS), ("shuffled", 3)):
+        mu = shift * np.sqrt(releases)
+        beyond = stats.norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
+        loss = make(name).pld(NOISE, QUERY, N, STEPS, adjacency)
+        delta = beyond[0] - np.exp(epsilon) * beyond[1]
+        assert loss.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-9)
+    ours = make("poisson").pld(NOISE, QUERY, N, STEPS, adjacency)
+    exact = rdp.poisson_gaussian_pld(SIZE / N, 0.75, STEPS, adjacency)
+    delta = exact.get_delta_for_epsilon(epsilon)
+    assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-9)
 
 
 def test_wrong_batch_sizes_are_refused():

@@ -87,6 +87,14 @@ def test_a_band_covers_fresh_seeds_as_often_as_three_standard_errors_should():
     assert abs(inside / repeats - want) < 4 * np.sqrt(want * (1 - want) / repeats)
 
 
+def test_a_band_by_hand():
+    """Three of sd sqrt(1 / played + 1 / golden), the sd by n - 1."""
+    golden = [1.0, 2.0, 4.0, 5.0, 8.0]
+    sd = (30 / 4) ** 0.5  # squares about the mean of 4 add up to 30
+    got = strength.band(golden, 3)
+    np.testing.assert_allclose(got, (4.0, 3 * sd * (1 / 3 + 1 / 5) ** 0.5))
+
+
 def test_a_cell_that_no_seed_moves_allows_for_rounding():
     assert strength.band([2.0] * 12) == Band(2.0, 2e-3)
     assert strength.band([0.0] * 12).share == np.inf
