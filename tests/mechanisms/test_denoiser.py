@@ -49,16 +49,17 @@ def test_what_is_right_in_a_blend_has_all_weight_and_no_error():
     assert abs(error) < 1e-9
 
 
-def fitted(told, amounts=(1.0, 1.0)):
+def fitted(told, amounts=(1.0, 1.0), **settings):
     """Return the networks, at scores that tell so much of the first direction."""
     information = jnp.tile(told * jnp.eye(K), (CLASSES, 1, 1))
-    learnt = denoiser.fit(jax.random.key(0), PRIOR, information, amounts, **SETTINGS)
+    settings = SETTINGS | settings
+    learnt = denoiser.fit(jax.random.key(0), PRIOR, information, amounts, **settings)
     return learnt, information
 
 
 @pytest.fixture(scope="module")
 def learnt_at_amounts():
-    return fitted(8.0, (0.25, 1.0))
+    return fitted(4.0, (0.25, 4.0), steps=1500)
 
 
 def guesses(learnt, information, c):
@@ -82,13 +83,16 @@ def test_networks_learn_what_a_gaussian_posterior_lacks():
         assert errors[1] < 0.6 * errors[0]
 
 
-@pytest.mark.parametrize("multiple", [0.25, 1.0])
+@pytest.mark.parametrize("multiple", [0.25, 1.0, 4.0])
 def test_a_network_knows_how_sure_to_be_at_every_amount(multiple, learnt_at_amounts):
-    """tanh of a quarter of the score and of all of it: one network, told the amount."""
+    """tanh of the score, whatever its law: one network, told the amount.
+
+    One that was shown scores of one amount alone misses .6 of it at a quarter.
+    """
     learnt, information = learnt_at_amounts
     gaussian, network, _ = guesses(learnt, multiple * information, 0)
     # the Gaussian's guess is the score over 1 + D
-    sure = np.tanh(gaussian[:, 0] * (1 + multiple * 8))
+    sure = np.tanh(gaussian[:, 0] * (1 + multiple * 4))
     missed = ((network[:, 0] - sure) ** 2).mean()
     assert missed < 0.2 * ((gaussian[:, 0] - sure) ** 2).mean()
 
