@@ -49,6 +49,12 @@ def counted(number: int, noun: str, ending: str = "s") -> str:
     return f"{number:,} {noun}{ending * (number != 1)}"
 
 
+def in_words(error: BaseException) -> str:
+    """Return the kind of an error that may be anybody's, and the first line of it."""
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}"
+
+
 def brief(value: Any, most: int = 80) -> str:
     """Return the `repr` of a value, or how it begins and how long it is."""
     text = repr(value)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from audit.engine import store
-from audit.errors import UserError
+from audit.errors import UserError, counted
 from audit.report import columns
 from audit.report.figures import common
 from audit.report.leaderboard import standings
@@ -159,7 +159,7 @@ def table(points: list[Configuration], cards: list[Scorecard]) -> str:
     floors = [p.floor for p in points if p.floor is not None]
     floor = f" Floor: {number(float(np.mean(floors)))}." if floors else ""
     prior = "an attack that uses a prior is biased and may lie below them"
-    many = f"{len(points)} configuration{'s' if len(points) > 1 else ''}"
+    many = counted(len(points), "configuration")
     return "\n\n".join(
         [
             f"# Frontier: {title}, on {data}",

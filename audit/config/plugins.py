@@ -34,7 +34,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from audit.config import scenario_file
-from audit.errors import UserError, did_you_mean
+from audit.errors import UserError, did_you_mean, in_words
 
 VARIABLE = "AUDIT_PLUGINS"
 # kind -> its folder, and the end of its entry points' group
@@ -232,7 +232,7 @@ def load(place: Place, name: str) -> Callable:
             module = _load_file(place.path)
     except Exception as error:  # a plug-in may fail in any way
         raise UserError(
-            f"cannot import {name!r} from {place.path}: {_in_words(error)}"
+            f"cannot import {name!r} from {place.path}: {in_words(error)}"
         ) from error
     factory = getattr(module, name, None)
     if factory is None:
@@ -261,13 +261,8 @@ def blamed() -> Iterator[None]:
         at = lines[-1]
         kind, name = whose[Path(at.filename).resolve()]
         raise UserError(
-            f"{kind} {name!r}: {at.filename}, line {at.lineno}: {_in_words(error)}"
+            f"{kind} {name!r}: {at.filename}, line {at.lineno}: {in_words(error)}"
         ) from error
-
-
-def _in_words(error: Exception) -> str:
-    text = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {text}"
 
 
 def parse(path: Path) -> ast.Module:

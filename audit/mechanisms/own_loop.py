@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from audit.errors import UserError, brief
+from audit.errors import UserError, brief, in_words
 from audit.mechanisms import batch as batches
 from audit.mechanisms.noisy_sgd import predictor
 from audit.mechanisms.query import Side, start
@@ -61,9 +61,8 @@ def from_train(task: Task, train: Callable) -> Defense:
         try:
             params = train(key, side.params, records, *more)
         except Exception as error:  # whatever a training loop may raise
-            text = str(error).strip().split("\n")[0]
             raise ValueError(
-                f"{name} cannot be traced by JAX: {type(error).__name__}: {text}"
+                f"{name} cannot be traced by JAX: {in_words(error)}"
             ) from error
         _check(name, side.params, params)
         return Release(params)

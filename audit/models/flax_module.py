@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from audit.errors import UserError, brief
+from audit.errors import UserError, brief, in_words
 from audit.models import smoothness
 from audit.models.affine import cross_entropy
 from audit.models.dense import norms
@@ -145,10 +145,9 @@ def _half_squared(outputs: jax.Array, label: Any) -> jax.Array:
 
 
 def _cannot(name: str, x: Any, error: Exception) -> str:
-    text = str(error).strip().split("\n")[0]
     return (
         f"{name} cannot be applied to records of shape {tuple(x.shape)}: "
-        f"{type(error).__name__}: {text}"
+        f"{in_words(error)}"
     )
 
 

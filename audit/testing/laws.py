@@ -20,6 +20,7 @@ import numpy as np
 
 from audit.config import registry
 from audit.config.registry import Setting
+from audit.errors import in_words
 
 Law = Callable[[Any], None]
 
@@ -54,8 +55,7 @@ def judge(subject: str, laws: Sequence[Law], case: Any) -> dict[str, str]:
         except LawBroken as error:
             wrong.append(f"{name}: {error}")
         except Exception as error:  # a plug-in may fail in any way
-            text = str(error).strip().split("\n")[0]
-            wrong.append(f"{name}: raised {type(error).__name__}: {text}")
+            wrong.append(f"{name}: raised {in_words(error)}")
         else:
             outcomes[name] = "holds"
     if wrong:

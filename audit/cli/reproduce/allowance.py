@@ -15,7 +15,7 @@ from rich.table import Table
 from audit.cli.reproduce.plan import Plan
 from audit.config import workspace
 from audit.config.compose import Scenario
-from audit.errors import UserError
+from audit.errors import UserError, counted
 from audit.report import terminal
 from audit.scorecard import card as cards
 from audit.scorecard.card import Scorecard
@@ -112,8 +112,7 @@ def missing(scenario: Scenario) -> str:
     """Return, in words, what a run that was not made takes here."""
     from audit.engine.program import threads
 
-    cores = threads()
-    return f"{_short(planned(scenario))} h on {cores} core{'s' * (cores != 1)}"
+    return f"{_short(planned(scenario))} h on {counted(threads(), 'core')}"
 
 
 def table(every: list[Cost]) -> str:
