@@ -136,10 +136,12 @@ def matched_filter(
         shift = jnp.einsum("ckl,cl->ck", information, blur)
         learnt = Filter(priors, ends, centre, 0 * shift, project, read, network, centre)
         weights, info = [], dict[str, Any](shadows=len(x) * repeats)
+        # in NumPy, where to take one class's part compiles nothing
+        of_classes = jax.tree.map(np.asarray, learnt)
         for label in classes:
             mine = labels[left_out] == label
             flat = jnp.asarray(others[mine].reshape(-1, others.shape[2]))
-            one = jax.tree.map(lambda a, i=label: a[i], learnt)
+            one = jax.tree.map(lambda a, i=label: a[i], of_classes)
             means = _means_of_all(one, flat)
             images = np.repeat(x[left_out][mine], others.shape[1], 0)
             best, error = kernel_prior.blend(one.prior, means, images)

@@ -99,9 +99,11 @@ def transcript_bayes(
             steps=denoiser_steps,
         )
         weights, info = [], dict[str, Any]()
+        # in NumPy, where to take one class's part compiles nothing
+        learnt = jax.tree.map(np.asarray, (network, priors, information))
         for label in range(task.classes):
             others = np.asarray(pool.x)[left_out & (np.asarray(pool.y) == label)]
-            mine = jax.tree.map(lambda a, i=label: a[i], (priors, network, information))
+            mine = jax.tree.map(lambda a, i=label: a[i], learnt)
             noise_key = stream(key, f"noise {label}")
             flat = others[:TRIED].reshape(-1, priors.mean.shape[1])
             weights.append(_choose(noise_key, mine, flat))
@@ -174,26 +176,30 @@ def _certain(prior: KernelPrior, read: Reading, s: Array) -> Array:
 
 
 @jax.jit
-def _guesses(network: Denoiser, prior: KernelPrior, scores: Array, F: Array) -> Array:
-    read = kernel_prior.reading(prior, F)
-    return jax.vmap(lambda u: denoiser.guesses(network, prior, read, u))(scores)
+def _simulated(
+    network: Denoiser, prior: KernelPrior, F: Array, others: Array, key: Array
+) -> Array:
+    """Return guesses [scales, m, W + 1, K] at scores of images [m, d], drawn anew."""
+    values, vectors = jnp.linalg.eigh(F)
+    root = vectors * jnp.sqrt(jnp.maximum(values, 0))
+    s = (others - prior.mean - prior.blur) @ prior.basis.T
+    noise = jax.random.normal(key, s.shape) @ root.T
+
+    def at(scale: Array) -> Array:
+        read = kernel_prior.reading(prior, scale * F)
+        scores = scale * s @ F + jnp.sqrt(scale) * noise
+        return jax.vmap(lambda u: denoiser.guesses(network, prior, read, u))(scores)
+
+    return jax.lax.map(at, jnp.array(SCALES))
 
 
 def _choose(key: Array, learnt: tuple, others: np.ndarray) -> np.ndarray:
     """Return the weights of the guesses at each of `SCALES` [scales, W + 1].
 
-    Prior, network and information are `learnt` of one class.
+    Network, prior and information are `learnt` of one class.
 
     Scores of held-out images [m, d] are drawn as steps would show them.
     """
-    prior, network, information = learnt
-    values, vectors = jnp.linalg.eigh(information)
-    root = vectors * jnp.sqrt(jnp.maximum(values, 0))
-    s = (others - prior.mean - prior.blur) @ prior.basis.T
-    noise = jax.random.normal(key, s.shape) @ root.T
-    chosen = []
-    for scale in SCALES:
-        scores = scale * s @ information + jnp.sqrt(scale) * noise
-        means = _guesses(network, prior, scores, scale * information)
-        chosen.append(kernel_prior.blend(prior, means, others)[0])
-    return np.stack(chosen)
+    _, prior, _ = learnt
+    means = np.asarray(_simulated(*learnt, others, key))
+    return np.stack([kernel_prior.blend(prior, each, others)[0] for each in means])

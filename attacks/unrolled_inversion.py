@@ -141,7 +141,8 @@ def unrolled_inversion(
             curved += 1e-6 * jnp.trace(curved) / len(along) * jnp.eye(len(along))
             factor = jax.scipy.linalg.cho_factor(curved)
 
-            def step(x: Array, here: Array) -> tuple[Array, Array, Array]:
+            def step(at: tuple[Array, Array], _: None) -> tuple[tuple, Array]:
+                x, here = at
                 prior = ((x - mean) @ score)[: len(along)]
                 pull = scaled.T @ ((release - here) * scale) - prior
                 # a factor that fails leaves the guess where it is
@@ -150,10 +151,10 @@ def unrolled_inversion(
                 there = jax.vmap(released)(tried)  # [shares, p]
                 missed = (((release - there) * scale) ** 2).sum(1)
                 best = (missed + (((tried - mean) @ score) ** 2).sum(1)).argmin()
-                return tried[best], there[best], best
+                return (tried[best], there[best]), best
 
-            x, here, best = step(x, here)
-            x, here, _ = step(x, here)  # the tangent is dear, and does for another
+            # the tangent is dear, and does for a second step
+            (x, here), (best, _) = jax.lax.scan(step, (x, here), length=2)
             judged = (release - here) ** 2 / (rounding**2 + (tight * steep) ** 2)
             change = jnp.where(best < WHOLE, TIGHTER, LOOSER)
             return x, jnp.clip(trust * change, tight, 1.0), judged.mean()

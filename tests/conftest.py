@@ -67,6 +67,16 @@ def compile_quickly():
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
 
 
+@pytest.fixture
+def optimised():
+    """Let XLA optimise, as it does for users."""
+    word = "jax_disable_most_optimizations"
+    before = jax.config.values[word]
+    jax.config.update(word, False)
+    yield
+    jax.config.update(word, before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_experience(tmp_path_factory):
     """Plans learn from no test, and tests from no run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 
 MOST_BYTES = 2**26  # of a card
+# objects made between searches for garbage: JAX makes and keeps many, and with Python's
+# 700 the searches take 3 seconds of a first run
+COLLECT = 50_000
 MALLOC = {  # parameters of malloc.h
     -8: 2,  # M_ARENA_MAX, heaps
     -3: 2**30,  # M_MMAP_THRESHOLD, bytes from which memory is not of a heap
@@ -147,6 +151,7 @@ def prepare_jax() -> None:
     from audit.data.dataset import cache_folder
 
     _tune_malloc()
+    gc.set_threshold(COLLECT)
     jax.config.update("jax_default_matmul_precision", "highest")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))

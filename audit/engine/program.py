@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jaxlib
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
@@ -75,16 +76,38 @@ OF_STEPS: dict[str, Callable] = {
 }
 
 
+def quickly() -> dict[str, Any] | None:
+    """Return options for XLA for a program that compiles for longer than it computes.
+
+    Kernels are compiled one by one, each in about 10 ms. XLA's older compiler of
+    kernels takes half of that; they round differently, and draw normals and train
+    networks more slowly. From jaxlib 0.11 on XLA has no older one. None = as always,
+    where another device computes, or where JAX was told to optimise less.
+    """
+    less = jax.config.read("jax_disable_most_optimizations")
+    if less or jax.default_backend() != "cpu":
+        return None
+    options: dict[str, Any] = {"xla_backend_optimization_level": 1}
+    if jaxlib.version.__version_info__ < (0, 11):
+        options["xla_cpu_use_fusion_emitters"] = False
+    return options
+
+
 @functools.cache
 def program(
-    method: str, recipe: Recipe, devices: int, then: Callable | None = None
+    method: str,
+    recipe: Recipe,
+    devices: int,
+    then: Callable | None = None,
+    once: bool = False,
 ) -> Any:
     """Return one method, vmapped over the lanes of a tile, on every device.
 
     Floats are arguments, so that a sweep over noise levels compiles once. `method` is
     one of the defense, of its mechanism, or of `OF_STEPS`; `then` is explained in
-    `shadow.sweep`. The program maps (floats, side, fixed, extra), the root key, indices
-    and (target, rows) of the lanes to what the method or `then` returns.
+    `shadow.sweep`; what is called `once` is compiled `quickly`. The program maps
+    (floats, side, fixed, extra), the root key, indices and (target, rows) of the lanes
+    to what the method or `then` returns.
     """
 
     def lane(*of_lane: Any) -> Any:
@@ -93,7 +116,7 @@ def program(
             return run.method(*run.given, *run.extra)
         return then(run.defense, run.given[1], run.method(*run.given), *run.extra)
 
-    return _over_lanes(lane, devices)
+    return _over_lanes(lane, devices, options=quickly() if once else None)
 
 
 class Parts(NamedTuple):
@@ -171,10 +194,16 @@ class _OneLane(NamedTuple):
         return self.method.loop(*self.given, *(self.extra if then is None else ()))
 
 
-def _over_lanes(lane: Callable, devices: int, more: tuple[bool, ...] = ()) -> Any:
+def _over_lanes(
+    lane: Callable,
+    devices: int,
+    more: tuple[bool, ...] = (),
+    options: dict[str, Any] | None = None,
+) -> Any:
     """Compile a function of (shared, root key, index, per lane, *more).
 
-    `more` says of each further argument whether every lane has its own.
+    `more` says of each further argument whether every lane has its own; the options
+    are those of the compiler.
     """
     own = (False, False, True, True, *more)
     tile = jax.vmap(lane, in_axes=tuple(0 if each else None for each in own))
@@ -187,4 +216,4 @@ def _over_lanes(lane: Callable, devices: int, more: tuple[bool, ...] = ()) -> An
         out_specs=part,
         check_vma=False,
     )
-    return jax.jit(shards)
+    return jax.jit(shards, compiler_options=options)

@@ -279,6 +279,13 @@ class _Sweep(NamedTuple):
     def _tiles(self) -> int:
         return -(-self.m // self.engine.lanes.tile)
 
+    def _once(self) -> bool:
+        """Return whether one tile is all that the program computes.
+
+        What trains the runs that are attacked also trains shadow models.
+        """
+        return self.method != "train" and self._tiles() == 1
+
     def _place(self, shards: dict[int, list[np.ndarray]], whole: Any) -> None:
         """Copy tiles to where they belong in the arrays of all lanes."""
         size = self.engine.lanes.tile
@@ -292,7 +299,8 @@ class _Sweep(NamedTuple):
         self.engine.report(what, min(done, self.m), self.m)
 
     def _program(self, devices: int = 1) -> Any:
-        return _program(self.method, self.learner.recipe, devices, self.then)
+        recipe, once = self.learner.recipe, self._once()
+        return _program(self.method, recipe, devices, self.then, once)
 
     def _arguments(self, tiles: list[int]) -> tuple:
         size = self.engine.lanes.tile
@@ -442,7 +450,8 @@ class _Sweep(NamedTuple):
         """Return what tells the program from others, arguments' shapes included."""
         leaves, tree = jax.tree.flatten(self._arguments([0] * devices))
         shapes = tuple((np.shape(a), str(jax.dtypes.result_type(a))) for a in leaves)
-        return self.method, self.learner.recipe, self.then, tree, shapes
+        program = self.method, self.learner.recipe, self.then, self._once()
+        return program, tree, shapes
 
     def _compile_ahead(self, ahead: Ahead, learner: Learner, devices: int) -> None:
         """Compile the same sweep of another defense meanwhile, if it needs that."""
@@ -473,11 +482,13 @@ class _Sweep(NamedTuple):
             "key": self.key,
             "tile": self.engine.lanes.tile,
         }
-        # two other programs, which round differently
+        # other programs, which round differently
         if self._stepwise():  # computed in parts, of whatever length
             made_of["in parts"] = True
         if (devices := self._devices()) > 1:
             made_of["devices"] = devices
+        if self._once():
+            made_of["once"] = True
         address = stores.digest(made_of)
         stores.describe(store, address, made_of)
         return address

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from audit.accounting.closed_world import closed_world
 from audit.engine.precision import double
-from audit.engine.program import Recipe
+from audit.engine.program import Recipe, quickly
 from audit.engine.shadow import Learner, sweep
 from audit.games import base, controls, guarantees, scoring
 from audit.games.base import Game, Result, Runs, Table
@@ -45,6 +45,7 @@ from audit.types import (
 Transcript = Callable[[], Steps]
 # guesses from whole runs that are made at a time: what a cache holds, or a GPU
 TOGETHER = {"cpu": 2}
+FEW = 512  # releases at which guesses take less time than their program's compilation
 
 
 def reconstruction() -> Game:
@@ -253,7 +254,7 @@ def play(
         together = None if steps is None else TOGETHER.get(jax.default_backend(), 32)
         if knowledge.replay is not None:
             together = 1  # a guess differentiates in all pixels at once, until it fits
-        guess = _guesser(attack, together)
+        guess = _guesser(attack, together, len(targets.y) <= FEW)
         guesses = np.repeat(np.asarray(guess(state, keys, observation)), alike, 0)
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
     sure = max(same_noise, default=None)
@@ -271,14 +272,17 @@ def play(
 
 
 @functools.lru_cache(maxsize=64)
-def _guesser(attack: Attack, together: int | None) -> Callable:
+def _guesser(attack: Attack, together: int | None, few: bool) -> Callable:
     """Return the compiled guesses of an attack at many releases, for all defenses.
 
-    So many are made `together`; None = all.
+    So many are made `together`; None = all. Guesses at `few` releases are compiled
+    `quickly`.
     """
     if together is None:
-        return jax.jit(jax.vmap(attack.guess, (None, 0, 0)))
-    return jax.jit(partial(_one_block_at_a_time, attack.guess, together))
+        function = jax.vmap(attack.guess, (None, 0, 0))
+    else:
+        function = partial(_one_block_at_a_time, attack.guess, together)
+    return jax.jit(function, compiler_options=quickly() if few else None)
 
 
 def _one_block_at_a_time(guess: Callable, size: int, state: Any, *each: Any) -> Any:

@@ -210,16 +210,6 @@ def test_lira_says_nothing_of_records_that_all_models_agree_on(variance):
     assert (play(attack, as_models(target), target, label) == 0).all()
 
 
-@pytest.fixture
-def optimised():
-    """Let XLA optimise, as it does for users: else shapes are rounded differently."""
-    word = "jax_disable_most_optimizations"
-    before = jax.config.values[word]
-    jax.config.update(word, False)
-    yield
-    jax.config.update(word, before)
-
-
 @pytest.mark.usefixtures("optimised")
 def test_equal_log_odds_are_tied_losses():
     """Every reference says what the target says: all its losses are no larger."""

@@ -81,13 +81,9 @@ def test_it_attains_the_bayes_risk_of_a_gaussian_prior(noise):
 
 def test_held_out_images_are_shown_as_steps_would_show_them(monkeypatch):
     """Scores of mean c F s and variance c F at each scale c, within 4 s.e."""
-    shown, module = [], sys.modules[transcript_bayes.__module__]
-
-    def seen(network, prior, scores, information):
-        shown.append((np.asarray(scores, float), np.asarray(information, float)))
-        return jnp.zeros((len(scores), 1, 2))
-
-    monkeypatch.setattr(module, "_guesses", seen)
+    module = sys.modules[transcript_bayes.__module__]
+    shown = lambda network, prior, read, score: jnp.stack([score, read.values])
+    monkeypatch.setattr(module.denoiser, "guesses", shown)
     parts = (
         jnp.zeros(2),
         jnp.zeros(2),
@@ -97,9 +93,11 @@ def test_held_out_images_are_shown_as_steps_would_show_them(monkeypatch):
         jnp.zeros(2),
     )
     told, s = np.array([[4.0, 1.0], [1.0, 2.0]]), RNG.normal(size=(4000, 2))
-    module._choose(KEY, (KernelPrior(*parts), None, jnp.asarray(told)), s)
-    for scale, (scores, information) in zip(module.SCALES, shown, strict=True):
-        np.testing.assert_allclose(information, scale * told, rtol=1e-6)
+    every = module._simulated(None, KernelPrior(*parts), jnp.asarray(told), s, KEY)
+    for scale, each in zip(module.SCALES, np.asarray(every, float), strict=True):
+        scores, values = each[:, 0], each[:, 1]
+        of_told = np.broadcast_to(scale * np.linalg.eigvalsh(told), values.shape)
+        np.testing.assert_allclose(values, of_told, rtol=1e-5)
         noise = (scores - scale * s @ told) / np.sqrt(scale * np.diag(told))
         assert (abs((noise**2).mean(0) - 1) < 4 * np.sqrt(2 / 4000)).all()
 

@@ -14,6 +14,7 @@ from audit.cli.bench import rivals, subjects
 from audit.engine import shadow
 from audit.engine import store as stores
 from audit.engine.cores import Cores
+from audit.engine.program import quickly
 from audit.errors import UserError
 from audit.models import networks
 from audit.types import Examples, Lanes, TrainingSet
@@ -253,6 +254,35 @@ def test_engine_equals_the_plain_loop_in_float64():
             want = loop(jax.random.fold_in(KEY, i), data.fixed, z)
             for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
                 np.testing.assert_allclose(a[i], b, atol=1e-9)
+
+
+@pytest.mark.usefixtures("optimised")
+def test_what_one_tile_computes_is_compiled_quickly_and_rounds_differently(monkeypatch):
+    asked, program = [], shadow._program
+
+    def counted(method, recipe, devices, then, once):
+        asked.append((method, once))
+        return program(method, recipe, devices, then, once)
+
+    monkeypatch.setattr(shadow, "_program", counted)
+    given, target = (learner(), KEY, DATA), np.array([len(DATA.fixed.y)])
+    quick, plain = (
+        shadow.sweep("fisher", *given, target, engine=engine, precise=True)
+        for engine in (shadow.Engine(Lanes(M)), shadow.Engine(Lanes(M - 1)))
+    )
+    run(tile=M)  # other sweeps train with this program
+    assert set(asked) == {("fisher", True), ("fisher", False), ("train", False)}
+    assert quickly() is not None
+    np.testing.assert_allclose(quick, plain, rtol=1e-9, atol=1e-12 * abs(plain).max())
+
+
+def test_what_is_compiled_quickly_is_kept_apart(tmp_path):
+    """The first tile of two is the same runs, by a program that rounds differently."""
+    engine = shadow.Engine(Lanes(4), store=stores.open_store(tmp_path))
+    data = TrainingSet(DATA.fixed, None)
+    for runs, kept in ((4, 1), (8, 3)):
+        shadow.sweep("transcript", learner(), KEY, data, engine=engine, runs=runs)
+        assert len(shards(tmp_path)) == kept
 
 
 def test_a_stored_lane_is_told_from_another_within_rounding():
