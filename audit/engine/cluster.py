@@ -301,5 +301,5 @@ def _compiled(name: str, where: list[Any]) -> Any:
         if steps is not None:
             COMPILED[name] = program_in_parts(method, recipe, then, steps)
         else:
-            COMPILED[name] = program(method, recipe, 1, then)
+            COMPILED[name] = program(method, recipe, 1, then, False)
     return COMPILED[name]

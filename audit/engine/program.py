@@ -95,11 +95,7 @@ def quickly() -> dict[str, Any] | None:
 
 @functools.cache
 def program(
-    method: str,
-    recipe: Recipe,
-    devices: int,
-    then: Callable | None = None,
-    once: bool = False,
+    method: str, recipe: Recipe, devices: int, then: Callable | None, once: bool
 ) -> Any:
     """Return one method, vmapped over the lanes of a tile, on every device.
 

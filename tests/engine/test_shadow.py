@@ -83,7 +83,7 @@ def test_three_noise_levels_compile_once():
     shadow._program.cache_clear()
     outs = [run(trained=learner(noise_multiplier=s)) for s in (0.1, 0.2, 0.4)]
     assert len({out.tobytes() for out in outs}) == 3
-    program = shadow._program("train", learner().recipe, 1, None)
+    program = shadow._program("train", learner().recipe, 1, None, False)
     assert shadow._program.cache_info().misses == 1
     assert program._cache_size() == 1
 
