@@ -45,7 +45,7 @@ def elsewhere(done):
 
     def compute(work, tiles):
         given = work.method, work.recipe
-        code = program.program(*given, 1, work.then)
+        code = program.program(*given, 1, work.then, False)
         if work.steps is not None:
             code = program.program_in_parts(*given, work.then, work.steps)
         for tile in reversed(tiles):
