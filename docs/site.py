@@ -57,7 +57,10 @@ def gallery(pictures: list[Path]) -> str:
 
 
 def on_page_markdown(markdown: str, page, config, files: Files) -> str:
-    """Turn links to what the site does not have into the names of files."""
+    """Turn links to what the site does not have into the names of files.
+
+    Pictures of results are those of the gallery.
+    """
     here = Path(page.file.src_uri).parent
 
     def link(match: re.Match[str]) -> str:
@@ -66,6 +69,9 @@ def on_page_markdown(markdown: str, page, config, files: Files) -> str:
         if not path or "://" in path or files.get_file_from_path(_normal(here / path)):
             return match[0]
         inside = _normal(here / path).removeprefix("../")
+        drawn = inside.replace("results/", "gallery/", 1)
+        if image and files.get_file_from_path(drawn):
+            return f"![{text}]({'../' * len(here.parts)}{drawn})"
         if image:
             return f"*{text}* (`{inside}`)"
         return text if text.strip("`") == inside else f"{text} (`{inside}`)"

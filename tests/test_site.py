@@ -52,3 +52,7 @@ def test_no_link_inside_the_site_is_dead(site):
         inside = [t for t in targets if not re.match(r"[a-z]+:|//|/", t)]
         for target in inside if page.name != "404.html" else ():
             assert (page.parent / target).exists(), (page, target)
+
+
+def test_the_front_page_shows_what_is_rebuilt(site):
+    assert re.search(r'<img[^>]*src="gallery/[^"]+', (site / "index.html").read_text())
