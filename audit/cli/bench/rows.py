@@ -296,7 +296,7 @@ def _intensity(
     """Return operations per byte of a tile's program; its loops count once."""
     given = learner.floats, learner.side, data.fixed, ()
     lanes = lanes_of([0], tile, tile, (data.target, data.rows))
-    lowered = program("train", learner.recipe, 1).lower(given, root, *lanes)
-    counts: Any = lowered.compile().cost_analysis() or {}
+    train = program("train", learner.recipe, 1, None, False)
+    counts: Any = train.lower(given, root, *lanes).compile().cost_analysis() or {}
     moved = counts.get("bytes accessed", 0.0)
     return counts["flops"] / moved if moved and "flops" in counts else None
