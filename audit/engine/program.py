@@ -76,21 +76,27 @@ OF_STEPS: dict[str, Callable] = {
 }
 
 
-def quickly() -> dict[str, Any] | None:
-    """Return options for XLA for a program that compiles for longer than it computes.
+WIDE = {"xla_cpu_prefer_vector_width": 512}  # bits; fewer where a core has no more
+
+
+def options(once: bool) -> dict[str, Any] | None:
+    """Return options for XLA; a program called `once` compiles longer than it computes.
 
     Kernels are compiled one by one, each in about 10 ms. XLA's older compiler of
     kernels takes half of that; they round differently, and draw normals and train
-    networks more slowly. From jaxlib 0.11 on XLA has no older one. None = as always,
+    networks more slowly. From jaxlib 0.11 on XLA has no older one. Other programs
+    compute with the widest vectors there are, of which XLA uses half unless asked. None
     where another device computes, or where JAX was told to optimise less.
     """
     less = jax.config.read("jax_disable_most_optimizations")
     if less or jax.default_backend() != "cpu":
         return None
-    options: dict[str, Any] = {"xla_backend_optimization_level": 1}
+    if not once:
+        return WIDE
+    quickly: dict[str, Any] = {"xla_backend_optimization_level": 1}
     if jaxlib.version.__version_info__ < (0, 11):
-        options["xla_cpu_use_fusion_emitters"] = False
-    return options
+        quickly["xla_cpu_use_fusion_emitters"] = False
+    return quickly
 
 
 @functools.cache
@@ -101,9 +107,9 @@ def program(
 
     Floats are arguments, so that a sweep over noise levels compiles once. `method` is
     one of the defense, of its mechanism, or of `OF_STEPS`; `then` is explained in
-    `shadow.sweep`; what is called `once` is compiled `quickly`. The program maps
-    (floats, side, fixed, extra), the root key, indices and (target, rows) of the lanes
-    to what the method or `then` returns.
+    `shadow.sweep`; `options` compile what is called `once`. The program maps (floats,
+    side, fixed, extra), the root key, indices and (target, rows) of the lanes to what
+    the method or `then` returns.
     """
 
     def lane(*of_lane: Any) -> Any:
@@ -112,7 +118,7 @@ def program(
             return run.method(*run.given, *run.extra)
         return then(run.defense, run.given[1], run.method(*run.given), *run.extra)
 
-    return _over_lanes(lane, devices, options=quickly() if once else None)
+    return _over_lanes(lane, devices, once=once)
 
 
 class Parts(NamedTuple):
@@ -194,12 +200,11 @@ def _over_lanes(
     lane: Callable,
     devices: int,
     more: tuple[bool, ...] = (),
-    options: dict[str, Any] | None = None,
+    once: bool = False,
 ) -> Any:
     """Compile a function of (shared, root key, index, per lane, *more).
 
-    `more` says of each further argument whether every lane has its own; the options
-    are those of the compiler.
+    `more` says of each further argument whether every lane has its own.
     """
     own = (False, False, True, True, *more)
     tile = jax.vmap(lane, in_axes=tuple(0 if each else None for each in own))
@@ -212,4 +217,4 @@ def _over_lanes(
         out_specs=part,
         check_vma=False,
     )
-    return jax.jit(shards, compiler_options=options)
+    return jax.jit(shards, compiler_options=options(once))

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from audit.accounting.closed_world import closed_world
 from audit.engine.precision import double
-from audit.engine.program import Recipe, quickly
+from audit.engine.program import Recipe, options
 from audit.engine.shadow import Learner, sweep
 from audit.games import base, controls, guarantees, scoring
 from audit.games.base import Game, Result, Runs, Table
@@ -276,13 +276,13 @@ def _guesser(attack: Attack, together: int | None, few: bool) -> Callable:
     """Return the compiled guesses of an attack at many releases, for all defenses.
 
     So many are made `together`; None = all. Guesses at `few` releases are compiled
-    `quickly`.
+    as what is called `once`.
     """
     if together is None:
         function = jax.vmap(attack.guess, (None, 0, 0))
     else:
         function = partial(_one_block_at_a_time, attack.guess, together)
-    return jax.jit(function, compiler_options=quickly() if few else None)
+    return jax.jit(function, compiler_options=options(once=few))
 
 
 def _one_block_at_a_time(guess: Callable, size: int, state: Any, *each: Any) -> Any:

@@ -83,8 +83,13 @@ def _(at: tuple, moved: tuple) -> tuple[Any, Any]:
 
 
 def affine(head: Head, x: Any) -> Any:
-    """Return W^T x + b [m, F]; without a bias, W^T x."""
-    z = x @ head.kernel
+    """Return W^T x + b [m, F] or, at the positions of a convolution, [m, T, F].
+
+    Without a bias it is W^T x. Under a vmap over kernels their lanes are rows of this
+    product, as they are of all else: of x W they would be columns, and a processor
+    would transpose both ways. At positions, x is not what lanes share.
+    """
+    z = x @ head.kernel if x.ndim > 2 else (head.kernel.T @ x.T).T
     return z if head.bias is None else z + head.bias
 
 
@@ -152,7 +157,7 @@ def clipped_total(head: Head, x: Any, y: Any, weight: Any, to: Treatment) -> Hea
     phi = phi if weight is None else phi * weight
     scaled = phi[..., None] * e
     bias = None if head.bias is None else scaled.sum(-2)
-    total = masked(to.mask, Head(x.T @ scaled, bias))
+    total = masked(to.mask, Head((scaled.T @ x).T, bias))
     if offset is not None:
         count = phi.sum(-1)
         total = jax.tree.map(lambda t, c: t + count * c, total, offset)

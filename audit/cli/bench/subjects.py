@@ -31,7 +31,7 @@ DEFENSES: dict[str, dict[str, Any]] = {
     "dirdp_sgd": {"sampling": "uniform", "batch_size": 100},  # draws for every record
 }  # fmt: skip
 FEWER = {"dirdp_sgd": 32}  # so many times fewer models are timed
-ON_GPU = 4, 32  # times as many lanes of a program, and models that are timed
+ON_GPU = 4, 8  # times as many lanes of a program, and models that are timed
 EXACT = {"loss": "logistic", "regularization": 1e-2, "intercept": True}  # of `glm`
 DPSGD = "dpsgd"  # what the rivals train
 
@@ -55,7 +55,7 @@ class Subject(NamedTuple):
 _LINEAR = {"learning_rate": 0.1, "optimizer": "adam", "steps": 5}
 _MLP = {"learning_rate": 0.1, "steps": 100}
 SUBJECTS = {
-    "linear": Subject(networks.binary_linear, 2, _LINEAR, 512, 2_048, 20),
+    "linear": Subject(networks.binary_linear, 2, _LINEAR, 512, 8_192, 20),
     "mlp": Subject(networks.mlp, 10, _MLP, 64, 128, 2),
     "cnn": Subject(networks.cnn_tanh, 10, BATCHES, 1, 16, 2),
     "lenet": Subject(networks.lenet, 10, BATCHES, 1, 16, 2),
