@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from audit.types import Attack, Examples, Knowledge, Observation, Task, ThreatModel
@@ -20,7 +21,7 @@ def nearest_neighbour(task: Task) -> Attack:
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Examples, dict]:
         del key
-        originals = len(jnp.unique(jnp.asarray(knowledge.pool_source)))
+        originals = len(np.unique(knowledge.pool_source))
         size = len(knowledge.pool_source)
         info = {"images": size, "originals": originals, "augmented": size > originals}
         return Examples(jnp.asarray(knowledge.pool.x), knowledge.pool.y), info
