@@ -304,7 +304,7 @@ def clipped_total(
     for name, a, e, kernel in zip(stack.layers, *passes, kernels, strict=True):
         scaled = _flat(jnp.einsum("i,i...->i...", phi, e))
         if kernel is None:
-            total = _flat(a).T @ scaled
+            total = (scaled.T @ _flat(a)).T
         else:
             total = jnp.einsum("i,ipd->dp", phi, kernel)
         heads.append(Head(total, None if name in stack.unbiased else scaled.sum(-2)))
