@@ -65,10 +65,12 @@ def _slope(z: Any, y: Any) -> tuple[Any, Any]:
     The entry of the true class is minus the sum of the other probabilities: it keeps
     its relative precision in a fitted example, whose p - 1 is rounding or 0.
     """
-    p = jax.nn.softmax(z)
-    hot = jax.nn.one_hot(y, z.shape[-1], dtype=p.dtype)
+    # a row per class: a processor's vectors are longer than there are classes
+    p = jax.nn.softmax(jnp.moveaxis(z, -1, 0), 0)
+    hot = jax.nn.one_hot(y, len(p), dtype=p.dtype, axis=0)
     others = p * (1 - hot)
-    return others - hot * others.sum(-1, keepdims=True), p
+    e = others - hot * others.sum(0)
+    return jnp.moveaxis(e, 0, -1), jnp.moveaxis(p, 0, -1)
 
 
 @jax.custom_jvp
