@@ -34,7 +34,7 @@ LINEAR = subjects.SUBJECTS["linear"]
 
 @pytest.fixture(scope="module")
 def problem():
-    return LINEAR.task, subjects.training_set(LINEAR, LINEAR.models)
+    return LINEAR.task, subjects.training_set(LINEAR, 2_048)
 
 
 def test_exact_logistic_fits(benchmark, problem):
