@@ -85,8 +85,8 @@ def options(once: bool) -> dict[str, Any] | None:
     Kernels are compiled one by one, each in about 10 ms. XLA's older compiler of
     kernels takes half of that; they round differently, and draw normals and train
     networks more slowly. From jaxlib 0.11 on XLA has no older one. Other programs
-    compute with the widest vectors there are, of which XLA uses half unless asked. None
-    where another device computes, or where JAX was told to optimise less.
+    compute with vectors as wide as a core has; XLA may take half of that unless asked.
+    None where another device computes, or where JAX was told to optimise less.
     """
     less = jax.config.read("jax_disable_most_optimizations")
     if less or jax.default_backend() != "cpu":

@@ -1,8 +1,8 @@
 """The lines of the benchmark: one function per group, which yields its rows.
 
 Every function says what goes on by `activity`, as the engine does, and times the
-fastest of several calls. All groups together take six minutes of two cores, half of
-which compile convolutional networks.
+fastest of several calls. All groups together take three to six minutes of two cores:
+the more of the programs are compiled, the less.
 """
 
 from __future__ import annotations
