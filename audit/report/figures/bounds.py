@@ -37,8 +37,8 @@ def reconstructions(card: Scorecard, most: int = 10) -> Any:
     rows[floor] = card.arrays["floor_guess"]
     figure, lines = common.image_rows(list(rows), len(targets), words)
     for line, images in zip(lines, rows.values(), strict=True):
-        for axis, i in zip(line, targets, strict=True):
-            common.image(axis, images[i])
+        for column, i in enumerate(targets):
+            common.image(line, column, images[i])
     return figure
 
 

@@ -27,6 +27,7 @@ MARKERS = "os^Dv*PX<"
 WIDEST = 9.2  # inches that a page shows at full size: a README, a report, a sheet
 PANELS_A_ROW = 4  # as many as a page shows legibly
 SMALL = 8  # points, the least of any text
+PITCH = 1.07  # from one image of a row to the next, in widths of an image
 LEGEND = {"frameon": False, "fontsize": SMALL}
 TITLE = {"fontsize": 9}
 # how loudly a verdict is said, in the order of colours apart for any eye
@@ -123,34 +124,37 @@ def grid(rows: int, columns: int, size: tuple[float, float], **given: Any) -> An
 def image_rows(
     texts: list[str], count: int, words: dict[str, tuple[str, str]] | None = None
 ) -> tuple[Any, Iterator[Any]]:
-    """Return a figure and its rows of `count` empty panels, a text left of each row.
+    """Return a figure and its rows, a panel for `count` images with a text left of it.
 
     `words`: text -> the word that stands under it, and its colour.
     """
     size = (1.7 + 0.68 * count, 0.7 * len(texts) + 0.1)
-    figure, axes = grid(len(texts), count, size)
+    figure, axes = grid(len(texts), 1, size)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
-    for axis in axes.flat:
+    style = {"textcoords": "offset points", "ha": "right", "fontsize": SMALL}
+    for axis, text in zip(axes.flat, texts, strict=True):
         axis.axis("off")
-    style = {"xycoords": "axes fraction", "ha": "right", "fontsize": SMALL}
-    for line, text in zip(axes, texts, strict=True):
+        axis.set(xlim=(0, (count - 1) * PITCH + 1), ylim=(1, 0), aspect="equal")
         word, colour = (words or {}).get(text, ("", INK))
         high = {"va": "bottom"} if word else {"va": "center"}
-        line[0].annotate(text, (-0.15, 0.36 if word else 0.5), **style, **high)
-        place, bold = (-0.15, 0.3), {"va": "top", "weight": "bold"}
-        line[0].annotate(fill(word, 28), place, color=colour, **style, **bold)
-    return figure, iter(axes)
+        axis.annotate(text, (0, 0.64 if word else 0.5), (-6, 0), **style, **high)
+        bold = {"va": "top", "weight": "bold", "color": colour}
+        axis.annotate(fill(word, 28), (0, 0.7), (-6, 0), **style, **bold)
+    return figure, iter(axes.flat)
 
 
-def image(axis: Any, pixels: np.ndarray) -> None:
-    """Draw one image [H, W, C], clipped to [0, 1], without a frame."""
+def image(
+    row: Any, column: int, pixels: np.ndarray, above: str = "", below: str = ""
+) -> None:
+    """Draw an image [H, W, C], clipped to [0, 1], in a column of a row of images."""
     pixels = np.clip(np.asarray(pixels, np.float32), 0, 1)
-    grey = pixels.shape[-1] == 1
-    axis.set_axis_on()
-    axis.imshow(pixels[..., 0] if grey else pixels, cmap="gray", vmin=0, vmax=1)
-    axis.set(xticks=[], yticks=[])
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    grey, left = pixels.shape[-1] == 1, column * PITCH
+    look = {"cmap": "gray", "vmin": 0, "vmax": 1, "extent": (left, left + 1, 1, 0)}
+    row.imshow(pixels[..., 0] if grey else pixels, **look)
+    for text, end, va in ((above, 0, "bottom"), (below, 1, "top")):
+        place = (left + 0.5, end), (0, 2 if end == 0 else -2)
+        style = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL}
+        row.annotate(text, *place, va=va, **style)
 
 
 def few_labels(axis: Any) -> None:

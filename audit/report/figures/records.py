@@ -96,9 +96,9 @@ def eta_extremes(card: Scorecard) -> Any:
     figure, lines = common.image_rows(texts, EACH)
     for eta in (card.arrays[f"{d}/eta"] for d in names):
         for rows in extremes(eta, shown):
-            for axis, row in zip(next(lines), rows, strict=False):
-                common.image(axis, picture[row])
-                axis.set_xlabel(f"{eta[row]:.3g}", fontsize=common.SMALL, labelpad=2)
+            line = next(lines)
+            for column, row in enumerate(rows):
+                common.image(line, column, picture[row], below=f"{eta[row]:.3g}")
     return figure
 
 
@@ -116,10 +116,10 @@ def dfil_extremes(card: Scorecard) -> Any:
         at = card.arrays.get(f"{name}/accounted", np.arange(len(dfil)))
         pictured = np.flatnonzero(np.isin(at, shown))
         for rows in extremes(dfil, pictured)[::-1]:
-            for axis, row in zip(next(lines), rows, strict=False):
-                common.image(axis, picture[at[row]])
+            line = next(lines)
+            for column, row in enumerate(rows):
                 text = f"{1 / dfil[row]:.3g}" if dfil[row] else "inf"
-                axis.set_xlabel(text, fontsize=common.SMALL, labelpad=2)
+                common.image(line, column, picture[at[row]], below=text)
     return figure
 
 
@@ -258,11 +258,11 @@ def rebuilt(card: Scorecard) -> Any:
     text = f"{attack}\nmean of guesses\nMSE below"
     figure, lines = common.image_rows([ends[0], text, ends[1], text], EACH)
     for rows in extremes(bound, shown):
-        for top, bottom, row in zip(next(lines), next(lines), rows, strict=False):
-            common.image(top, pictures[place[row]])
-            common.image(bottom, guesses[place[row]])
-            top.set_title(f"{bound[row]:.2g}", fontsize=common.SMALL, pad=2)
-            bottom.set_xlabel(f"{mse[row]:.2g}", fontsize=common.SMALL, labelpad=2)
+        top, bottom = next(lines), next(lines)
+        for column, row in enumerate(rows):
+            at, above, below = place[row], f"{bound[row]:.2g}", f"{mse[row]:.2g}"
+            common.image(top, column, pictures[at], above=above)
+            common.image(bottom, column, guesses[at], below=below)
     return figure
 
 
