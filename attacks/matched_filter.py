@@ -91,7 +91,7 @@ def matched_filter(
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Filter, dict]:
         pool = knowledge.pool
-        shards = shadow_models.shards(stream(key, "shadow"), knowledge, pool, repeats)
+        shards = shadow_models.shards(knowledge, pool, repeats)
         labels, classes = np.asarray(pool.y), range(task.classes)
         counts = class_rows(labels, task.classes, knowledge.pool_source).sum(1)
         # more would leave no residual, hence no noise, where a class is small
@@ -109,7 +109,8 @@ def matched_filter(
         parts = list[np.ndarray]()
         for shard in shards:
             releases, _ = shard()
-            shaped = releases.reshape(len(x), -1, releases.shape[1])
+            by_repeat = releases.reshape(-1, len(x), releases.shape[1])
+            shaped = by_repeat.transpose(1, 0, 2)
             each = [shaped[mine] for mine in rows]
             moments = side_by_side(_Moments.with_more, moments, learnt_from, each)
             parts = parts or [shaped[left_out]]  # the first: enough for a few weights

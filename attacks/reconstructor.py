@@ -109,9 +109,7 @@ def reconstructor(
     def fit(key: Array, knowledge: Knowledge) -> tuple[Fitted, dict]:
         pool = jax.tree.map(lambda a: a[:shadows], knowledge.pool)
         source = np.asarray(knowledge.pool_source)[:shadows]
-        first, *further = shadow_models.shards(
-            stream(key, "shadow"), knowledge, pool, repeats
-        )
+        first, *further = shadow_models.shards(knowledge, pool, repeats)
         left_out = hold_out(source, held_out)
         group = np.asarray(pool.y) if label else np.zeros(len(source), int)
         y = np.asarray(pool.x).reshape(len(source), -1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from jax import Array
 
 from audit.mechanisms import linear_map
+from audit.mechanisms.linear_map import LinearMap
 from audit.types import (
     Attack,
     Count,
+    Knowledge,
     NonNegative,
     Observation,
     Positive,
@@ -47,15 +46,18 @@ def ridge(
         sees=frozenset({"params"}),
         knows=frozenset({"fixed", "label", "train"}),
     )
-    fit = partial(
-        linear_map.fit,
-        held_out=held_out,
-        repeats=repeats,
-        clip_features=clip_features,
-        least_scale=least_scale,
-    )
 
-    def guess(fitted: Any, key: Array, observation: Observation) -> Array:
+    def fit(key: Array, knowledge: Knowledge) -> tuple[LinearMap, dict]:
+        del key
+        return linear_map.fit(
+            knowledge,
+            held_out=held_out,
+            repeats=repeats,
+            clip_features=clip_features,
+            least_scale=least_scale,
+        )
+
+    def guess(fitted: LinearMap, key: Array, observation: Observation) -> Array:
         del key
         return linear_map.guess(task, fitted, observation)
 

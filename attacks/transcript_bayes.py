@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from audit.mechanisms import denoiser, kernel_prior, stream, transcripts
+from audit.mechanisms import denoiser, kernel_prior, once, stream, transcripts
 from audit.mechanisms.denoiser import Denoiser
 from audit.mechanisms.kernel_prior import KernelPrior, Reading
 from audit.types import (
@@ -154,7 +154,7 @@ def _evidence(
     return information[:-1, :-1], score[:-1] + information[:-1, -1]
 
 
-@partial(jax.jit, static_argnums=4)
+@partial(once, static_argnums=4)
 def _at_means(
     law: StepLaw, steps: Steps, priors: KernelPrior, labels: Array, shape: tuple
 ) -> Array:
@@ -175,7 +175,7 @@ def _certain(prior: KernelPrior, read: Reading, s: Array) -> Array:
     return read.basis @ ((read.values / (1 + read.values)) ** CAUTION * t)
 
 
-@jax.jit
+@once
 def _simulated(
     network: Denoiser, prior: KernelPrior, F: Array, others: Array, key: Array
 ) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from audit.mechanisms import class_rows, linear_map
+from audit.mechanisms import class_rows, linear_map, once
 from audit.mechanisms.linear_map import LinearMap
 from audit.types import (
     Attack,
@@ -101,11 +101,12 @@ def unrolled_inversion(
     )
 
     def fit(key: Array, knowledge: Knowledge) -> tuple[Solver, dict]:
+        del key
         assert knowledge.replay is not None, "granted: declared above"
-        start, info = linear_map.fit(key, knowledge)
+        start, info = linear_map.fit(knowledge)
         labels = np.asarray(knowledge.pool.y)
         images = np.asarray(knowledge.pool.x, np.float64).reshape(len(labels), -1)
-        black, switches = jax.jit(partial(_at_black, task))(knowledge.replay)
+        black, switches = _at_black(task, knowledge.replay)
         free = (np.ptp(images, axis=0) > 0) & ~np.asarray(switches).any((0, 1))
         rows = class_rows(labels, task.classes, knowledge.pool_source)
         each = [_prior(images[learnt], free) for learnt in rows]
@@ -193,6 +194,7 @@ def _black(task: Task) -> Array:
     return jnp.full(int(np.prod(task.features)), float(np.clip(0.0, *task.domain)))
 
 
+@partial(once, static_argnums=0)
 def _at_black(task: Task, replay: Replay) -> tuple[Array, Array]:
     """Return what black images release [C, p], and the switches [C, p, d]."""
     black = _black(task)

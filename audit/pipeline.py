@@ -66,7 +66,9 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
     began, code = time.perf_counter(), workspace.code_version(scenario)
     game = compose.play(scenario)
     checks = SelfChecks({}, [])
-    engine = engine._replace(doubt=lambda *stale: checks.stale.append(stale))
+    engine = engine._replace(
+        doubt=lambda *stale: checks.stale.append(stale), trusted=set()
+    )
     with engine.activity("loading data, preparing defenses"):
         problem = load(scenario, game)
         public = begin(key, scenario, problem)
@@ -79,7 +81,7 @@ def audit(scenario: Scenario, engine: Engine, command: str = "") -> Scorecard:
         attacks = [(e, make_attack(e, problem.task)) for e in scenario.attacks]
         weights, trajectories = _lpips_weights(), spec.accounting_runs
         about = spec.runs, weights, trajectories, spec.delta, spec.fisher
-        table = Table(problem, engine, *about)
+        table = Table(problem, engine, *about, seed=spec.seed)
         check_smooth(problem.task, spec.fisher)
         played = table, game, attacks
         for learner in learners:
@@ -303,9 +305,11 @@ def workload(
     if game.trainings is not None:
         trainings = game.trainings(table)
     held, folded = dict(trainings.held), dict(trainings.folded)
-    # two labels of one attack that ask for as many share them: their keys are the same
-    shadows = {(pair[0].name, shadow_runs(*pair, splits)) for pair in attacks}
-    if total := sum(count for _, count in shadows):
+    each_attack = [shadow_runs(*pair, splits) for pair in attacks]
+    shared = set[tuple[int, int]]().union(*each_attack)
+    if "noiseless" in defense.traits:
+        shared = {(first, count) for first, count in shared if first == 0}
+    if total := sum(count for _, count in shared):
         held["shadow"] = total
     tile = table.engine.lanes.tile
     if trainings.tile is not None and not total:  # attackers always fill theirs up
@@ -330,7 +334,8 @@ def workload(
         records=records,
         devices=0 if jax.default_backend() == "cpu" else jax.device_count(),
         shard=shadow_models.held(
-            max((count for _, count in shadows), default=0), len(splits.pool.y)
+            max(sum(n for _, n in runs) for runs in [*each_attack, ()]),
+            len(splits.pool.y),
         ),
         public=len(splits.public.y),
         first_passes=first_passes,
@@ -338,16 +343,19 @@ def workload(
     )
 
 
-def shadow_runs(entry: Entry, attack: Attack, splits: Splits) -> int:
-    """Return how many runs of its own an attack makes, as far as its settings say.
+def shadow_runs(entry: Entry, attack: Attack, splits: Splits) -> set[tuple[int, int]]:
+    """Return which runs of its own an attack makes, as far as its settings say.
 
-    They are `repeats` per image of the pool, or of its first `shadows` images.
+    They are `repeats` per image of the pool, or of its first `shadows` images; in pairs
+    of the first repeat and how many runs there are of it and of the next ones. Attacks
+    share equal pairs (`mechanisms.shadow_models`).
     """
     if "train" not in attack.threat_model.knows or "repeats" not in entry.settings:
-        return 0
+        return set()
     images = len(splits.pool.y)
     images = min(entry.settings.get("shadows") or images, images)
-    return int(images * entry.settings["repeats"])
+    further = int(images * (entry.settings["repeats"] - 1))
+    return {(0, images)} | ({(1, further)} if further else set())
 
 
 def check_plays(

@@ -630,6 +630,9 @@ class Knowledge(NamedTuple):
     init: Any = None  # the parameters every run starts from
     public: Examples | None = None
     train: TrainLikeDefense | None = None
+    shadow_key: Any = None  # all attackers train their shadow models under it, so that
+    # they share them
+    noiseless: bool | None = None  # whether nothing random enters a run
     replay: Replay | None = None
     objective: Objective | None = None  # what the release minimises
     attribute: Attribute | None = None  # in attribute games

@@ -335,32 +335,32 @@ def trials(
 ) -> dict[str, Trials]:
     """Return label -> what an attack takes.
 
-    The operations are shadow models, once for two labels of one attack that ask for as
-    many; the network that is trained on them, at six per weight and example; steps of
-    searches, from every restart, for every target of every run; and derivatives of a
-    run that nothing random enters, for every target. `plays` are the defenses that each
-    attack plays against. `each` are the operations of a network that take as long as
-    one record's gradient, `search` as long as a step of a search.
+    The operations are shadow models, once for attacks that share them; the network that
+    is trained on them, at six per weight and example; steps of searches, from every
+    restart, for every target of every run; and derivatives of a run that nothing random
+    enters, for every target. `plays` are the defenses that each attack plays against.
+    `each` are the operations of a network that take as long as one record's gradient,
+    `search` as long as a step of a search.
     """
     result: dict[str, Trials] = {}
-    trained = set[tuple[str, int]]()
+    trained = set[tuple[int, int]]()
     images, *features = np.shape(splits.pool.x)
     outputs, targets = int(np.prod(features)), len(splits.targets.y)
     for (entry, attack), works in zip(attacks, plays, strict=True):
-        shadows, epochs = pipeline.shadow_runs(entry, attack, splits), 0
+        asked, epochs = pipeline.shadow_runs(entry, attack, splits), 0
+        shadows, anew = (sum(n for _, n in r) for r in (asked, asked - trained))
         given, unrolls = entry.settings, "replay" in attack.threat_model.knows
         steps = given.get("steps", 0) * given.get("restarts", 1)
         total = steps * search * runs * targets * len(works)
         for work in works:
-            if (entry.name, shadows) not in trained:
-                total += shadows * _gradients(work) * each
+            total += anew * _gradients(work) * each
             epochs = EARLY * given.get("epochs", 0)
             weights = given.get("width", 0) * (work.parameters + outputs)
             total += 6 * weights * epochs * shadow_models.held(shadows, images)
             if unrolls:
                 rounds = EARLY * given.get("rounds", 1) * targets
                 total += rounds * outputs * _gradients(work) * each
-        trained.add((entry.name, shadows))
+        trained |= asked
         fixed = FITTED if unrolls or _learns(entry, attack, splits) else TRIAL
         result[entry.label] = Trials(len(works), fixed, total / max(len(works), 1))
     return result
@@ -369,7 +369,7 @@ def trials(
 def _learns(entry: Entry, attack: Attack, splits: Splits) -> bool:
     """Return whether an attack learns from shadow models or from every step."""
     sees = attack.threat_model.sees
-    return pipeline.shadow_runs(entry, attack, splits) > 0 or "transcript" in sees
+    return bool(pipeline.shadow_runs(entry, attack, splits)) or "transcript" in sees
 
 
 def _compiled_in(entry: Entry) -> str:

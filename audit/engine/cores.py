@@ -6,6 +6,7 @@ keep two cores busy.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,10 +16,13 @@ import jax
 
 from audit.engine.program import threads
 
-# Libraries that XLA calls, LAPACK first of all, wait for XLA's threads: two programs
-# that call one wait for each other for ever where XLA has two.
-CALLS = re.compile(r'custom_call(?:_target="| @)(\w+)')
+# Libraries that XLA calls wait for XLA's threads, LAPACK where it factors several
+# matrices: two programs that call one wait for each other for ever where XLA has two.
+CALL = "custom_call"
+CALLS = re.compile(CALL + r'(?:_target="| @)(\w+)')
 HARMLESS = {"TopK", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+LAPACK = "lapack_"
+SHAPES = re.compile(r"\w\d+\[([\d,]+)\]|tensor<((?:\d+x)+)")  # of a program's arrays
 
 COPYING = 3  # programs of a GPU at a time: one copied in, one computed, one copied out
 
@@ -26,12 +30,22 @@ COPYING = 3  # programs of a GPU at a time: one copied in, one computed, one cop
 def cores_for(program: Any) -> int:
     """Return on how many cores a lowered or compiled program is computed side by side.
 
-    On one where a GPU computes, and where the program calls a library.
+    On one where a GPU computes, and where the program calls a library; but for LAPACK
+    where each call factors a single matrix.
     """
     if jax.default_backend() != "cpu":
         return 1
-    libraries = set(CALLS.findall(program.as_text())) - HARMLESS
-    return 1 if libraries else threads()
+    calls = [line for line in program.as_text().splitlines() if CALL in line]
+    return 1 if any(map(_waits, calls)) else threads()
+
+
+def _waits(line: str) -> bool:
+    """Return whether a call in a program waits for XLA's threads."""
+    libraries = set(CALLS.findall(line)) - HARMLESS
+    if not all(name.startswith(LAPACK) for name in libraries):
+        return True
+    sizes = (re.findall(r"\d+", a or b) for a, b in SHAPES.findall(line))
+    return bool(libraries) and any(math.prod(map(int, n[:-2])) > 1 for n in sizes)
 
 
 class Cores:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jaxlib
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from audit.compilation import options
 from audit.errors import UserError, did_you_mean, expect
 from audit.mechanisms.batch import gathered
 from audit.mechanisms.noisy_sgd import alignment, information_matrix, transcript
@@ -74,29 +74,6 @@ OF_STEPS: dict[str, Callable] = {
     "alignment": alignment,
     "information_matrix": information_matrix,
 }
-
-
-WIDE = {"xla_cpu_prefer_vector_width": 512}  # bits; fewer where a core has no more
-
-
-def options(once: bool) -> dict[str, Any] | None:
-    """Return options for XLA; a program called `once` compiles longer than it computes.
-
-    Kernels are compiled one by one, each in about 10 ms. XLA's older compiler of
-    kernels takes half of that; they round differently, and draw normals and train
-    networks more slowly. From jaxlib 0.11 on XLA has no older one. Other programs
-    compute with vectors as wide as a core has; XLA may take half of that unless asked.
-    None where another device computes, or where JAX was told to optimise less.
-    """
-    less = jax.config.read("jax_disable_most_optimizations")
-    if less or jax.default_backend() != "cpu":
-        return None
-    if not once:
-        return WIDE
-    quickly: dict[str, Any] = {"xla_backend_optimization_level": 1}
-    if jaxlib.version.__version_info__ < (0, 11):
-        quickly["xla_cpu_use_fusion_emitters"] = False
-    return quickly
 
 
 @functools.cache

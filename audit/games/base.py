@@ -8,7 +8,9 @@ declaration is shown None. (The words are those of Guo et al. 2022, Figure 1.)
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
@@ -55,6 +57,8 @@ OBSERVED_BY = {
 }
 KNOWN_BY = {
     **{f: {f} for f in ("fixed", "init", "public", "train", "objective", "shadows")},
+    "shadow_key": {"train"},
+    "noiseless": {"train"},
     "replay": {"replay"},
     "likelihood": {"mechanism"},
     "mechanism": {"mechanism"},
@@ -134,6 +138,7 @@ class Table(NamedTuple):
     fisher: FisherReading = FisherReading()
     floor: np.ndarray | None = None  # [targets] error of who ignores the release
     address: Any = None  # (Learner, Entry of an attack) -> `pipeline.addresses`
+    seed: int = 0  # of the audit
 
 
 class Trial(NamedTuple):
@@ -268,12 +273,15 @@ def grant(
         what = f"{learner.label}: shadow models"
         return sweep("train", learner, key, records, engine=table.engine, what=what)
 
+    root = jax.random.key(table.seed)
     available = {
         "fixed": splits.fixed,
         "public": splits.public,
         "init": getattr(learner.side, "params", None),
         "mask": getattr(learner.side, "mask", None),
         "train": train,
+        "shadow_key": stream(root, f"shadow models {learner.label}"),
+        "noiseless": "noiseless" in learner.defense.traits,
         "objective": objective_of(learner.defense),
         "prior": table.problem.dataset.prior,
         **available,
@@ -329,8 +337,9 @@ def guesses(
     n: int,
     report: Callable = silent,
     what: str = "",
+    on_core: int | None = None,
 ) -> np.ndarray:
-    """Return what a program guesses of n records [n, ...], one or two on every core.
+    """Return what a program guesses of n records [n, ...], a few on every core.
 
     One record leaves room for its derivatives in a core's cache, and programs as small
     as its own do not keep two cores busy. Of a model that is read from memory at every
@@ -344,18 +353,23 @@ def guesses(
       n: how many records there are.
       report: as `Engine.report`.
       what: name in progress reports.
+      on_core: records of a call on a processor; None = 1, or 2 of a large model.
     """
     many = sum(np.size(a) for a in jax.tree.leaves(shared))
-    on_core = 1 if many < LARGE else 2
+    on_core = on_core or (1 if many < LARGE else 2)
     size = min(on_core if jax.default_backend() == "cpu" else TOGETHER, n)
     lowered = program.lower(*shared, *arguments(np.arange(size)))
     cores, parts = min(cores_for(lowered), -(-n // size)), list[np.ndarray]()
     slices = [slice(i * size, (i + 1) * size) for i in range(cores)]
+    waiting = cores if cores > 1 else 0  # for a core, so that none waits for arguments
+    begun = deque[Future]()
     with Cores(cores) as pool:
         for rows in blocks(n, size * cores, report, what):
             block = arguments(rows)
-            futures = [pool.submit(program, *shared, *take(block, s)) for s in slices]
-            parts += [np.asarray(future.result()) for future in futures]
+            begun += [pool.submit(program, *shared, *take(block, s)) for s in slices]
+            while len(begun) > waiting:
+                parts.append(np.asarray(begun.popleft().result()))
+        parts += [np.asarray(future.result()) for future in begun]
     return np.concatenate(parts)[:n]
 
 

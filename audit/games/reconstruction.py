@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,8 +14,9 @@ from jax import Array
 from jax.tree_util import Partial
 
 from audit.accounting.closed_world import closed_world
+from audit.compilation import options
 from audit.engine.precision import double
-from audit.engine.program import Recipe, options
+from audit.engine.program import Recipe
 from audit.engine.shadow import Learner, sweep
 from audit.games import base, controls, guarantees, scoring
 from audit.games.base import Game, Result, Runs, Table
@@ -43,8 +43,8 @@ from audit.types import (
 
 # the steps of all runs, made when an attack asks for them
 Transcript = Callable[[], Steps]
-# guesses from whole runs that are made at a time: what a cache holds, or a GPU
-TOGETHER = {"cpu": 2}
+CALL = 8  # guesses from whole runs that a core makes when it is called, one by one
+TOGETHER = 32  # of them that a GPU makes at a time
 FEW = 512  # releases at which guesses take less time than their program's compilation
 
 
@@ -251,11 +251,23 @@ def play(
     keys = jax.random.split(stream(key, "guess"), len(targets.y))
     # a solver's release has more digits than float32 holds, and attacks need them
     with jax.enable_x64("exact" in learner.defense.traits):
-        together = None if steps is None else TOGETHER.get(jax.default_backend(), 32)
-        if knowledge.replay is not None:
-            together = 1  # a guess differentiates in all pixels at once, until it fits
-        guess = _guesser(attack, together, len(targets.y) <= FEW)
-        guesses = np.repeat(np.asarray(guess(state, keys, observation)), alike, 0)
+        few = len(targets.y) <= FEW
+        if steps is None and knowledge.replay is None:
+            guesses = np.asarray(_all_at_once(attack, few)(state, keys, observation))
+        else:
+            # one at a time differentiates in all pixels at once, or has a core's cache
+            alone = knowledge.replay is not None or jax.default_backend() == "cpu"
+            draws = np.asarray(jax.random.key_data(keys))  # of which rows cost nothing
+            guesses = base.guesses(
+                _in_turn(attack, None if alone else TOGETHER, few),
+                (state,),
+                lambda rows: base.take((draws, observation), rows),
+                len(targets.y),
+                table.engine.report,
+                f"{learner.label}: guesses",
+                on_core=CALL,
+            )
+        guesses = np.repeat(guesses, alike, 0)
     shape = (len(splits.targets.y), table.runs, *learner.task.features)
     sure = max(same_noise, default=None)
     result = scoring.result(
@@ -272,24 +284,30 @@ def play(
 
 
 @functools.lru_cache(maxsize=64)
-def _guesser(attack: Attack, together: int | None, few: bool) -> Callable:
-    """Return the compiled guesses of an attack at many releases, for all defenses.
+def _all_at_once(attack: Attack, few: bool) -> Callable:
+    """Return the compiled guesses of an attack at releases, for all defenses.
 
-    So many are made `together`; None = all. Guesses at `few` releases are compiled
-    as what is called `once`.
+    Guesses at `few` releases are compiled as what is called `once`.
     """
-    if together is None:
-        function = jax.vmap(attack.guess, (None, 0, 0))
-    else:
-        function = partial(_one_block_at_a_time, attack.guess, together)
-    return jax.jit(function, compiler_options=options(once=few))
+    each = jax.vmap(attack.guess, (None, 0, 0))
+    return jax.jit(each, compiler_options=options(once=few))
 
 
-def _one_block_at_a_time(guess: Callable, size: int, state: Any, *each: Any) -> Any:
-    # a block of one would be batched as well, which is slower
-    return jax.lax.map(
-        lambda at: guess(state, *at), each, batch_size=size if size > 1 else None
-    )
+@functools.lru_cache(maxsize=64)
+def _in_turn(attack: Attack, together: int | None, few: bool) -> Callable:
+    """Return the same of an attack whose guess computes a whole run, or several.
+
+    So many guesses are made `together`; None = one.
+    """
+
+    def one(state: Any, draws: Array, observation: Any) -> Array:
+        return attack.guess(state, jax.random.wrap_key_data(draws), observation)
+
+    def each(state: Any, *of_records: Any) -> Array:
+        # a block of one would be batched as well, which is slower
+        return jax.lax.map(lambda at: one(state, *at), of_records, batch_size=together)
+
+    return jax.jit(each, compiler_options=options(once=few))
 
 
 def known_part(learner: Learner, releases: Release, splits: Splits) -> Array:

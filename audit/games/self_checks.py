@@ -20,6 +20,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from scipy import special
 
+from audit.compilation import once
 from audit.engine.program import Recipe
 from audit.engine.shadow import Learner
 from audit.games.base import Runs, blocks, take
@@ -45,8 +46,6 @@ COUNTED = 4_000_000  # most records times steps that are counted to tell a sampl
 REPEATS = 20  # repeats that a law drawing anew must be expected to show, to be told
 # from epochs
 ROUNDING = 1e-3  # of the largest noise: less is no noise
-# the program runs once, and compiling is most of its cost
-QUICKLY = {"cpu": {"xla_backend_optimization_level": 0}}
 
 
 def measure(key: Array, runs: Runs, records: Examples, n: int) -> Measured:
@@ -209,7 +208,7 @@ def _program(recipe: Recipe) -> Any:
         # also at steps that do not learn
         return jax.lax.map(functools.partial(one, floats, side, records, key), lanes)
 
-    return jax.jit(each, compiler_options=QUICKLY.get(jax.default_backend()))
+    return once(each)
 
 
 def _steps(

@@ -12,6 +12,7 @@ from audit.clipping import clip_tree as clip_tree
 from audit.clipping import no_clip as no_clip
 from audit.clipping import normalise as normalise
 from audit.clipping import soft_clip as soft_clip
+from audit.compilation import once as once
 from audit.data.pool import attribute_counts as attribute_counts
 from audit.data.pool import class_means as class_means
 from audit.data.pool import class_norms as class_norms

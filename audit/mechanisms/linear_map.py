@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from scipy import linalg
 
 from audit.data.pool import class_rows, hold_out
 from audit.mechanisms import shadow_models
 from audit.models import regressor
 from audit.models.side_by_side import side_by_side
-from audit.rng import stream
 from audit.types import Knowledge, Observation, Task
 
 # penalties that are tried, over the mean square of a standardised weight
@@ -31,7 +31,6 @@ class LinearMap(NamedTuple):
 
 
 def fit(
-    key: Array,
     knowledge: Knowledge,
     *,
     held_out: float = 0.1,
@@ -42,9 +41,7 @@ def fit(
     """Return the map, and diagnostics; settings are those of the attack `ridge`."""
     task, pool = knowledge.task, knowledge.pool
     source = np.asarray(knowledge.pool_source)
-    releases, rows = shadow_models.releases(
-        stream(key, "shadow"), knowledge, pool, repeats
-    )
+    releases, rows = shadow_models.releases(knowledge, pool, repeats)
     left_out = hold_out(source, held_out)[rows]
     original = (source == np.arange(len(source)))[rows]
     labels = np.asarray(pool.y)[rows]
@@ -64,7 +61,8 @@ def fit(
         learnt, others = mine & ~left_out, mine & original & left_out
         if not (others.any() and original[learnt].any()):
             return None
-        line = _Line.through(features[learnt], images[learnt], original[learnt])
+        moments = _Moments.of(features[learnt], images[learnt], original[learnt])
+        line = _Line.through(moments)
         return [
             line.error(penalty, features[others], images[others], task.domain)
             for penalty in PENALTIES
@@ -78,7 +76,7 @@ def fit(
     best = [int(np.argmin(average if e is None else e)) for e in errors]
 
     def map_of(learnt: np.ndarray, penalty: float) -> tuple[Any, ...]:
-        whole = _Line.through(features[learnt], images[learnt], original[learnt])
+        whole = _Moments.of(features[learnt], images[learnt], original[learnt])
         return whole.centre, whole.mean, whole.slope(penalty)
 
     each = class_rows(pool.y, task.classes, source)[:, rows]
@@ -104,27 +102,43 @@ def guess(task: Task, fitted: LinearMap, observation: Observation) -> Array:
     return jnp.clip(image, *task.domain).reshape(task.features)
 
 
-class _Line(NamedTuple):
-    """The regression of one class at every penalty, by one decomposition."""
+class _Moments(NamedTuple):
+    """What the regression of one class needs of its images and features."""
 
     centre: np.ndarray  # [p] mean standardised release of originals
     mean: np.ndarray  # [d] mean image of originals: that of augmented copies is blurred
+    squares: np.ndarray  # [p, p] mean products of the centred features
+    products: np.ndarray  # [p, d] mean products of these and images
+
+    @staticmethod
+    def of(features: np.ndarray, images: np.ndarray, original: Any) -> _Moments:
+        """Return the moments of images [m, d] and features [m, p]."""
+        away, m = features - features.mean(0), len(features)
+        centre, mean = features[original].mean(0), images[original].mean(0)
+        products = away.T @ (images - images.mean(0)) / m
+        return _Moments(centre, mean, away.T @ away / m, products)
+
+    def slope(self, penalty: float) -> np.ndarray:
+        """Return what a standardised weight adds to the image [p, d]."""
+        penalised = self.squares + penalty * np.eye(len(self.squares))
+        return linalg.solve(penalised, self.products, assume_a="pos")
+
+
+class _Line(NamedTuple):
+    """The regression of one class at every penalty, by one decomposition."""
+
+    centre: np.ndarray  # [p]
+    mean: np.ndarray  # [d]
     axes: np.ndarray  # [k, p] right singular vectors of the centred features
     values: np.ndarray  # [k] their mean squares
     products: np.ndarray  # [k, d] mean products of axes and images
 
     @staticmethod
-    def through(features: np.ndarray, images: np.ndarray, original: Any) -> _Line:
-        """Return the regression of images [m, d] on features [m, p]."""
-        away, m = features - features.mean(0), len(features)
-        values, vectors = np.linalg.eigh(away.T @ away / m)
-        products = vectors.T @ (away.T @ (images - images.mean(0)))
-        centre, mean = features[original].mean(0), images[original].mean(0)
-        return _Line(centre, mean, vectors.T, np.maximum(values, 0), products / m)
-
-    def slope(self, penalty: float) -> np.ndarray:
-        """Return what a standardised weight adds to the image [p, d]."""
-        return self.axes.T @ (self.products / (self.values + penalty)[:, None])
+    def through(moments: _Moments) -> _Line:
+        """Return the regression of what has these moments."""
+        values, vectors = np.linalg.eigh(moments.squares)
+        products, values = vectors.T @ moments.products, np.maximum(values, 0)
+        return _Line(moments.centre, moments.mean, vectors.T, values, products)
 
     def error(self, penalty: float, features: Any, images: Any, domain: Any) -> float:
         """Return the mean squared error at images [n, d] with features [n, p]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 
+@partial(jax.jit, static_argnums=1)
 def _largest(scores: jax.Array, density: float) -> jax.Array:
     # Python rounds halves to even: 785 parameters at .5 keep 392, as in the thesis
     count = round(density * scores.size)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from audit.compilation import once
 from audit.rng import stream
 
 Output = Literal["linear", "sigmoid"]  # what the last layer's sums become
@@ -75,7 +76,7 @@ def predict(
     return regressor.shrink * x
 
 
-@partial(jax.jit, static_argnums=1)
+@partial(once, static_argnums=1)
 def init(key: jax.Array, sizes: tuple[int, ...], start: jax.Array) -> list:
     """He-normal hidden layers, and a last layer whose sums are `start` [o]."""
     make = jax.nn.initializers.he_normal()

@@ -84,7 +84,9 @@ def fitted(leak):
 
     small = {"width": 64, "width_last": 64, "epochs": 60, "weight_decay": 0.0}
     attack = reconstructor(TASK, **small)
-    knowledge = Knowledge(TASK, pool, np.arange(400), fixed=pool, train=train)
+    knowledge = Knowledge(
+        TASK, pool, np.arange(400), fixed=pool, train=train, shadow_key=KEY
+    )
     state, info = attack.fit(KEY, knowledge)
     guess = jax.vmap(attack.guess, (None, None, 0))
     return pool, targets, released(leak, targets.x), state, info, guess

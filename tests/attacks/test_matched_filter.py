@@ -39,7 +39,7 @@ def error(pool, targets, noise, source=None, task=TASK, **settings):
         return Release({"w": release(data.target, noise, next(seeds))})
 
     attack = matched_filter(task, **settings)
-    knowledge = Knowledge(task, pool, source, fixed=pool, train=train)
+    knowledge = Knowledge(task, pool, source, fixed=pool, train=train, shadow_key=KEY)
     state, info = attack.fit(KEY, knowledge)
     observed = Observation(params={"w": release(targets, noise, 7)}, label=targets.y)
     guess = jax.vmap(attack.guess, (None, None, 0))(state, KEY, observed)
@@ -104,7 +104,9 @@ def test_weights_that_one_image_moves_do_not_spoil_the_guesses_at_others():
         return Release({"w": np.column_stack([w, still]).astype(np.float32)})
 
     def held_out_errors(train, limit):
-        knowledge = Knowledge(TASK, pool, np.arange(600), fixed=pool, train=train)
+        knowledge = Knowledge(
+            TASK, pool, np.arange(600), fixed=pool, train=train, shadow_key=KEY
+        )
         _, info = matched_filter(TASK, repeats=1, limit=limit, **SMALL).fit(
             KEY, knowledge
         )
@@ -151,7 +153,9 @@ def test_the_ridge_is_that_which_is_asked_for():
     def train(key, data):
         return Release(release(data.target, 1.0, 1))
 
-    knowledge = Knowledge(TASK, pool, np.arange(600), fixed=pool, train=train)
+    knowledge = Knowledge(
+        TASK, pool, np.arange(600), fixed=pool, train=train, shadow_key=KEY
+    )
     for ridge in (0.0, 1.0):
         settings = {"repeats": 1, "width": 8, "denoiser_steps": 1, "ridge": ridge}
         state, _ = matched_filter(TASK, **settings).fit(KEY, knowledge)

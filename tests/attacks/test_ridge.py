@@ -34,7 +34,7 @@ def errors(noise, pool=POOL, source=None, **settings):
 
     source = np.arange(len(pool.y)) if source is None else source
     attack = ridge(TASK, **settings)
-    knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train)
+    knowledge = Knowledge(TASK, pool, source, fixed=pool, train=train, shadow_key=KEY)
     state, info = attack.fit(KEY, knowledge)
     shown = Observation(params=releases(TARGETS, noise, 2), label=TARGETS.y)
     got = jax.vmap(attack.guess, (None, None, 0))(state, KEY, shown)
@@ -96,7 +96,9 @@ def test_shadows_and_scales_are_those_that_are_asked_for():
         return Release(np.column_stack([mixed, 0.01 * mixed[:, :1]]))
 
     settings = {"repeats": 2, "clip_features": 3.0, "least_scale": 0.5}
-    knowledge = Knowledge(TASK, POOL, np.arange(300), fixed=POOL, train=train)
+    knowledge = Knowledge(
+        TASK, POOL, np.arange(300), fixed=POOL, train=train, shadow_key=KEY
+    )
     state, info = ridge(TASK, **settings).fit(KEY, knowledge)
     assert info["shadows"] == 600
     shown = np.asarray(train(KEY, TrainingSet(None, TARGETS)).params)
@@ -110,10 +112,11 @@ def test_shadows_and_scales_are_those_that_are_asked_for():
 def test_a_line_is_that_of_scikit_learn(m, p):
     rng = np.random.default_rng(0)
     features, images = rng.normal(size=(m, p)), rng.normal(size=(m, 7))
-    line = module._Line.through(features, images, np.ones(m, bool))
+    moments = module._Moments.of(features, images, np.ones(m, bool))
+    line = module._Line.through(moments)
     for penalty in (1e-3, 1.0):
         theirs = Ridge(alpha=penalty * m).fit(features, images)
-        np.testing.assert_allclose(line.slope(penalty), theirs.coef_.T, atol=1e-9)
+        np.testing.assert_allclose(moments.slope(penalty), theirs.coef_.T, atol=1e-9)
         got = line.error(penalty, features, images, (-np.inf, np.inf))
         left = ((theirs.predict(features) - images) ** 2).mean()
         np.testing.assert_allclose(got, left, rtol=1e-9)

@@ -45,7 +45,14 @@ def errors(fixed=FIXED, pool=POOL, targets=TARGETS, attack=unrolled_inversion, *
     released = train(KEY, TrainingSet(fixed, targets))
     replay = reconstruction.replay_of(learner, fixed)
     knowledge = Knowledge(
-        TASK, pool, np.arange(len(pool.y)), fixed=fixed, train=train, replay=replay
+        TASK,
+        pool,
+        np.arange(len(pool.y)),
+        fixed=fixed,
+        train=train,
+        shadow_key=KEY,
+        noiseless=True,
+        replay=replay,
     )
     made = attack(TASK)
     state, _ = made.fit(KEY, knowledge)

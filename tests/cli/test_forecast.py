@@ -321,18 +321,22 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
         assert plan.sizes["reconstructor"].operations == pytest.approx(want)
 
 
-def test_attacks_train_shadow_models_of_their_own():
-    """Two labels of one attack share them where they ask for as many."""
-    words = "scenario=binary_mnist", "data=digits", "defenses=[dpsgd]"
+def test_attacks_share_the_shadow_models_that_they_have_in_common():
+    """The first of every image, and the others of attacks that ask for as many."""
+    words = "scenario=binary_mnist", "data=digits"
+    one, both = "attacks=[matched_filter]", "attacks=[matched_filter,again]"
+    again = "+attack.again.use=matched_filter"
     counts = [
         forecast.forecast(composed(*words, *more)[0]).works[0].held["shadow"]
         for more in (
-            ["attacks=[reconstructor]"],
-            ["attacks=[reconstructor,ridge]"],
-            ["attacks=[reconstructor,again]", "+attack.again.use=reconstructor"],
+            ["defenses=[dpsgd]", "attacks=[reconstructor,ridge]"],
+            ["defenses=[dpsgd]", one],
+            ["defenses=[dpsgd]", both, again],
+            ["defenses=[dpsgd]", both, again, "+attack.again.repeats=3"],
+            ["defenses=[sgd]", one],
         )
     ]
-    assert counts == [counts[0], 2 * counts[0], counts[0]]
+    assert counts == [counts[0] * repeats for repeats in (1, 6, 6, 8, 1)]
 
 
 def test_a_search_takes_its_steps_from_every_restart_on_one_core(monkeypatch):

@@ -22,13 +22,21 @@ def sum_of_draws(x):
     return vmf.sample_sum(key, 1.0, weight, rows @ rows.T, inner, combine, like)
 
 
-ALONE = {
+FACTORED = {
     "eigh": jnp.linalg.eigh,
     "qr": jnp.linalg.qr,
     "cholesky": jnp.linalg.cholesky,
     "triangular": lambda x: jax.lax.linalg.triangular_solve(x, x, left_side=True),
-    "callback": lambda x: jax.pure_callback(lambda a: a, x, x),
+    "svd": jnp.linalg.svd,
+    "solve": lambda x: jnp.linalg.solve(x, x),
 }
+
+
+def callback(x):
+    return jax.pure_callback(lambda a: a, x, x, vmap_method="expand_dims")
+
+
+ALONE = {"callback": callback}
 TOGETHER = {
     "tanh": jnp.tanh,
     "product": lambda x: x @ x,
@@ -40,11 +48,19 @@ TOGETHER = {
 }
 
 
-@pytest.mark.parametrize("name", [*ALONE, *TOGETHER])
-def test_programs_that_would_wait_for_each_other_are_computed_alone(monkeypatch, name):
+@pytest.mark.parametrize("name", [*ALONE, *FACTORED, *TOGETHER])
+@pytest.mark.parametrize("matrices", [None, 1, 2])
+def test_programs_that_would_wait_for_each_other_are_computed_alone(
+    monkeypatch, name, matrices
+):
+    """LAPACK spreads several matrices over XLA's threads, and waits for them."""
     monkeypatch.setattr(cores, "threads", lambda: 5)
-    lowered = jax.jit((ALONE | TOGETHER)[name]).lower(X)
-    many = 1 if name in ALONE else 5
+    function = (ALONE | FACTORED | TOGETHER)[name]
+    if matrices is not None:
+        function = jax.vmap(function)
+    x = X if matrices is None else np.stack(matrices * [X])
+    lowered = jax.jit(function).lower(x)
+    many = 1 if name in ALONE or (name in FACTORED and matrices == 2) else 5
     assert cores_for(lowered) == cores_for(lowered.compile()) == many
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert cores_for(lowered) == 1
@@ -71,3 +87,22 @@ def test_an_error_comes_up_where_the_result_is_asked_for(number):
 
     with Cores(number) as threads, pytest.raises(ZeroDivisionError, match="program"):
         threads.submit(broken).result()
+
+
+@pytest.mark.parametrize("name", FACTORED)
+def test_programs_that_factor_one_matrix_do_not_wait_for_each_other(name):
+    """As several would for ever; products before each keep XLA's threads busy."""
+
+    def steps(x):
+        def step(x, _):
+            factor = FACTORED[name](x @ x.T / len(x) + jnp.eye(len(x)))
+            return x + sum(a.sum() for a in jax.tree.leaves(factor)) * 1e-6, None
+
+        return jax.lax.scan(step, x, length=8)[0]
+
+    program, x = jax.jit(steps), np.random.default_rng(0).normal(size=(80, 80))
+    want = np.asarray(program(x))
+    with Cores(2) as threads:
+        got = [threads.submit(program, x) for _ in range(20)]
+        for future in got:  # rather than to wait for ever
+            np.testing.assert_array_equal(future.result(timeout=60), want)

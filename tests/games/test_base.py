@@ -38,7 +38,8 @@ WORDS["label"] = ("knows", "shown")
 def test_each_word_fills_its_field(sgd, word):
     declared, filled = WORDS[word]
     spy, played = play(sgd, **{declared: [word]})
-    assert getattr(spy, filled)() == {word}
+    more = {"shadow_key", "noiseless"} if word == "train" else set()
+    assert getattr(spy, filled)() == {word} | more
     assert played.numbers["fit"] == {"fitted": True}
 
 
@@ -113,12 +114,15 @@ def test_on_how_many_cores_guesses_are_made_changes_no_bit(monkeypatch):
         monkeypatch.setattr(cores, "threads", lambda: number)
         return base.guesses(jax.jit(jax.vmap(program, (None, 0))), (2.0,), arguments, 7)
 
-    for program in (lambda a, m: a * jnp.tanh(m), lambda a, m: jnp.linalg.qr(a * m)[0]):
+    def two_factors(a, m):
+        return jnp.linalg.qr(jnp.stack([a * m, m]))[0].sum(0)
+
+    for program in (lambda a, m: jnp.linalg.qr(a * m)[0], two_factors):
         one = on(1, program)
         np.testing.assert_array_equal(on(3, program), one)
         np.testing.assert_allclose(one, jax.vmap(program, (None, 0))(2.0, x), atol=1e-6)
     # the first rows are those that the program is looked at with; two programs that
-    # factor matrices must not run at once
+    # factor several matrices must not run at once
     assert seen == 8 * [1] + [1, 3, 3, 3] + 16 * [1]
 
 

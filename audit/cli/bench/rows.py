@@ -162,7 +162,7 @@ def training(group: str, activity: Activity) -> Iterator[Row]:
     released = rng.normal(size=(SHADOWS, int(np.prod(PIXELS)) + 1)).astype(np.float32)
     knowledge = Knowledge(
         subject.task, pool, np.arange(SHADOWS), draw(1, rng),
-        train=lambda key, data: Release(released),
+        train=lambda key, data: Release(released), shadow_key=jax.random.key(0),
     )  # fmt: skip
     attack = registry.find("attack", "reconstructor")(subject.task, epochs=EPOCHS)
     learn = partial(attack.fit, jax.random.key(0), knowledge)

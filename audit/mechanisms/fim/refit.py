@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from audit.compilation import once
 from audit.mechanisms.fim.fitters import Fitter, Ground
 from audit.mechanisms.fim.networks import places
 from audit.mechanisms.fim.objectives import Learnt, Schedule, adam_of, fit
@@ -37,8 +39,12 @@ def first_fit(
     trained, key_data = places(side.mask, params), jax.random.key_data(key)
     learnt = Learnt(None, None, records, key_data, trained)
     ground = Ground(params, side.mask, learnt.places, records)
-    phi = fitter.init(stream(key, "phi"), ground)
-    opt = adam_of(schedule).init(phi)
+
+    def begun(key: Any, on: Ground) -> tuple[Any, Any]:
+        phi = fitter.init(key, on)
+        return phi, adam_of(schedule).init(phi)
+
+    phi, opt = once(begun)(stream(key, "phi"), ground)
     fitted = jax.jit(partial(_fitted, fitter, schedule))
 
     def side_after(state: tuple, begin: int, end: int) -> Side:
@@ -170,7 +176,7 @@ def share(
         phi = side.learnt.phi if side.offset is None else None
         used.append((side.offset, phi, side.learnt.aside))  # what the query reads
         bundle = step(bundle, side)
-    table = jax.tree.map(lambda *a: jnp.stack(a), *used)
+    table = jax.tree.map(lambda *a: np.stack(a), *jax.device_get(used))
     learnt = Learnt(None, None, None, None, side.learnt.places, table=table)
     return pick(None, side._replace(learnt=learnt), 0)
 
