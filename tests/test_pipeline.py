@@ -387,3 +387,28 @@ def test_what_is_added_to_a_line_up_alone_is_played(tmp_path, monkeypatch):
     assert changed == ["dpsgd", "sgd"]
     others = {"win_rate": None}  # of the oracle's row, which came later
     assert cards.plain(after.result) | others == cards.plain(before.result) | others
+
+
+def test_shadow_models_that_attackers_share_are_trained_once(tmp_path, monkeypatch):
+    """The store serves the second attacker, and what it holds is not compared again."""
+    counted, compared = [], []
+    keep, check = shadow._Sweep._keep, shadow._Sweep._check_stored
+
+    def kept(self, finished, address):
+        if "shadow models" in self.what:
+            counted.append((self.learner.label, len(finished)))
+        keep(self, finished, address)
+
+    def checked(self, shards):
+        compared.extend(shards)
+        check(self, shards)
+
+    monkeypatch.setattr(shadow._Sweep, "_keep", kept)
+    monkeypatch.setattr(shadow._Sweep, "_check_stored", checked)
+    words = ["defenses=[sgd,dpsgd]", "attack.matched_filter.repeats=3"]
+    words += ["attacks=[class_mean,reconstructor,ridge,matched_filter]"]
+    assert main(["run", *SMALL[:-1], *words, f"out={tmp_path / 'out'}"]) == 0
+    tiles = -(-400 // 128)
+    assert counted.count(("sgd", 1)) == tiles
+    assert counted.count(("dpsgd", 1)) == tiles + -(-2 * 400 // 128)
+    assert compared == []

@@ -54,8 +54,8 @@ class Engine(NamedTuple):
     # computes tiles on other machines, as `cluster.compute`; None = here
     elsewhere: Callable | None = None
     ahead: Ahead | None = None  # compiles what the next defenses run; None = nothing
-    # addresses in the store of what was made or checked since it is open: attackers
-    # train the same shadow models
+    # addresses in the store of runs that this audit made, or compared with runs made
+    # now: they are not compared again; None = every run from the store is
     trusted: set[str] | None = None
 
     @property

@@ -361,7 +361,7 @@ def guesses(
     lowered = program.lower(*shared, *arguments(np.arange(size)))
     cores, parts = min(cores_for(lowered), -(-n // size)), list[np.ndarray]()
     slices = [slice(i * size, (i + 1) * size) for i in range(cores)]
-    waiting = cores if cores > 1 else 0  # for a core, so that none waits for arguments
+    waiting = cores if cores > 1 else 0  # calls, so that no core waits for its next
     begun = deque[Future]()
     with Cores(cores) as pool:
         for rows in blocks(n, size * cores, report, what):

@@ -255,7 +255,8 @@ def play(
         if steps is None and knowledge.replay is None:
             guesses = np.asarray(_all_at_once(attack, few)(state, keys, observation))
         else:
-            # one at a time differentiates in all pixels at once, or has a core's cache
+            # a replay is differentiated in all pixels at once, and a transcript's
+            # posterior needs a core's whole cache
             alone = knowledge.replay is not None or jax.default_backend() == "cpu"
             draws = np.asarray(jax.random.key_data(keys))  # of which rows cost nothing
             guesses = base.guesses(
@@ -295,9 +296,9 @@ def _all_at_once(attack: Attack, few: bool) -> Callable:
 
 @functools.lru_cache(maxsize=64)
 def _in_turn(attack: Attack, together: int | None, few: bool) -> Callable:
-    """Return the same of an attack whose guess computes a whole run, or several.
+    """Return compiled guesses that each compute a whole run, or several.
 
-    So many guesses are made `together`; None = one.
+    So many of them are made `together`; None = one after the other.
     """
 
     def one(state: Any, draws: Array, observation: Any) -> Array:

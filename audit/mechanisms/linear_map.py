@@ -61,8 +61,8 @@ def fit(
         learnt, others = mine & ~left_out, mine & original & left_out
         if not (others.any() and original[learnt].any()):
             return None
-        moments = _Moments.of(features[learnt], images[learnt], original[learnt])
-        line = _Line.through(moments)
+        part = _Regression.of(features[learnt], images[learnt], original[learnt])
+        line = _Line.through(part)
         return [
             line.error(penalty, features[others], images[others], task.domain)
             for penalty in PENALTIES
@@ -76,7 +76,7 @@ def fit(
     best = [int(np.argmin(average if e is None else e)) for e in errors]
 
     def map_of(learnt: np.ndarray, penalty: float) -> tuple[Any, ...]:
-        whole = _Moments.of(features[learnt], images[learnt], original[learnt])
+        whole = _Regression.of(features[learnt], images[learnt], original[learnt])
         return whole.centre, whole.mean, whole.slope(penalty)
 
     each = class_rows(pool.y, task.classes, source)[:, rows]
@@ -102,8 +102,8 @@ def guess(task: Task, fitted: LinearMap, observation: Observation) -> Array:
     return jnp.clip(image, *task.domain).reshape(task.features)
 
 
-class _Moments(NamedTuple):
-    """What the regression of one class needs of its images and features."""
+class _Regression(NamedTuple):
+    """The regression of one class: products of its images and features."""
 
     centre: np.ndarray  # [p] mean standardised release of originals
     mean: np.ndarray  # [d] mean image of originals: that of augmented copies is blurred
@@ -111,12 +111,12 @@ class _Moments(NamedTuple):
     products: np.ndarray  # [p, d] mean products of these and images
 
     @staticmethod
-    def of(features: np.ndarray, images: np.ndarray, original: Any) -> _Moments:
-        """Return the moments of images [m, d] and features [m, p]."""
+    def of(features: np.ndarray, images: np.ndarray, original: Any) -> _Regression:
+        """Return the regression of images [m, d] on features [m, p]."""
         away, m = features - features.mean(0), len(features)
         centre, mean = features[original].mean(0), images[original].mean(0)
         products = away.T @ (images - images.mean(0)) / m
-        return _Moments(centre, mean, away.T @ away / m, products)
+        return _Regression(centre, mean, away.T @ away / m, products)
 
     def slope(self, penalty: float) -> np.ndarray:
         """Return what a standardised weight adds to the image [p, d]."""
@@ -134,11 +134,11 @@ class _Line(NamedTuple):
     products: np.ndarray  # [k, d] mean products of axes and images
 
     @staticmethod
-    def through(moments: _Moments) -> _Line:
-        """Return the regression of what has these moments."""
-        values, vectors = np.linalg.eigh(moments.squares)
-        products, values = vectors.T @ moments.products, np.maximum(values, 0)
-        return _Line(moments.centre, moments.mean, vectors.T, values, products)
+    def through(regression: _Regression) -> _Line:
+        """Return the same regression, decomposed."""
+        values, vectors = np.linalg.eigh(regression.squares)
+        products, values = vectors.T @ regression.products, np.maximum(values, 0)
+        return _Line(regression.centre, regression.mean, vectors.T, values, products)
 
     def error(self, penalty: float, features: Any, images: Any, domain: Any) -> float:
         """Return the mean squared error at images [n, d] with features [n, p]."""

@@ -112,11 +112,11 @@ def test_shadows_and_scales_are_those_that_are_asked_for():
 def test_a_line_is_that_of_scikit_learn(m, p):
     rng = np.random.default_rng(0)
     features, images = rng.normal(size=(m, p)), rng.normal(size=(m, 7))
-    moments = module._Moments.of(features, images, np.ones(m, bool))
-    line = module._Line.through(moments)
+    regression = module._Regression.of(features, images, np.ones(m, bool))
+    line = module._Line.through(regression)
     for penalty in (1e-3, 1.0):
         theirs = Ridge(alpha=penalty * m).fit(features, images)
-        np.testing.assert_allclose(moments.slope(penalty), theirs.coef_.T, atol=1e-9)
+        np.testing.assert_allclose(regression.slope(penalty), theirs.coef_.T, atol=1e-9)
         got = line.error(penalty, features, images, (-np.inf, np.inf))
         left = ((theirs.predict(features) - images) ** 2).mean()
         np.testing.assert_allclose(got, left, rtol=1e-9)
