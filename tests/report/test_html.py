@@ -173,7 +173,8 @@ def test_with_arrays_the_comparison_is_paired(data):
         if (t["defense"], t["attack"]) == ("dpsgd", "reconstructor")
     )["result"]  # fmt: skip
     result["beats_floor"] = 0.5  # no help from counting
-    error, ground = result["headline"]["value"], data["floor"]["mse"]
+    ground = data["floor"]["mse"]
+    error = result["headline"]["value"] = result["mse"] = 0.88 * ground
     noise = np.random.default_rng(0).uniform(0, 0.1, 50)
     noise -= noise.mean()
     part, key = "records are rebuilt in part", "dpsgd/reconstructor/mse"
