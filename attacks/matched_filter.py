@@ -31,6 +31,7 @@ from audit.types import (
     ThreatModel,
 )
 
+TOGETHER = 64  # images whose shadow models are added up at a time
 ROUNDED = 1e-12  # of a variance: far more than sums in float64 are rounded by
 
 
@@ -190,28 +191,26 @@ class _Moments(NamedTuple):
     squares: Any = 0.0  # [K + p, K + p] of their products
 
     def with_more(self, s: np.ndarray, releases: np.ndarray) -> _Moments:
-        """Return the sums with releases [m, R, p] of images of s [m, K]."""
+        """Return the sums with releases [m, R, p] of images of s [m, K].
+
+        Those of `TOGETHER` images are in memory in float64, for some hardly vary.
+        """
         flat = releases.reshape(-1, releases.shape[2])
-        rows = np.empty((len(flat), s.shape[1] + flat.shape[1]))
-        rows[:, : s.shape[1]] = np.repeat(s, releases.shape[1], 0)
-        released = rows[:, s.shape[1] :]  # in float64: some hardly vary
-        released[:] = flat
-        ends = self.ends
+        ends, near = self.ends, self.near
         if ends is None:
-            mean, reach = released.mean(0), self.limit * released.std(0)
-            ends = mean - reach, mean + reach
-        np.clip(released, *ends, out=released)
-        near = self.near if self.models else rows.mean(0)
-        rows -= near
-        return _Moments(
-            self.limit,
-            s.shape[1],
-            self.models + len(rows),
-            ends,
-            near,
-            self.total + rows.sum(0),
-            self.squares + rows.T @ rows,
-        )
+            mean, spread = (f(flat, 0, np.float64) for f in (np.mean, np.std))
+            ends = mean - self.limit * spread, mean + self.limit * spread
+            near = np.concatenate([s.mean(0), mean])
+        k, total, squares = s.shape[1], self.total, self.squares
+        for i in range(0, len(s), TOGETHER):
+            part = releases[i : i + TOGETHER]
+            rows = np.empty((*part.shape[:2], len(near)))
+            rows[..., :k] = s[i : i + TOGETHER, None]
+            np.clip(part, *ends, out=rows[..., k:])
+            rows = (rows - near).reshape(-1, len(near))
+            total, squares = total + rows.sum(0), squares + rows.T @ rows
+        models = self.models + len(flat)
+        return _Moments(self.limit, k, models, ends, near, total, squares)
 
     def regression(self, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what releases are regressed on s: a [p], B' N^-1 [K, p], F [K, K]."""

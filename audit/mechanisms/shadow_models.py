@@ -14,7 +14,7 @@ from audit.rng import stream
 from audit.types import Examples, Knowledge, TrainingSet
 
 TOGETHER = 2**17  # shadow models that are in memory together; more pass in parts
-SHARD = 2**15  # models of one part, but for one per image
+SHARD = 3 * 2**13  # models of one part, but for one per image
 
 
 def releases(
@@ -45,7 +45,8 @@ def releases(
         _trained(first, knowledge, pool, np.tile(rows, last - first))
         for first, last in itertools.pairwise(cuts)
     ]
-    return np.concatenate(each), np.tile(rows, repeats)
+    both = np.concatenate(each) if len(each) > 1 else each[0]  # no copy of one
+    return both, np.tile(rows, repeats)
 
 
 def _trained(
