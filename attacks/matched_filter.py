@@ -195,21 +195,21 @@ class _Moments(NamedTuple):
 
         Those of `TOGETHER` images are in memory in float64, for some hardly vary.
         """
-        flat = releases.reshape(-1, releases.shape[2])
-        ends, near = self.ends, self.near
+        few = [slice(i, i + TOGETHER) for i in range(0, len(s), TOGETHER)]
+        models, ends, near = releases.shape[0] * releases.shape[1], self.ends, self.near
         if ends is None:
-            mean, spread = (f(flat, 0, np.float64) for f in (np.mean, np.std))
-            ends = mean - self.limit * spread, mean + self.limit * spread
-            near = np.concatenate([s.mean(0), mean])
+            mean = releases.mean((0, 1), np.float64)
+            away = sum(((releases[at] - mean) ** 2).sum((0, 1)) for at in few)
+            reach = self.limit * np.sqrt(away / models)
+            ends, near = (mean - reach, mean + reach), np.append(s.mean(0), mean)
         k, total, squares = s.shape[1], self.total, self.squares
-        for i in range(0, len(s), TOGETHER):
-            part = releases[i : i + TOGETHER]
-            rows = np.empty((*part.shape[:2], len(near)))
-            rows[..., :k] = s[i : i + TOGETHER, None]
-            np.clip(part, *ends, out=rows[..., k:])
+        for at in few:
+            rows = np.empty((*releases[at].shape[:2], len(near)))
+            rows[..., :k] = s[at, None]
+            np.clip(releases[at], *ends, out=rows[..., k:])
             rows = (rows - near).reshape(-1, len(near))
             total, squares = total + rows.sum(0), squares + rows.T @ rows
-        models = self.models + len(flat)
+        models += self.models
         return _Moments(self.limit, k, models, ends, near, total, squares)
 
     def regression(self, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

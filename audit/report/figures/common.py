@@ -151,10 +151,11 @@ def image(
     grey, left = pixels.shape[-1] == 1, column * PITCH
     look = {"cmap": "gray", "vmin": 0, "vmax": 1, "extent": (left, left + 1, 1, 0)}
     row.imshow(pixels[..., 0] if grey else pixels, **look)
-    for text, end, va in ((above, 0, "bottom"), (below, 1, "top")):
-        place = (left + 0.5, end), (0, 2 if end == 0 else -2)
-        style = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL}
-        row.annotate(text, *place, va=va, **style)
+    style = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL}
+    if above:
+        row.annotate(above, (left + 0.5, 0), (0, 2), va="bottom", **style)
+    if below:
+        row.annotate(below, (left + 0.5, 1), (0, -2), va="top", **style)
 
 
 def few_labels(axis: Any) -> None:
