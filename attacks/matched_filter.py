@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ from audit.types import (
 )
 
 TOGETHER = 64  # images whose shadow models are added up at a time
+WEIGHED = 2048  # releases by which the images of a class are weighed at a time
 ROUNDED = 1e-12  # of a variance: far more than sums in float64 are rounded by
 
 
@@ -176,7 +178,11 @@ def _posterior_means(fitted: Filter, release: Array) -> Array:
     return denoiser.guesses(fitted.denoiser, fitted.prior, fitted.read, score)
 
 
-_means_of_all = jax.jit(jax.vmap(_posterior_means, (None, 0)))
+@jax.jit
+def _means_of_all(fitted: Filter, releases: Array) -> Array:
+    """Return what each release says of s [m, W + 1, K]."""
+    one = partial(_posterior_means, fitted)
+    return jax.lax.map(one, releases, batch_size=WEIGHED)
 
 
 class _Moments(NamedTuple):

@@ -6,8 +6,9 @@ those of so many gradients, at the pace of a few that are taken here and now, of
 noise and updates of large models and of passes of a network's fit, timed likewise, and
 what programs take to compile, times a factor of experience: every finished run leaves
 a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
-An attack's operations are those of its shadow models, of the network it trains and of
-its searches through gradients; what else it does is known by experience alone.
+An attack's operations are those of its shadow models, of the network it trains, of its
+searches through gradients and of images that it weighs by a transcript; what else it
+does is known by experience alone.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ COMPILE = 5.0  # seconds, of the programs of one defense; floats compile nothing
 AGAIN = 0.5  # of that where the scenario has run before
 EACH = 1.0  # seconds, of a defense whose programs are compiled
 TRIAL = 0.4  # seconds of an attack beside its operations
-FITTED = 1.5  # the same if it learns from shadow models or from every step
+FITTED = 1.0  # the same if it learns from shadow models or from every step
 EARLY = 0.5  # of the epochs or rounds an attack may take, those before it stops
+WEIGHED = 450.0  # operations per pixel of an image that a transcript weighs
 SEARCH = 3.0  # gradients per step of a search whose objective holds a gradient
 WEIGHT = 1e-9  # seconds per weight of such a step, which reads the update of its image
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
@@ -337,8 +339,9 @@ def trials(
 
     The operations are shadow models, once for attacks that share them; the network that
     is trained on them, at six per weight and example; steps of searches, from every
-    restart, for every target of every run; and derivatives of a run that nothing random
-    enters, for every target. `plays` are the defenses that each attack plays against.
+    restart, for every target of every run; a weight of every image of the pool, for
+    every transcript; and derivatives of a run that nothing random enters, for every
+    target. `plays` are the defenses that each attack plays against.
     `each` are the operations of a network that take as long as one record's gradient,
     `search` as long as a step of a search.
     """
@@ -352,6 +355,8 @@ def trials(
         given, unrolls = entry.settings, "replay" in attack.threat_model.knows
         steps = given.get("steps", 0) * given.get("restarts", 1)
         total = steps * search * runs * targets * len(works)
+        if "transcript" in attack.threat_model.sees:
+            total += WEIGHED * runs * targets * images * outputs * len(works)
         for work in works:
             total += anew * _gradients(work) * each
             epochs = EARLY * given.get("epochs", 0)
@@ -482,17 +487,20 @@ def _with_experience(
 
 
 def _trial(size: Trials, history: Sequence[Took], name: str, gflops: float) -> float:
-    """Return seconds of one trial, from the run that is nearest in operations."""
+    """Return seconds of one trial: its count, times how far off that was before.
+
+    Before is the run that is nearest in operations.
+    """
+    counted = lambda size, gflops: size.fixed + size.operations / (SHARE * gflops * 1e9)
     history = [took for took in history if name in took.trials]
     if not history:
-        return size.fixed + size.operations / (SHARE * gflops * 1e9)
+        return counted(size, gflops)
     ours = 1 + size.operations
     distance = lambda took: abs(np.log((1 + took.trials[name][0]) / ours))
     nearest = min(reversed(history), key=distance)
-    before, seconds = nearest.trials[name]
-    grows = size.operations / before if before else 1.0
-    fixed = min(size.fixed, seconds)
-    return (fixed + (seconds - fixed) * grows) * nearest.gflops / gflops
+    operations, seconds = nearest.trials[name]
+    before = size._replace(operations=operations)
+    return seconds * counted(size, gflops) / counted(before, nearest.gflops)
 
 
 def history(folder: Path | None = None) -> list[Took]:

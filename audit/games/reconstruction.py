@@ -45,7 +45,8 @@ from audit.types import (
 Transcript = Callable[[], Steps]
 CALL = 8  # guesses from whole runs that a core makes when it is called, one by one
 TOGETHER = 32  # of them that a GPU makes at a time
-FEW = 512  # releases at which guesses take less time than their program's compilation
+FEW = 512  # releases that are guessed at together, so that memory does not grow with
+# all of them; a program that guesses once at so few compiles longer than it computes
 
 
 def reconstruction() -> Game:
@@ -252,17 +253,21 @@ def play(
     # a solver's release has more digits than float32 holds, and attacks need them
     with jax.enable_x64("exact" in learner.defense.traits):
         few = len(targets.y) <= FEW
+        draws = np.asarray(jax.random.key_data(keys))  # of which rows cost nothing
+        of_rows = lambda rows: base.take((draws, observation), rows)
         if steps is None and knowledge.replay is None:
-            guesses = np.asarray(_all_at_once(attack, few)(state, keys, observation))
+            program, size = _all_at_once(attack, few), min(len(targets.y), FEW)
+            blocks = base.blocks(len(targets.y), size)
+            parts = [np.asarray(program(state, *of_rows(rows))) for rows in blocks]
+            guesses = np.concatenate(parts)[: len(targets.y)]
         else:
             # a replay is differentiated in all pixels at once, and a transcript's
             # posterior needs a core's whole cache
             alone = knowledge.replay is not None or jax.default_backend() == "cpu"
-            draws = np.asarray(jax.random.key_data(keys))  # of which rows cost nothing
             guesses = base.guesses(
                 _in_turn(attack, None if alone else TOGETHER, few),
                 (state,),
-                lambda rows: base.take((draws, observation), rows),
+                of_rows,
                 len(targets.y),
                 table.engine.report,
                 f"{learner.label}: guesses",
@@ -284,13 +289,17 @@ def play(
     return result._replace(numbers=result.numbers | {"shown": "transcript"})
 
 
+def _guess(attack: Attack, state: Any, draws: Array, observation: Any) -> Array:
+    return attack.guess(state, jax.random.wrap_key_data(draws), observation)
+
+
 @functools.lru_cache(maxsize=64)
 def _all_at_once(attack: Attack, few: bool) -> Callable:
     """Return the compiled guesses of an attack at releases, for all defenses.
 
     Guesses at `few` releases are compiled as what is called `once`.
     """
-    each = jax.vmap(attack.guess, (None, 0, 0))
+    each = jax.vmap(functools.partial(_guess, attack), (None, 0, 0))
     return jax.jit(each, compiler_options=options(once=few))
 
 
@@ -301,12 +310,10 @@ def _in_turn(attack: Attack, together: int | None, few: bool) -> Callable:
     So many of them are made `together`; None = one after the other.
     """
 
-    def one(state: Any, draws: Array, observation: Any) -> Array:
-        return attack.guess(state, jax.random.wrap_key_data(draws), observation)
-
     def each(state: Any, *of_records: Any) -> Array:
+        one = lambda at: _guess(attack, state, *at)
         # a block of one would be batched as well, which is slower
-        return jax.lax.map(lambda at: one(state, *at), of_records, batch_size=together)
+        return jax.lax.map(one, of_records, batch_size=together)
 
     return jax.jit(each, compiler_options=options(once=few))
 

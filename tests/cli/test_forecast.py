@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from audit import pipeline
 from audit.cli import forecast
-from audit.config import budget, registry, schema
+from audit.config import budget, compose, registry, schema
 from audit.engine import shadow
 from audit.errors import UserError
 from audit.mechanisms import shadow_models
@@ -270,12 +271,12 @@ def test_defenses_that_differ_in_floats_share_their_programs():
 
 
 @pytest.mark.parametrize(
-    ("size", "gflops", "seconds"), [(10, 1, 22), (20, 1, 42), (1, 1, 4), (10, 2, 11)]
+    ("size", "gflops", "seconds"), [(10, 1, 24), (20, 1, 44), (0, 1, 4), (10, 2, 14)]
 )
 def test_an_attack_takes_what_it_took_by_its_size(plan, size, gflops, seconds):
-    """22 s at size 10, of which 2 s do not grow."""
-    before = took(plan, gflops=1.0, trials={"a": [10, 22.0]})
-    now = forecast.Trials(1, 2.0, size)
+    """12 s are counted at size 10, of which 2 s do not grow; it took twice that."""
+    before = took(plan, gflops=1.0, trials={"a": [10e9 * forecast.SHARE, 24.0]})
+    now = forecast.Trials(1, 2.0, size * 1e9 * forecast.SHARE)
     got = forecast._trial(now, [before], "a", gflops)
     assert got == pytest.approx(seconds)
 
@@ -377,6 +378,18 @@ def test_an_attack_costs_nothing_where_it_is_skipped(monkeypatch):
         64,
     )
     assert solved.operations == pytest.approx(rounds * targets * pixels * run)
+
+
+def test_a_transcript_weighs_every_image_of_the_pool():
+    words = (
+        "scenario=binary_mnist", "data=digits", "defenses=[dpsgd,prune]", "runs=3",
+        "attacks=[class_mean,transcript_bayes]",
+    )  # fmt: skip
+    plan, scenario = forecast.forecast(composed(*words)[0]), composed(*words)[0]
+    counted, targets = plan.sizes["transcript_bayes"], scenario.splits.targets
+    assert counted.defenses == 2
+    pixels, pool = 64, pipeline.load(scenario, compose.play(scenario)).splits.pool
+    assert counted.operations == forecast.WEIGHED * 3 * targets * len(pool.y) * pixels
 
 
 def test_a_plan_refuses_an_attack_that_could_play_against_nothing():
