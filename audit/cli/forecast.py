@@ -62,11 +62,11 @@ LONG = 60.0  # minutes; a run that takes longer is asked for
 START = 5.0  # seconds: data, the card and its figures
 COMPILE = 5.0  # seconds, of the programs of one defense; floats compile nothing
 AGAIN = 0.5  # of that where the scenario has run before
-EACH = 1.0  # seconds, of a defense whose programs are compiled
-TRIAL = 0.4  # seconds of an attack beside its operations
+EACH = 0.5  # seconds, of a defense whose programs are compiled
+TRIAL = 0.2  # seconds of an attack beside its operations
 FITTED = 1.0  # the same if it learns from shadow models or from every step
-EARLY = 0.5  # of the epochs or rounds an attack may take, those before it stops
-WEIGHED = 450.0  # operations per pixel of an image that a transcript weighs
+EARLY = 0.25  # of the epochs or rounds an attack may take, those before it stops
+WEIGHED = 250.0  # operations per pixel of an image that a transcript weighs
 SEARCH = 3.0  # gradients per step of a search whose objective holds a gradient
 WEIGHT = 1e-9  # seconds per weight of such a step, which reads the update of its image
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
@@ -84,8 +84,8 @@ LOOK = 10.0  # gradients per record that take as long as the former
 KEPT = 3  # numbers per weight and record that are kept, of a model that is not affine
 FIT = 1.2e-9  # seconds per weight of a record's part in a pass
 AUTO = 16  # probes, where accuracy decides
-PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported and compiled
-LARGE = 0.2 * budget.GIB  # what programs of an attack that learns or searches add
+PROCESS = 0.8 * budget.GIB  # bytes, once everything is imported and compiled
+LARGE = 0.3 * budget.GIB  # what programs of an attack that learns or searches add
 COPIES = 3  # of a tile's arrays, and of releases that are held
 CARD = 1e6  # bytes, with its page and figures
 
@@ -487,9 +487,9 @@ def _with_experience(
 
 
 def _trial(size: Trials, history: Sequence[Took], name: str, gflops: float) -> float:
-    """Return seconds of one trial: its count, times how far off that was before.
+    """Return seconds of one trial, as counted and corrected by one that has run.
 
-    Before is the run that is nearest in operations.
+    That is the nearest in operations; the correction is what it took over its count.
     """
     counted = lambda size, gflops: size.fixed + size.operations / (SHARE * gflops * 1e9)
     history = [took for took in history if name in took.trials]

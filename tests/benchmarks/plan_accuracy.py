@@ -1,6 +1,6 @@
 """How far off `plan=true` is: `python -m tests.benchmarks.plan_accuracy [ROUNDS]`.
 
-Six scenarios, each in a process of its own, with an empty cache at the start. In the
+Nine scenarios, each in a process of its own, with an empty cache at the start. In the
 first round nothing is known of a scenario but what earlier ones took; in later rounds,
 with other seeds, it has run before. A run's last line says what was planned. Beside the
 minutes stand the processor's, which other work on the machine does not change.
@@ -22,6 +22,9 @@ SCENARIOS = {
     "dirdp_mnist5k": "mnist5k",
     "dirdp_scale": "digits",
     "epsilon_audit": "digits",
+    "binary_mnist": "mnist5k",
+    "closed_world": "digits_mixture",
+    "mia_mnist5k": "mnist5k",
 }
 LINE = re.compile(r"took (.+) min, planned (.+); memory (.+), planned (.+)")
 UNITS = {"B": 2**-20, "KiB": 2**-10, "MiB": 1.0, "GiB": 2**10}

@@ -61,9 +61,10 @@ def test_what_does_not_apply_is_skipped_with_a_reason(sgd):
         assert base.mismatch(theft, sgd.defense, GAME) == goal
 
 
-def test_guesses_are_scored_as_they_are():
-    """Target i, run j gets the guess made from release i * runs + j."""
-
+@pytest.mark.parametrize("few", [15, 4])
+def test_guesses_are_scored_as_they_are(monkeypatch, few):
+    """Target i, run j gets the guess made from release i * runs + j, `few` a time."""
+    monkeypatch.setattr("audit.games.reconstruction.FEW", few)
     guess = lambda shown: jnp.full(SHAPE, 100 * shown.params["head"]["bias"][0])
     noised = worlds.learner(TASK, "dpsgd", steps=2)
     _, played = play(noised, guess, runs=3, sees=["params"])
