@@ -84,8 +84,10 @@ LOOK = 10.0  # gradients per record that take as long as the former
 KEPT = 3  # numbers per weight and record that are kept, of a model that is not affine
 FIT = 1.2e-9  # seconds per weight of a record's part in a pass
 AUTO = 16  # probes, where accuracy decides
-PROCESS = 0.8 * budget.GIB  # bytes, once everything is imported and compiled
-LARGE = 0.3 * budget.GIB  # what programs of an attack that learns or searches add
+PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported
+PROGRAMS = 0.05 * budget.GIB  # what those of one defense add,
+LEARNING = 0.3 * budget.GIB  # those of an attack that learns,
+SEARCHING = 0.1 * budget.GIB  # and those of one that searches
 COPIES = 3  # of a tile's arrays, and of releases that are held
 CARD = 1e6  # bytes, with its page and figures
 
@@ -112,7 +114,9 @@ class Forecast(NamedTuple):
     memory_factor: float = 1.0
     trials: float = 0.0  # seconds of all attacks against all defenses
     new: tuple[str, ...] = ()  # attacks that never ran here
-    basis: str = "no run on this machine yet"  # what the factors rest on
+    basis: str = (
+        "no run of this scenario on this machine yet"  # what the factors rest on
+    )
 
     @property
     def models(self) -> int:
@@ -135,7 +139,6 @@ class Took(NamedTuple):
 
     scenario: str
     data: str
-    game: str
     gflops: float
     model_seconds: float
     seconds: float  # of all but the attacks
@@ -214,13 +217,16 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     if task.linear is None:
         most = max((w.public * w.parameters for w in works if _fitted(w)), default=0)
         arrays += 4 * COPIES * KEPT * most
-    large = [e for e, a in attacks if _learns(e, a, splits) or "restarts" in e.settings]
+    programs = PROGRAMS * len(parts_of)
+    for entry, attack in attacks:
+        programs += LEARNING * _learns(entry, attack, splits)
+        programs += SEARCHING * ("restarts" in entry.settings)
     plain = Forecast(
         tuple(works),
         operations,
         gflops,
         START + EACH * len(works) + compiling + computing,
-        _memory(works, arrays, len(large), scenario.lanes.memory_gib),
+        _memory(works, arrays, programs, scenario.lanes.memory_gib),
         trials(attacks, plays, splits, each / pace * rate, search * rate, spec.runs),
         CARD + sum(_disk(work, width) for work in works),
     )
@@ -430,11 +436,11 @@ def _fitted(work: budget.Workload) -> bool:
 
 
 def _memory(
-    works: list[budget.Workload], arrays: int, large: int, most_gib: float
+    works: list[budget.Workload], arrays: int, programs: float, most_gib: float
 ) -> float:
-    """Return bytes at the peak, of a run with so many attacks of large programs."""
+    """Return bytes at the peak, of a run whose arrays and programs take so many."""
     of_works = max(_peak(work, most_gib) for work in works)
-    return PROCESS + LARGE * large + 2 * arrays + of_works
+    return PROCESS + programs + 2 * arrays + of_works
 
 
 def _peak(work: budget.Workload, most_gib: float) -> float:
@@ -457,17 +463,11 @@ def _disk(work: budget.Workload, width: int) -> float:
 def _with_experience(
     plain: Forecast, scenario: Scenario, history: Sequence[Took]
 ) -> Forecast:
-    name, data, game = scenario.spec.name, scenario.data, scenario.spec.game
+    name, data = scenario.spec.name, scenario.data
     same = [t for t in history if t.scenario == name]
-    nearer = {
-        f"{name} on {data}": [t for t in same if t.data == data],
-        name: same,
-        f"the game {game}": [t for t in history if t.game == game],
-        "any scenario": list(history),
-    }
-    whose, runs = next(((w, r) for w, r in nearer.items() if r), ("", []))
+    like = [t for t in same if t.data == data]
+    runs, whose = (like, f"{name} on {data}") if like else (same, name)
     timed = {name for took in history for name in took.trials}
-    like = nearer[f"{name} on {scenario.data}"]
     seconds = (
         # where no operations are counted, other data say nothing about these
         size.defenses
@@ -538,7 +538,6 @@ def took(plan: Forecast, scenario: Scenario, card: Scorecard, peak: float) -> To
     return Took(
         scenario.spec.name,
         scenario.data,
-        scenario.spec.game,
         plan.gflops,
         plan.model_seconds,
         max(card.provenance.seconds - total, 1e-3),

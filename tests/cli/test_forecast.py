@@ -38,7 +38,7 @@ def plan(monkeypatch, tmp_path):
 
 def took(plan, **changed):
     fields = {
-        "scenario": "calibration", "data": "digits", "game": "reconstruction",
+        "scenario": "calibration", "data": "digits",
         "gflops": 100.0, "model_seconds": plan.model_seconds,
         "seconds": plan.model_seconds, "model_memory": 2.0, "memory": 2.0, "trials": {},
     }  # fmt: skip
@@ -250,10 +250,14 @@ def test_one_model_is_trained_for_all_exposed_steps():
 
 
 def test_the_nearest_runs_correct_a_plan(plan):
+    """Those on the same data count first; another scenario says nothing of this one."""
     scenario = composed(*WORDS)[0]
     other = took(plan, scenario="other", seconds=9 * plan.model_seconds)
+    there = took(plan, data="mnist", seconds=5 * plan.model_seconds)
     same = took(plan, seconds=3 * plan.model_seconds, memory=4.0)
-    for history, factor in (([other], 9), ([other, same], 3), ([], 1)):
+    for history, factor in (
+        ([other, there, same], 3), ([other, there], 5), ([other], 1), ([], 1)
+    ):  # fmt: skip
         corrected = forecast._with_experience(plan, scenario, history)
         assert corrected.time_factor == pytest.approx(factor)
     corrected = forecast._with_experience(plan, scenario, [same])
@@ -407,7 +411,7 @@ def test_every_attack_that_learns_adds_to_the_memory():
     assert plans[1].sizes["class_mean"].fixed == forecast.TRIAL
     assert plans[1].sizes["transcript_bayes"].fixed == forecast.FITTED
     added = plans[1].memory - plans[0].memory
-    assert added == pytest.approx(forecast.LARGE)
+    assert added == pytest.approx(forecast.LEARNING)
 
 
 def test_a_search_counts_its_steps_from_every_restart():
