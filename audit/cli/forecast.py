@@ -85,9 +85,9 @@ KEPT = 3  # numbers per weight and record that are kept, of a model that is not 
 FIT = 1.2e-9  # seconds per weight of a record's part in a pass
 AUTO = 16  # probes, where accuracy decides
 PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported
-PROGRAMS = 0.05 * budget.GIB  # what those of one defense add,
+PROGRAMS = 0.05 * budget.GIB  # what the programs of one defense add,
 LEARNING = 0.3 * budget.GIB  # those of an attack that learns,
-SEARCHING = 0.1 * budget.GIB  # and those of one that searches
+SEARCHING = 0.1 * budget.GIB  # and those of an attack that searches
 COPIES = 3  # of a tile's arrays, and of releases that are held
 CARD = 1e6  # bytes, with its page and figures
 
@@ -114,9 +114,8 @@ class Forecast(NamedTuple):
     memory_factor: float = 1.0
     trials: float = 0.0  # seconds of all attacks against all defenses
     new: tuple[str, ...] = ()  # attacks that never ran here
-    basis: str = (
-        "no run of this scenario on this machine yet"  # what the factors rest on
-    )
+    # what the factors rest on
+    basis: str = "no run of this scenario on this machine yet"
 
     @property
     def models(self) -> int:
