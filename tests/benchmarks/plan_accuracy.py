@@ -2,8 +2,9 @@
 
 Nine scenarios, each in a process of its own, with an empty cache at the start. In the
 first round nothing is known of a scenario but what its attacks took in earlier ones; in
-later rounds, with other seeds, it has run before. A run's last line says what was planned. Beside the
-minutes stand the processor's, which other work on the machine does not change.
+later rounds, with other seeds, it has run before. A run's last line says what was
+planned. Beside the minutes stand the processor's, which other work on the machine does
+not change.
 """
 
 import os
