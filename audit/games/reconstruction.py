@@ -45,8 +45,8 @@ from audit.types import (
 Transcript = Callable[[], Steps]
 CALL = 8  # guesses from whole runs that a core makes when it is called, one by one
 TOGETHER = 32  # of them that a GPU makes at a time
-FEW = 512  # releases that are guessed at together, so that memory does not grow with
-# all of them; a program that guesses once at so few compiles longer than it computes
+# Releases that are guessed at together, so that memory does not grow with their number.
+FEW = 512  # Guesses at so few take less time than their program's compilation.
 
 
 def reconstruction() -> Game:
@@ -252,14 +252,16 @@ def play(
     keys = jax.random.split(stream(key, "guess"), len(targets.y))
     # a solver's release has more digits than float32 holds, and attacks need them
     with jax.enable_x64("exact" in learner.defense.traits):
-        few = len(targets.y) <= FEW
+        many, few = len(targets.y), len(targets.y) <= FEW
         draws = np.asarray(jax.random.key_data(keys))  # of which rows cost nothing
         of_rows = lambda rows: base.take((draws, observation), rows)
         if steps is None and knowledge.replay is None:
-            program, size = _all_at_once(attack, few), min(len(targets.y), FEW)
-            blocks = base.blocks(len(targets.y), size)
+            program, blocks = (
+                _all_at_once(attack, few),
+                base.blocks(many, min(many, FEW)),
+            )
             parts = [np.asarray(program(state, *of_rows(rows))) for rows in blocks]
-            guesses = np.concatenate(parts)[: len(targets.y)]
+            guesses = np.concatenate(parts)[:many]
         else:
             # a replay is differentiated in all pixels at once, and a transcript's
             # posterior needs a core's whole cache
@@ -268,7 +270,7 @@ def play(
                 _in_turn(attack, None if alone else TOGETHER, few),
                 (state,),
                 of_rows,
-                len(targets.y),
+                many,
                 table.engine.report,
                 f"{learner.label}: guesses",
                 on_core=CALL,

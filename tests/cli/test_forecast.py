@@ -389,11 +389,14 @@ def test_a_transcript_weighs_every_image_of_the_pool():
         "scenario=binary_mnist", "data=digits", "defenses=[dpsgd,prune]", "runs=3",
         "attacks=[class_mean,transcript_bayes]",
     )  # fmt: skip
-    plan, scenario = forecast.forecast(composed(*words)[0]), composed(*words)[0]
-    counted, targets = plan.sizes["transcript_bayes"], scenario.splits.targets
+    scenario = composed(*words)[0]
+    counted = forecast.forecast(scenario).sizes["transcript_bayes"]
     assert counted.defenses == 2
-    pixels, pool = 64, pipeline.load(scenario, compose.play(scenario)).splits.pool
-    assert counted.operations == forecast.WEIGHED * 3 * targets * len(pool.y) * pixels
+    splits = pipeline.load(scenario, compose.play(scenario)).splits
+    transcripts, pixels = 3 * len(splits.targets.y), 64
+    assert counted.operations == (
+        forecast.WEIGHED * transcripts * len(splits.pool.y) * pixels
+    )
 
 
 def test_a_plan_refuses_an_attack_that_could_play_against_nothing():
