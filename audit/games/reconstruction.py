@@ -256,10 +256,8 @@ def play(
         draws = np.asarray(jax.random.key_data(keys))  # of which rows cost nothing
         of_rows = lambda rows: base.take((draws, observation), rows)
         if steps is None and knowledge.replay is None:
-            program, blocks = (
-                _all_at_once(attack, few),
-                base.blocks(many, min(many, FEW)),
-            )
+            program = _all_at_once(attack, few)
+            blocks = base.blocks(many, min(many, FEW))
             parts = [np.asarray(program(state, *of_rows(rows))) for rows in blocks]
             guesses = np.concatenate(parts)[:many]
         else:
