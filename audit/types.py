@@ -406,9 +406,9 @@ class Refresh(NamedTuple):
     side: SideOfStep
     first_passes: float = 0.0  # those that `prepare` makes once, for all runs
     passes: float = 0.0  # those of each run
-    # (key, Public) -> what a pass computes, a function without arguments, for plans to
+    # (key, Public) -> the `PublicFit` of `prepare`, whose pass and whose query plans
     # time; None = constants are fitted, whose passes read what is kept of the records
-    one_pass: Callable | None = None
+    fit: Callable | None = None
 
 
 class Steps(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -136,8 +135,11 @@ def fim(
     def masked(key: jax.Array, public: Public) -> tuple:
         return start_masked(keep, density)(key, public), public, stream(key, "fim")
 
+    def one_fit(key: jax.Array, public: Public) -> PublicFit:
+        return first_fit(fitter, schedule, *masked(key, public))
+
     def public_fit(key: jax.Array, public: Public) -> PublicFit:
-        fit = first_fit(fitter, schedule, *masked(key, public))
+        fit = one_fit(key, public)
         if not share_steps:
             return fit
         pilot, pilot_key = built(None), stream(key, "pilots")
@@ -169,13 +171,9 @@ def fim(
             refresh=refresh,
         )
 
-    def one_pass(key: jax.Array, public: Public) -> Callable:
-        fit = first_fit(fitter, schedule, *masked(key, public))
-        return partial(fit.part, fit.first, 0, 1)
-
     passes = schedule.passes(steps)
     refresh = Refresh(refresher(fitter, schedule), epochs, passes)
     if share_steps:
         refresh = Refresh(pick, first_passes=epochs + share_steps * passes)
     constants = perturbation in ("constant", "constant_direct")
-    return built(refresh._replace(one_pass=None if constants else one_pass))
+    return built(refresh._replace(fit=None if constants else one_fit))

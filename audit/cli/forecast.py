@@ -7,8 +7,8 @@ noise and updates of large models and of passes of a network's fit, timed likewi
 what programs take to compile, times a factor of experience: every finished run leaves
 a line with what it took (`LINES`), and the nearest such runs correct the next forecast.
 An attack's operations are those of its shadow models, of the network it trains, of its
-searches through gradients and of images that it weighs by a transcript; what else it
-does is known by experience alone.
+searches through gradients, of images that it weighs by a transcript and of those that
+it guesses; what else it does is known by experience alone.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from audit.games.base import Table, mismatch, take
 from audit.games.guarantees import calibrated
 from audit.mechanisms import batch, gradient, shadow_models
 from audit.mechanisms.query import Side
+from audit.mechanisms.stepwise import PublicFit
 from audit.models import optimizers
 from audit.scorecard.card import Scorecard
 from audit.types import (
@@ -66,13 +67,15 @@ EACH = 0.5  # seconds, of a defense whose programs are compiled
 TRIAL = 0.2  # seconds of an attack beside its operations
 FITTED = 1.0  # the same if it learns from shadow models or from every step
 EARLY = 0.25  # of the epochs or rounds an attack may take, those before it stops
-WEIGHED = 250.0  # operations per pixel of an image that a transcript weighs
+WEIGHED = 250.0  # operations per pixel of an image that a transcript weighs,
+GUESSED = 150.0  # and of an image that is guessed and compared with the target
 SEARCH = 3.0  # gradients per step of a search whose objective holds a gradient
 WEIGHT = 1e-9  # seconds per weight of such a step, which reads the update of its image
 SHARE = 0.3  # of the product rate that the training of attack networks reaches
 PRIVATE = 1.5  # seconds of clipping and noise, over those of the gradients alone
 TIMED = 2e9  # operations of the gradients that are timed,
-TIMED_RECORDS = 256  # which are those of so many records at most
+TIMED_RECORDS = 256  # which are those of so many records at most,
+LANES = 32  # and of so many models where a network perturbs each, which takes long
 READING = 10.0  # a step whose derivatives are accounted for, in steps that are taken,
 # where settings of `fisher` do not say how; else so much more per probe of all records
 PROBE = 1.2  # in single precision
@@ -88,7 +91,8 @@ PROCESS = 0.6 * budget.GIB  # bytes, once everything is imported
 PROGRAMS = 0.05 * budget.GIB  # what the programs of one defense add,
 LEARNING = 0.3 * budget.GIB  # those of an attack that learns,
 SEARCHING = 0.1 * budget.GIB  # and those of an attack that searches
-COPIES = 3  # of a tile's arrays, and of releases that are held
+COPIES = 3  # of a tile's arrays, of releases that are held, and of errors and images
+GUESSES = 2  # of a target, that are held as images
 CARD = 1e6  # bytes, with its page and figures
 
 
@@ -98,6 +102,14 @@ class Trials(NamedTuple):
     defenses: int  # that it plays against
     fixed: float  # seconds against one of them, of what does not grow
     operations: float  # the same of what does, on the average
+
+
+class Timed(NamedTuple):
+    """What is timed of the programs of a defense, beside gradients."""
+
+    update: float  # seconds of what a step does beside its gradients
+    visit: float  # gradients that take as long as a public record in a pass of a fit
+    contribution: float  # the same of a record of a step
 
 
 class Forecast(NamedTuple):
@@ -161,23 +173,12 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     trajectories, engine = spec.accounting_runs, Engine(scenario.lanes)
     about = spec.runs, None, trajectories, spec.delta, spec.fisher
     table = Table(problem, engine, *about)
-    works = []
-    # program -> seconds of an update, and of a public record in a pass of a fit
-    parts_of = dict[str, tuple[float, float]]()
-    parts, defenses = list[tuple[float, float]](), list[Defense]()
-    for entry in scenario.defenses:
-        entry = calibrated(entry, task, n, spec.delta)
-        defense, label = _built(entry, task), entry.label
-        defenses.append(defense)
-        works.append(pipeline.workload(label, defense, params, table, game, attacks))
-        program = _compiled_in(entry)
-        if program not in parts_of:
-            optimizer = entry.settings.get("optimizer", "sgd")
-            parts_of[program] = (
-                update_seconds(defense.mechanism, optimizer, params),
-                visit_seconds(defense.mechanism, task, works[-1], splits.public),
-            )
-        parts.append(parts_of[program])
+    entries = [calibrated(e, task, n, spec.delta) for e in scenario.defenses]
+    defenses = [_built(entry, task) for entry in entries]
+    works = [
+        pipeline.workload(entry.label, defense, params, table, game, attacks)
+        for entry, defense in zip(entries, defenses, strict=True)
+    ]
     pipeline.check_plays(attacks, game, defenses, task)
     each = gradient_operations(task, params, splits.fixed)
     read = reading(spec.fisher, n)
@@ -186,11 +187,22 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     cores = min(threads(), -(-max(work.runs for work in works) // tile))
     step = int(max(work.records for work in works))
     some = take(splits.fixed, slice(min(step, TIMED_RECORDS)))
-    pace = gradient_pace(trained(task), params, some, each, tile, cores)
-    works = [
-        work._replace(visit=visit * pace / max(each, 1.0))
-        for work, (_, visit) in zip(works, parts, strict=True)
-    ]
+    how = params, some, each
+    pace = gradient_pace(trained(task), *how, tile, cores)
+    timed_of = dict[str, Timed]()  # program -> what is timed of it
+    for i, (entry, defense) in enumerate(zip(entries, defenses, strict=True)):
+        program, mechanism = _compiled_in(entry), defense.mechanism
+        if program not in timed_of:
+            fit = public_fit(mechanism, task, splits.public)
+            visit = visit_seconds(works[i], fit)
+            sums = fit and contributions(mechanism, fit)
+            timed_of[program] = Timed(
+                update_seconds(mechanism, _optimizer(entry), params),
+                visit * pace / max(each, 1.0),
+                pace / gradient_pace(sums, *how, LANES, cores) if sums else 1.0,
+            )
+        timed = timed_of[program]
+        works[i] = works[i]._replace(visit=timed.visit, contribution=timed.contribution)
     built = list(zip(works, defenses, strict=True))
     plays = [
         [work for work, defense in built if mismatch(model, defense, game) is None]
@@ -207,26 +219,31 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     shadows = not any(pipeline.shadow_runs(*pair, splits) for pair in attacks)
     gradients = sum(_operations(work, each, read, shadows) for work in works)
     computing = PRIVATE * gradients / pace
-    for work, (seconds, _) in zip(works, parts, strict=True):
+    for entry, work in zip(entries, works, strict=True):
+        seconds = timed_of[_compiled_in(entry)].update
         computing += sum(_lanes(work, shadows).values()) * work.steps * seconds
     ran = any((t.scenario, t.data) == (spec.name, scenario.data) for t in history)
-    compiling = COMPILE * len(parts_of) * (AGAIN if ran else 1)
+    compiling = COMPILE * len(timed_of) * (AGAIN if ran else 1)
     width = int(np.prod(task.features))
     arrays = sum(np.asarray(a).nbytes for part in splits for a in jax.tree.leaves(part))
     if task.linear is None:
         most = max((w.public * w.parameters for w in works if _fitted(w)), default=0)
         arrays += 4 * COPIES * KEPT * most
-    programs = PROGRAMS * len(parts_of)
+    in_turn = game.squared_error and not game.targets
+    targets = len((splits.fixed if in_turn else splits.targets).y)
+    arrays += 4 * COPIES * targets * (spec.runs + GUESSES * width)
+    programs = PROGRAMS * len(timed_of)
     for entry, attack in attacks:
         programs += LEARNING * _learns(entry, attack, splits)
         programs += SEARCHING * ("restarts" in entry.settings)
+    guesses = spec.runs * targets
     plain = Forecast(
         tuple(works),
         operations,
         gflops,
         START + EACH * len(works) + compiling + computing,
         _memory(works, arrays, programs, scenario.lanes.memory_gib),
-        trials(attacks, plays, splits, each / pace * rate, search * rate, spec.runs),
+        trials(attacks, plays, splits, each / pace * rate, search * rate, guesses),
         CARD + sum(_disk(work, width) for work in works),
     )
     return _with_experience(plain, scenario, history)
@@ -311,9 +328,17 @@ def update_seconds(mechanism: Any, optimizer: Optimizer, params: Any) -> float:
     return fastest(lambda: jax.block_until_ready(update(*given)), 3)
 
 
-def visit_seconds(
-    mechanism: Any, task: Task, work: budget.Workload, public: Examples
-) -> float:
+def public_fit(mechanism: Any, task: Task, public: Examples) -> PublicFit | None:
+    """Return the fit of a network to some public records, if a defense has one."""
+    if not isinstance(mechanism, Iterative) or mechanism.refresh is None:
+        return None
+    if mechanism.refresh.fit is None:
+        return None
+    key, some = jax.random.key(0), take(public, slice(TIMED_RECORDS))
+    return mechanism.refresh.fit(key, Public(some, task.init(key)))
+
+
+def visit_seconds(work: budget.Workload, fit: PublicFit | None) -> float:
     """Return seconds of a public record's part in a pass of a fit, of one run.
 
     0 where nothing is fitted. A pass of a network's fit is timed if the fits are long
@@ -321,15 +346,18 @@ def visit_seconds(
     """
     if not _fitted(work):
         return 0.0
-    one_pass = mechanism.refresh.one_pass
-    some = take(public, slice(TIMED_RECORDS))
+    some = min(work.public, TIMED_RECORDS)
     visits = work.public * (work.first_passes + work.passes)
-    if one_pass is None or visits < WORTH * len(some.y):
+    if fit is None or visits < WORTH * some:
         return FIT * work.parameters
-    key = jax.random.key(0)
-    program = one_pass(key, Public(some, task.init(key)))
-    seconds = fastest(lambda: jax.block_until_ready(program()), 2)
-    return seconds / len(some.y) / PRIVATE
+    one_pass = lambda: jax.block_until_ready(fit.part(fit.first, 0, 1))
+    return fastest(one_pass, 2) / some / PRIVATE
+
+
+def contributions(mechanism: Any, fit: PublicFit) -> Callable:
+    """Return (parameters, records) -> the sum of what a fitted network perturbs."""
+    side = fit.last(fit.first)
+    return lambda params, z: batch.sum_fixed(mechanism.query, params, side, z, None)
 
 
 def trials(
@@ -338,15 +366,16 @@ def trials(
     splits: Splits,
     each: float,
     search: float,
-    runs: int = 1,
+    guesses: int,
 ) -> dict[str, Trials]:
     """Return label -> what an attack takes.
 
     The operations are shadow models, once for attacks that share them; the network that
     is trained on them, at six per weight and example; steps of searches, from every
-    restart, for every target of every run; a weight of every image of the pool, for
-    every transcript; and derivatives of a run that nothing random enters, for every
-    target. `plays` are the defenses that each attack plays against.
+    restart, for every guess; a weight of every image of the pool, for every transcript;
+    derivatives of a run that nothing random enters, for every target; and guesses that
+    are not searched for. There are so many `guesses` of one defense, one per target and
+    run. `plays` are the defenses that each attack plays against.
     `each` are the operations of a network that take as long as one record's gradient,
     `search` as long as a step of a search.
     """
@@ -359,9 +388,11 @@ def trials(
         shadows, anew = (sum(n for _, n in r) for r in (asked, asked - trained))
         given, unrolls = entry.settings, "replay" in attack.threat_model.knows
         steps = given.get("steps", 0) * given.get("restarts", 1)
-        total = steps * search * runs * targets * len(works)
+        total = steps * search * guesses * len(works)
+        if attack.threat_model.sees and not steps:
+            total += GUESSED * guesses * outputs * len(works)
         if "transcript" in attack.threat_model.sees:
-            total += WEIGHED * runs * targets * images * outputs * len(works)
+            total += WEIGHED * guesses * images * outputs * len(works)
         for work in works:
             total += anew * _gradients(work) * each
             epochs = EARLY * given.get("epochs", 0)
@@ -380,6 +411,10 @@ def _learns(entry: Entry, attack: Attack, splits: Splits) -> bool:
     """Return whether an attack learns from shadow models or from every step."""
     sees = attack.threat_model.sees
     return bool(pipeline.shadow_runs(entry, attack, splits)) or "transcript" in sees
+
+
+def _optimizer(entry: Entry) -> Optimizer:
+    return entry.settings.get("optimizer", "sgd")
 
 
 def _compiled_in(entry: Entry) -> str:
@@ -418,7 +453,8 @@ def _operations(
     lanes = _lanes(work, shadows)
     training = sum(lanes.values()) * _gradients(work)
     training += work.visit * work.public * work.first_passes
-    read = (reading - 1) * lanes.get("accounting", 0) * work.steps * work.records
+    step = work.records * work.contribution
+    read = (reading - 1) * lanes.get("accounting", 0) * work.steps * step
     return (training + read) * each
 
 
@@ -426,7 +462,7 @@ def _gradients(work: budget.Workload) -> float:
     """Return how many gradients one run takes as long as, its fits included."""
     looks = LOOK * work.steps if work.passes else 0.0  # one fit per step
     fits = work.public * (looks + work.visit * work.passes)
-    return work.steps * work.records + fits
+    return work.steps * work.records * work.contribution + fits
 
 
 def _fitted(work: budget.Workload) -> bool:

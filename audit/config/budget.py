@@ -38,6 +38,7 @@ class Workload(NamedTuple):
     first_passes: float = 0.0  # over them, by fits before all runs
     passes: float = 0.0  # the same in each run
     visit: float = 0.0  # gradients that take as long as a public record in a pass
+    contribution: float = 1.0  # the same of a record of a step
 
     @property
     def in_memory(self) -> int:

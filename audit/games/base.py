@@ -338,8 +338,8 @@ def guesses(
     report: Callable = silent,
     what: str = "",
     on_core: int | None = None,
-) -> np.ndarray:
-    """Return what a program guesses of n records [n, ...], a few on every core.
+) -> Any:
+    """Return what a program guesses of n records, a few on every core.
 
     One record leaves room for its derivatives in a core's cache, and programs as small
     as its own do not keep two cores busy. Of a model that is read from memory at every
@@ -347,7 +347,8 @@ def guesses(
     many cores they are computed changes no bit. A GPU computes `TOGETHER` at a time.
 
     Args:
-      program: compiled, (*shared, *arguments of b records) -> guesses [b, ...].
+      program: compiled, (*shared, *arguments of b records) -> guesses, or a tree of
+        what is read of them; arrays are [b, ...], and [n, ...] in what is returned.
       shared: its arguments that no record changes.
       arguments: rows [b] -> its other arguments, each with leading axis b.
       n: how many records there are.
@@ -359,7 +360,7 @@ def guesses(
     on_core = on_core or (1 if many < LARGE else 2)
     size = min(on_core if jax.default_backend() == "cpu" else TOGETHER, n)
     lowered = program.lower(*shared, *arguments(np.arange(size)))
-    cores, parts = min(cores_for(lowered), -(-n // size)), list[np.ndarray]()
+    cores, parts = min(cores_for(lowered), -(-n // size)), list[Any]()
     slices = [slice(i * size, (i + 1) * size) for i in range(cores)]
     waiting = cores if cores > 1 else 0  # calls, so that no core waits for its next
     begun = deque[Future]()
@@ -368,9 +369,9 @@ def guesses(
             block = arguments(rows)
             begun += [pool.submit(program, *shared, *take(block, s)) for s in slices]
             while len(begun) > waiting:
-                parts.append(np.asarray(begun.popleft().result()))
-        parts += [np.asarray(future.result()) for future in begun]
-    return np.concatenate(parts)[:n]
+                parts.append(jax.device_get(begun.popleft().result()))
+        parts += [jax.device_get(future.result()) for future in begun]
+    return jax.tree.map(lambda *of_parts: np.concatenate(of_parts)[:n], *parts)
 
 
 def take(tree: Any, rows: Any) -> Any:

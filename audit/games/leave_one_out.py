@@ -141,7 +141,7 @@ class BlockScores(NamedTuple):
     mse: Any  # [b, runs]
     mean: Any  # [b, *features] guess averaged over runs
     first: Any  # [b, *features] guess at the first release
-    inside: Any  # [] whether every guess lies in the domain
+    inside: Any  # [b] whether every guess of a record lies in the domain
 
 
 def play(
@@ -176,7 +176,7 @@ def play(
 def _guess_all(
     key: Array, attack: Attack, state: Any, runs: Runs, table: Table
 ) -> BlockScores:
-    """Guess every record at every release, a block of records at a time."""
+    """Guess every record at every release, a block of records on every core."""
     learner, model = runs.learner, attack.threat_model
     objective = objective_of(learner.defense)
     fixed = double(table.problem.splits.fixed)
@@ -188,14 +188,15 @@ def _guess_all(
         totals = _totals(objective, fixed, weight, released)
     leaves = jax.tree.leaves(params)
     each = np.arange(len(leaves[0]) if leaves else min(SAME, table.runs))
-    score, what = _scorer(attack, state, learner, key), f"{learner.label}: guesses"
-    scores = [
-        jax.device_get(score(take(fixed, rows), weight[rows], each, params, totals))
-        for rows in base.blocks(n, ROWS, table.engine.report, what)
-    ]
-    *parts, inside = zip(*scores, strict=True)
-    mse, mean, first = (np.concatenate(part)[:n] for part in parts)
-    return BlockScores(mse, mean, first, all(inside))
+    return base.guesses(
+        _scorer(attack, state, learner, key),
+        (each, params, totals),
+        lambda rows: (take(fixed, rows), weight[rows]),
+        n,
+        table.engine.report,
+        f"{learner.label}: guesses",
+        on_core=ROWS,
+    )
 
 
 def _totals(
@@ -227,7 +228,7 @@ def _scorer(
 
     @jax.jit
     def score(
-        z: Examples, omega: Any, ks: Any, params: Any, totals: Any
+        ks: Any, params: Any, totals: Any, z: Examples, omega: Any
     ) -> BlockScores:
         def guess(k: Any, w: Any, total: Any) -> Any:
             return jax.vmap(one, (0, 0, None, None, None))(z, omega, k, w, total)
@@ -235,15 +236,15 @@ def _scorer(
         def step(carry: tuple, run: tuple) -> tuple[tuple, Array]:
             total, inside = carry
             guesses = guess(*run)
-            inside &= ((guesses >= low) & (guesses <= high)).all()
-            error = (guesses - z.x) ** 2
-            mse = error.mean(tuple(range(1, error.ndim)))
+            axes = tuple(range(1, guesses.ndim))
+            inside &= ((guesses >= low) & (guesses <= high)).all(axes)
+            mse = ((guesses - z.x) ** 2).mean(axes)
             return (total + guesses, inside), mse
 
         # one release at a time: its guesses stay in the processor's cache
         every = (ks, params, totals)
         first = guess(*jax.tree.map(lambda a: a[0], every))
-        start = (jnp.zeros_like(first), jnp.array(True))
+        start = (jnp.zeros_like(first), jnp.ones(len(first), bool))
         (total, inside), each = jax.lax.scan(step, start, every)
         return BlockScores(each.T, total / len(ks), first, inside)
 
@@ -257,7 +258,7 @@ def _decomposed(scores: BlockScores, targets: np.ndarray) -> metrics.Decompositi
     have a mean.
     """
     runs, each = scores.mse.shape[1], scores.mse.mean(1)
-    if runs < 2 or not scores.inside:
+    if runs < 2 or not scores.inside.all():
         return metrics.Decomposition(each, None, None)
     axes = tuple(range(1, targets.ndim))
     apart = ((scores.mean - targets) ** 2).mean(axes)  # bias^2 + variance / runs

@@ -163,6 +163,8 @@ def test_of_nobody_no_run_is_accounted_for(records, runs):
 def test_operations_are_those_of_whole_tiles():
     """7 targets are two tiles of 4, 3 accounted runs one of 3, each ten times a run."""
     assert forecast._operations(WORK, 8.0) == (8 + 10 * 3) * 5 * 20 * 8
+    slow = WORK._replace(contribution=7.0)
+    assert forecast._operations(slow, 8.0) == 7 * forecast._operations(WORK, 8.0)
 
 
 def test_fits_to_public_records_count_once_and_in_every_run():
@@ -208,9 +210,43 @@ def test_long_fits_of_networks_are_timed(monkeypatch, perturbation, passes, seco
     monkeypatch.setattr(forecast, "fastest", timed)
     task, public = networks.binary_linear((4, 4, 1), 2), records(12, (4, 4, 1), 2)
     defense = fim(task, perturbation=perturbation, architecture="mlp")
+    fit = forecast.public_fit(defense.mechanism, task, public)
     work = WORK._replace(public=12, first_passes=passes)
-    got = forecast.visit_seconds(defense.mechanism, task, work, public)
-    assert got == pytest.approx(seconds)
+    assert forecast.visit_seconds(work, fit) == pytest.approx(seconds)
+
+
+def test_contributions_that_are_timed_are_those_of_a_network():
+    task, some = networks.binary_linear((4, 4, 1), 2), records(6, (4, 4, 1), 2)
+    params = task.init(jax.random.key(0))
+    mechanism = fim(task, perturbation="network", architecture="mlp").mechanism
+    fit = forecast.public_fit(mechanism, task, records(12, (4, 4, 1), 2))
+    got = jax.jit(forecast.contributions(mechanism, fit))(params, some)
+    side = fit.last(fit.first)
+    each = [
+        mechanism.query.fn(params, side, jax.tree.map(lambda a, i=i: a[i], some))
+        for i in range(6)
+    ]
+    want = jax.tree.map(lambda *a: sum(a), *each)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
+
+
+def test_a_network_that_perturbs_every_gradient_takes_time_of_its_own(monkeypatch):
+    """Gradients are said to be computed seven times as fast as what it perturbs."""
+
+    def pace(gradients, params, records, each, most, cores=1):
+        return 1e9 if most == forecast.LANES else 7e9
+
+    monkeypatch.setattr(forecast, "gradient_pace", pace)
+    words = (
+        "scenario=binary_mnist", "data=digits", "defenses=[dpsgd,fim]",
+        "attacks=[class_mean]", "defense.fim.architecture=mlp",
+    )  # fmt: skip
+    constant, network = (
+        forecast.forecast(composed(*words, f"defense.fim.perturbation={how}")[0]).works
+        for how in ("constant", "network")
+    )
+    assert [work.contribution for work in constant] == [1, 1]
+    assert [work.contribution for work in network] == [1, 7]
 
 
 @pytest.mark.parametrize(
@@ -320,9 +356,12 @@ def test_an_attack_trains_on_one_part_of_its_shadow_models_per_epoch(monkeypatch
     assert few.sizes["class_mean"] == (1, forecast.TRIAL, 0)
     assert few.sizes["reconstructor"].fixed == forecast.FITTED
     pool = (more.held["shadow"] - work.held["shadow"]) // 999
+    scenario = composed(*words)[0]
+    guesses = scenario.spec.runs * scenario.splits.targets
     for plan, repeats in ((few, 1), (many, 1000)):
         trained = {1: pool, 1000: shadow_models.SHARD}[repeats]
         want = pool * repeats * run + network * trained
+        want += forecast.GUESSED * guesses * pixels
         assert plan.sizes["reconstructor"].operations == pytest.approx(want)
 
 
@@ -376,12 +415,10 @@ def test_an_attack_costs_nothing_where_it_is_skipped(monkeypatch):
     work = plan.works[0]
     each = plan.operations[0] / forecast._operations(work, 1.0)
     run = work.steps * work.records * each
-    rounds, targets, pixels = (
-        forecast.EARLY * 6,
-        composed(*words)[0].splits.targets,
-        64,
-    )
-    assert solved.operations == pytest.approx(rounds * targets * pixels * run)
+    scenario = composed(*words)[0]
+    rounds, targets, pixels = forecast.EARLY * 6, scenario.splits.targets, 64
+    guessed = forecast.GUESSED * scenario.spec.runs * targets * pixels
+    assert solved.operations == pytest.approx(rounds * targets * pixels * run + guessed)
 
 
 def test_a_transcript_weighs_every_image_of_the_pool():
@@ -394,9 +431,21 @@ def test_a_transcript_weighs_every_image_of_the_pool():
     assert counted.defenses == 2
     splits = pipeline.load(scenario, compose.play(scenario)).splits
     transcripts, pixels = 3 * len(splits.targets.y), 64
-    assert counted.operations == (
-        forecast.WEIGHED * transcripts * len(splits.pool.y) * pixels
-    )
+    each = forecast.WEIGHED * len(splits.pool.y) + forecast.GUESSED
+    assert counted.operations == each * transcripts * pixels
+
+
+def test_every_record_is_guessed_where_each_is_the_target():
+    words = "scenario=glm_reconstruction", "data=digits", "defenses=[perturbed]"
+    one, many = (forecast.forecast(composed(*words, f"runs={n}")[0]) for n in (1, 5))
+    records, pixels = composed(*words)[0].splits.fixed, 64
+    for plan, runs in ((one, 1), (many, 5)):
+        counted = {name: size.operations for name, size in plan.sizes.items()}
+        guesses = forecast.GUESSED * runs * records * pixels
+        closed_forms = {"glm_attack": guesses, "glm_attack_clamped": guesses}
+        assert counted == {"class_mean": 0} | closed_forms  # it sees no release
+    held = 2 * 4 * forecast.COPIES * (5 - 1) * records
+    assert many.memory - one.memory >= held
 
 
 def test_a_plan_refuses_an_attack_that_could_play_against_nothing():

@@ -156,7 +156,7 @@ def test_no_variance_is_negative_where_guesses_differ_by_rounding():
     guesses = np.float32(0.7) + np.float32(1e-8) * np.arange(6, dtype=np.float32)
     each = np.broadcast_to((guesses - np.float32(0.1)) ** 2, (50, 6))
     mean = np.broadcast_to(guesses.mean(), (50, 1)) + np.float32(1e-7)
-    scores = BlockScores(each, mean, mean, inside=True)
+    scores = BlockScores(each, mean, mean, np.ones(50, bool))
     parts = _decomposed(scores, np.full((50, 1), np.float32(0.1)))
     assert (each.mean(1) < ((mean - np.float32(0.1)) ** 2).mean(1)).all()  # by rounding
     assert (parts.variance == 0).all()
