@@ -280,7 +280,7 @@ SWEPT = {  # words -> lanes of the largest tile
     # these fill their tiles up
     "scenario=calibration data=digits defenses=[noisy_sum] attacks=[class_mean] "
     "runs=1": 64,
-    "scenario=epsilon_audit data=digits defenses=[dpsgd] runs=2 training.steps=1": 64,
+    "scenario=epsilon_audit data=digits defenses=[dpsgd] runs=32 training.steps=1": 64,
 }
 
 

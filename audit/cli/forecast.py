@@ -426,12 +426,14 @@ def _compiled_in(entry: Entry) -> str:
 def _lanes(work: budget.Workload, shadows: bool = True) -> dict[str, int]:
     """Return purpose -> lanes that are computed, in whole tiles.
 
-    Without `shadows` those of attackers are left out.
+    A tile of runs that are not held is no larger than there are such runs. Without
+    `shadows` those of attackers are left out.
     """
-    every = {**work.held, **work.folded}
+    every = {k: (n, work.tile) for k, n in work.held.items()}
+    every |= {k: (n, min(n, work.tile)) for k, n in work.folded.items()}
     if not shadows:
         every.pop("shadow", None)
-    return {k: -(-n // work.tile) * min(work.tile, n) for k, n in every.items() if n}
+    return {k: -(-n // tile) * tile for k, (n, tile) in every.items() if n}
 
 
 def reading(fisher: FisherReading, records: int) -> float:

@@ -63,6 +63,11 @@ class Engine(NamedTuple):
         """Devices that compute tiles together, at most; a worker elsewhere has one."""
         return len(jax.devices()) if self.elsewhere is None else 1
 
+    def few(self, runs: int) -> Engine:
+        """Return the engine with tiles no larger than there are runs."""
+        tile = min(self.lanes.tile, runs)
+        return self._replace(lanes=self.lanes._replace(tile=tile))
+
 
 class Learner(NamedTuple):
     """A defense with its settings and public side state, ready to be run."""
@@ -232,6 +237,8 @@ def sweep(
         per_lane = double((data.target, data.rows))
         each = jax.tree.leaves(per_lane)
         m = len(each[0]) if each else runs
+        if method != "train":  # of which shadow models share the program
+            engine = engine.few(m)
         tiles = _Sweep(method, learner, key, shared, per_lane, m, engine, what, then)
         return tiles.affordable().run()
 

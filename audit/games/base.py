@@ -307,12 +307,6 @@ def train(name: str, key: Array, learner: Learner, *data: Any, **more: Any) -> A
     return sweep("train", learner, key, *data, what=what, **more)
 
 
-def few(engine: Engine, runs: int) -> Engine:
-    """Return the engine with tiles no larger than there are runs."""
-    lanes = engine.lanes
-    return engine._replace(lanes=lanes._replace(tile=min(lanes.tile, runs)))
-
-
 def silent(what: str, done: int, total: int) -> None:
     """Report no progress."""
 

@@ -244,7 +244,7 @@ def two_worlds(
         slots = planting.present(base.repeated(canary, len(member)), member)
         return TrainingSet(fixed, slots)
 
-    some, few = records(np.ones(MODELS, bool)), base.few(engine, MODELS)
+    some, few = records(np.ones(MODELS, bool)), engine.few(MODELS)
     releases = base.train("models", key, learner, some, engine=few)
     together = min(audits, max(1, TOGETHER // (2 * table.runs)))
     quiet = engine._replace(report=base.silent)
@@ -316,7 +316,7 @@ def single_runs(
             f"canaries.count={canaries.count}: with this seed all of them are in, or "
             f"all are out; take more canaries or another seed"
         )
-    engine, each = base.few(table.engine, 1)._replace(report=base.silent), []
+    engine, each = table.engine.few(1)._replace(report=base.silent), []
     table.engine.report(what, 0, audits)
     for i in range(audits):
         run_key = jax.random.fold_in(stream(key, "models"), i)

@@ -171,7 +171,7 @@ def in_turn(
     """
     fixed = table.problem.splits.fixed
     n, records = len(fixed.y), TrainingSet(fixed, None)
-    engine = one_lane(table.engine)
+    engine = table.engine.few(1)
     if not engine.lanes.checkpoint:  # accounting is cheap, unless runs are long
         engine = engine._replace(store=None)
     runs = _trajectories(learner, table)
@@ -216,11 +216,6 @@ def in_turn(
     with jax.enable_x64(True):
         arrays = jax.jit(mechanism.anatomy)(learner.side, double(records))
     return guarantees._replace(arrays={k: np.asarray(v) for k, v in arrays.items()})
-
-
-def one_lane(engine: Engine) -> Engine:
-    """Return the engine for a run that serves all its records: tiles only repeat it."""
-    return engine._replace(lanes=engine.lanes._replace(tile=1))
 
 
 def fisher(

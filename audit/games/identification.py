@@ -135,7 +135,7 @@ def release(key: Array, learner: Learner, table: Table) -> Runs[Alignment | None
     splits, engine = table.problem.splits, table.engine
     few = min(MODELS, len(splits.targets.y))
     some = TrainingSet(splits.fixed, base.take(splits.targets, slice(0, few)))
-    models = base.few(engine, few)
+    models = engine.few(few)
     releases = base.train("models", key, learner, some, engine=models)
     if refuses(learner.defense) is not None:
         return Runs(learner, releases, None)

@@ -123,7 +123,7 @@ def release(key: Array, learner: Learner, table: Table) -> Runs:
     mechanism = learner.defense.mechanism
     if not isinstance(mechanism, Minimiser) or mechanism.objective is None:
         # few runs of many records: lanes to fill up a tile would cost more than they do
-        more: Any = {"engine": base.few(table.engine, runs), "runs": runs}
+        more: Any = {"engine": table.engine.few(runs), "runs": runs}
         releases = base.train("target runs", key, learner, records, **more)
         return Runs(learner, releases, None, alike=table.runs)
     key = stream(key, "target runs")  # solved once for all releases

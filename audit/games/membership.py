@@ -163,7 +163,7 @@ def release(
         member = np.concatenate(each)
         records = TrainingSet(splits.fixed, None, design.rows(member))
         shown = splits.fixed, splits.pool, queries
-        engine = base.few(table.engine, len(member))
+        engine = table.engine.few(len(member))
         more: dict[str, Any] = {"engine": engine, "then": then}
         return member, base.train(name, key, learner, records, *shown, **more)
 
@@ -234,7 +234,7 @@ def _readings(
     member = design.member(stream(key, "accounted: coins"), models, len(fixed.y))
     rows = design.rows(member)
     slots = np.arange(rows.shape[1])[:most]
-    records, engine = TrainingSet(fixed, None, rows), guarantees.one_lane(table.engine)
+    records, engine = TrainingSet(fixed, None, rows), table.engine.few(1)
     pilot = records, slots[: guarantees.SAMPLE]
     reading = guarantees.TraceReading.planned(
         key, learner, table.fisher, *pilot, engine=engine

@@ -74,6 +74,27 @@ def test_tile_size_changes_rounding_only(tile):
     np.testing.assert_allclose(run(tile), run(), atol=1e-5)
 
 
+def test_no_tile_is_larger_than_what_is_read(monkeypatch):
+    """Training fills its tiles up: shadow models will run the same program."""
+    computed, whole = [], shadow._Sweep.run
+
+    def spied(sweep):
+        computed.append(sweep.engine.lanes.tile)
+        return whole(sweep)
+
+    monkeypatch.setattr(shadow._Sweep, "run", spied)
+
+    def read(method, tile, *rows):
+        given = method, learner(), KEY, DATA, *rows
+        return shadow.sweep(*given, engine=shadow.Engine(Lanes(tile)), precise=True)
+
+    target = np.array([len(DATA.fixed.y)])
+    small, large = read("fisher", 4, target), read("fisher", 64, target)
+    read("train", 64)
+    assert computed == [4, M, 64]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), small, large)
+
+
 def test_more_targets_do_not_change_the_first_ones():
     fewer = DATA._replace(target=jax.tree.map(lambda a: a[:9], DATA.target))
     np.testing.assert_array_equal(run(data=fewer), run()[:9])
