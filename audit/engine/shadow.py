@@ -237,7 +237,7 @@ def sweep(
         per_lane = double((data.target, data.rows))
         each = jax.tree.leaves(per_lane)
         m = len(each[0]) if each else runs
-        if method != "train":  # of which shadow models share the program
+        if method != "train":  # shadow models and target models share one program
             engine = engine.few(m)
         tiles = _Sweep(method, learner, key, shared, per_lane, m, engine, what, then)
         return tiles.affordable().run()

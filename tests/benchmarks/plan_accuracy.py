@@ -1,6 +1,6 @@
 """How far off `plan=true` is: `python -m tests.benchmarks.plan_accuracy [ROUNDS]`.
 
-Nine scenarios, each in a process of its own, with an empty cache at the start. In the
+Eleven scenarios, each in a process of its own, with an empty cache at the start. In the
 first round nothing is known of a scenario but what its attacks took in earlier ones; in
 later rounds, with other seeds, it has run before. A run's last line says what was
 planned. Beside the minutes stand the processor's, which other work on the machine does
@@ -26,6 +26,8 @@ SCENARIOS = {
     "binary_mnist": "mnist5k",
     "closed_world": "digits_mixture",
     "mia_mnist5k": "mnist5k",
+    "glm_reconstruction": "mnist5k",
+    "fim_network": "mnist5k",
 }
 LINE = re.compile(r"took (.+) min, planned (.+); memory (.+), planned (.+)")
 UNITS = {"B": 2**-20, "KiB": 2**-10, "MiB": 1.0, "GiB": 2**10}
