@@ -193,7 +193,7 @@ def forecast(scenario: Scenario, history: Sequence[Took] = ()) -> Forecast:
     for i, (entry, defense) in enumerate(zip(entries, defenses, strict=True)):
         program, mechanism = _compiled_in(entry), defense.mechanism
         if program not in timed_of:
-            fit = public_fit(mechanism, task, splits.public)
+            fit = public_fit(entry.label, mechanism, task, splits.public)
             visit = visit_seconds(works[i], fit)
             sums = fit and contributions(mechanism, fit)
             timed_of[program] = Timed(
@@ -328,14 +328,23 @@ def update_seconds(mechanism: Any, optimizer: Optimizer, params: Any) -> float:
     return fastest(lambda: jax.block_until_ready(update(*given)), 3)
 
 
-def public_fit(mechanism: Any, task: Task, public: Examples) -> PublicFit | None:
-    """Return the fit of a network to some public records, if a defense has one."""
+def public_fit(
+    label: str, mechanism: Any, task: Task, public: Examples
+) -> PublicFit | None:
+    """Return the fit of a network to some public records, if a defense has one.
+
+    Raises:
+      UserError: if there is no such record.
+    """
     if not isinstance(mechanism, Iterative) or mechanism.refresh is None:
         return None
     if mechanism.refresh.fit is None:
         return None
     key, some = jax.random.key(0), take(public, slice(TIMED_RECORDS))
-    return mechanism.refresh.fit(key, Public(some, task.init(key)))
+    try:
+        return mechanism.refresh.fit(key, Public(some, task.init(key)))
+    except ValueError as error:
+        raise UserError(f"defense.{label}: {error}") from None
 
 
 def visit_seconds(work: budget.Workload, fit: PublicFit | None) -> float:

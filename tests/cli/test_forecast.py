@@ -210,16 +210,26 @@ def test_long_fits_of_networks_are_timed(monkeypatch, perturbation, passes, seco
     monkeypatch.setattr(forecast, "fastest", timed)
     task, public = networks.binary_linear((4, 4, 1), 2), records(12, (4, 4, 1), 2)
     defense = fim(task, perturbation=perturbation, architecture="mlp")
-    fit = forecast.public_fit(defense.mechanism, task, public)
+    fit = forecast.public_fit("fim", defense.mechanism, task, public)
     work = WORK._replace(public=12, first_passes=passes)
     assert forecast.visit_seconds(work, fit) == pytest.approx(seconds)
+
+
+def test_a_network_without_public_records_is_refused_by_the_plan():
+    words = (
+        "scenario=binary_mnist", "data=digits", "defenses=[fim]", "splits.public=0",
+        "defense.fim.perturbation=network",
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"defense\.fim: fim learns from public record"):
+        forecast.forecast(composed(*words)[0])
 
 
 def test_contributions_that_are_timed_are_those_of_a_network():
     task, some = networks.binary_linear((4, 4, 1), 2), records(6, (4, 4, 1), 2)
     params = task.init(jax.random.key(0))
     mechanism = fim(task, perturbation="network", architecture="mlp").mechanism
-    fit = forecast.public_fit(mechanism, task, records(12, (4, 4, 1), 2))
+    public = records(12, (4, 4, 1), 2)
+    fit = forecast.public_fit("fim", mechanism, task, public)
     got = jax.jit(forecast.contributions(mechanism, fit))(params, some)
     side = fit.last(fit.first)
     each = [
