@@ -292,7 +292,11 @@ def test_what_newer_code_says_of_a_trial_is_no_difference():
 
 
 def test_a_seed_changes_standard_errors_by_less_than_is_allowed():
-    """In all but a few pairs, of heavy tails; another machine draws the same seed."""
+    """In all but a few pairs of seeds; another machine draws the same seed.
+
+    Not where one target that stays unsolved decides the mean, and its standard error
+    (docs/attacks/unrolled_inversion.md): cards of that attack are too few to judge.
+    """
     settings, ratios = {}, []
     for path in sorted(RESULTS.rglob("scorecard.json")):
         card = schema.load(path)
@@ -300,6 +304,7 @@ def test_a_seed_changes_standard_errors_by_less_than_is_allowed():
             (t.defense, t.attack): t.result.headline.standard_error
             for t in card.trials
             if t.result is not None and t.result.headline.standard_error
+            if t.attack != "unrolled_inversion"
         }
         settings.setdefault(average_seeds.but_seed(card), []).append(rows)
     for seeds in settings.values():
@@ -307,7 +312,7 @@ def test_a_seed_changes_standard_errors_by_less_than_is_allowed():
             for row in one.keys() & other.keys():
                 ratios.append(max(one[row] / other[row], other[row] / one[row]))
     assert len(ratios) >= 1000
-    assert np.mean(np.array(ratios) > verify.FACTOR) < 0.005
+    assert np.mean(np.array(ratios) > verify.FACTOR) < 0.002
 
 
 def test_the_smaller_error_is_the_tolerance():
